@@ -1,0 +1,41 @@
+"""Experiment tracking and hyperparameter sweeps for small transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sweeplab.api import Study
+    from sweeplab.tracking.loading import LoadedRun
+
+__version__ = "0.1.0"
+__all__ = ["load_run", "load_study"]
+
+
+def load_study(
+    path: str | Path, *, lab: str | Path | None = None, name: str | None = None, overrides: Sequence[str] = ()
+) -> Study:
+    """Read a study file; `.run()` runs it.
+
+    `overrides` are written as on the command line: "max_iters=100".
+
+    Raises:
+        BadInput: with everything that is wrong in the file.
+    """
+    from sweeplab.api import Study
+
+    return Study(Path(path), lab=Path(lab) if lab else None, name=name, overrides=overrides)
+
+
+def load_run(run_id: str, *, lab: str | Path | None = None, uri: str | None = None) -> LoadedRun:
+    """Load a trained run's model and tokenizer by its MLflow run id.
+
+    Raises:
+        BadInput: there is no such run, or it kept no checkpoint.
+    """
+    from sweeplab.tracking.loading import load_run
+
+    return load_run(run_id, lab=Path(lab) if lab else None, uri=uri)

@@ -1,0 +1,1 @@
+"""Runs as one validated table, and what is computed from it. Nothing here logs or trains."""

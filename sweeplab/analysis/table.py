@@ -1,0 +1,194 @@
+"""Runs as tables: what every law, figure and export reads. Columns and their types are data, in one place."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.hyperparameters import TABLE
+from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY = ("study", "cell", "trial", "seed")
+COLUMNS = {
+    "study": "string",
+    "cell": "string",
+    "trial": "Int64",
+    "seed": "Int64",
+    "state": "string",
+    "best_val_loss": "float64",
+    "final_val_loss": "float64",
+    "value": "float64",
+    "n_params": "Int64",
+    "n_params_non_embedding": "Int64",
+    "train_tokens": "Int64",
+    "train_flops": "float64",
+    "wall_seconds": "float64",
+    "iterations": "Int64",
+    "run_id": "string",
+}  # a row a run; whole numbers are Int64, which knows a missing one
+METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
+
+# A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
+_KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
+HYPERPARAMETERS = {name: _KINDS[row.kind] for name, row in TABLE.items() if name not in COLUMNS}
+
+CURVES = {
+    "cell": "string",
+    "trial": "Int64",
+    "seed": "Int64",
+    "iteration": "Int64",
+    "train_tokens": "Int64",
+    "metric": "string",
+    "value": "float64",
+}  # a row a point
+
+_NOTHING = ("", "None", "nan")
+_TRUTH = {True: True, False: False, "True": True, "False": False}
+_WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or False"}
+
+
+def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
+    """Return a study's runs from tracking, a row a run in any state: COLUMNS, then the hyperparameters.
+
+    Raises:
+        BadInput: tracking has no such study, or something in it is not what it should be.
+        TrackingUnavailable: tracking does not answer.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "study": name,
+            "cell": run.cell,
+            "trial": run.trial,
+            "seed": run.seed,
+            "state": run.state,
+            **{metric: run.metrics.get(metric) for metric in METRICS},
+            "run_id": run.run_id,
+            **{each: text for each, text in run.values.items() if each not in COLUMNS},
+        }
+        for run in _in_order(TRACKERS["mlflow"](lab, name, uri))
+    ]
+    columns = dict.fromkeys([*COLUMNS, *HYPERPARAMETERS, *(each for row in rows for each in row)])
+    return validate(pd.DataFrame(rows, columns=list(columns), dtype=object))
+
+
+def curves_table(
+    lab: Path, name: str, uri: str | None = None, metrics: Sequence[str] = ("train_loss", "val_loss")
+) -> pd.DataFrame:
+    """Return the points of a study's curves, tidy, a row a point: CURVES.
+
+    Raises:
+        BadInput: tracking has no such study.
+        TrackingUnavailable: tracking does not answer.
+    """
+    import pandas as pd
+
+    tracker = TRACKERS["mlflow"](lab, name, uri)
+    rows = []
+    for run in _in_order(tracker):
+        tokens_an_iteration = int(run.values["batch_size"]) * int(run.values["block_size"])
+        rows += [
+            (run.cell, run.trial, run.seed, point.step, point.step * tokens_an_iteration, metric, point.value)
+            for metric in metrics
+            for point in tracker.history(run.run_id, metric)
+        ]
+    return pd.DataFrame(rows, columns=list(CURVES)).astype(CURVES)
+
+
+def validate(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `frame` with every known column in its type and place; unknown columns stay, as the last.
+
+    No row and no column is dropped. Text is read as the type its column has, so a table that went through a
+    CSV comes out as it was.
+
+    Raises:
+        BadInput: every column that is missing or has a wrong value, unknown states, two rows of one run.
+    """
+    problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
+    checked = {}
+    for name, dtype in (COLUMNS | HYPERPARAMETERS).items():
+        if name in frame:
+            checked[name], wrong = _typed(frame[name], dtype)
+            problems += _wrong(frame[name], wrong, f"column {name!r}", _WORDS.get(dtype, ""))
+    if "state" in checked:
+        unknown = ~checked["state"].isin(STATES)
+        problems += _wrong(frame["state"], unknown, "column 'state'", ", ".join(STATES))
+    if set(KEY) <= checked.keys():
+        twice = frame.duplicated(list(KEY))
+        keys = frame[list(KEY)].astype(str).agg("/".join, axis=1)
+        problems += _wrong(keys, twice, "run", "each run once")
+    if problems:
+        raise BadInput(*problems)
+    rest = [name for name in frame if name not in checked]
+    return frame.assign(**checked)[[*checked, *rest]]
+
+
+def export(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table to a .csv or .parquet file, all of it or nothing.
+
+    Raises:
+        BadInput: another suffix, or a place that cannot be written.
+    """
+    write = _WRITERS.get(path.suffix)
+    if write is None:
+        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", " or ".join(_WRITERS)))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(frame, temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+_WRITERS: dict[str, Callable[[Any, Path], None]] = {
+    ".csv": lambda frame, path: frame.to_csv(path, index=False),
+    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
+}
+
+
+def _in_order(tracker: Tracker) -> list[TrackedRun]:
+    return sorted(tracker.runs(), key=lambda run: (_natural(run.cell), run.trial, run.seed))
+
+
+def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Series[bool]]:
+    """Return the column in its type, and which of its values could not be read as that."""
+    import pandas as pd
+
+    there = column.notna() & ~column.isin(_NOTHING)
+    given = column.astype(object).where(there, None)
+    if dtype == "string":
+        return given.astype("string"), ~there & False
+    if dtype == "boolean":
+        truth = given.map(_TRUTH)
+        return truth.astype("boolean"), there & truth.isna()
+    numbers = pd.to_numeric(given, errors="coerce").astype("float64")
+    wrong = there & numbers.isna()
+    if dtype == "Int64":
+        wrong |= there & (numbers % 1 != 0)
+    return numbers.mask(wrong).astype(dtype), wrong  # type: ignore[call-overload]
+
+
+def _wrong(column: pd.Series[Any], wrong: pd.Series[bool], where: str, allowed: str) -> list[Problem]:
+    rows = column[wrong.fillna(True).astype(bool)]
+    if rows.empty:
+        return []
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return [Problem(f"{where}: {rows.iloc[0]!r} in row {rows.index[0]}{more}", allowed)]
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Order numbers inside of a text as numbers: n_embd=32 before n_embd=128."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", text)
+    return [(float(part), "") if at % 2 else (0.0, part) for at, part in enumerate(parts)]

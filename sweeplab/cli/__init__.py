@@ -1,0 +1,40 @@
+"""The command line: one file a noun; parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sweeplab.cli import report, study
+from sweeplab.cli.hyperparameters import hyperparameters
+from sweeplab.cli.schema import schema
+from sweeplab.errors import BadInput
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="sweeplab",
+    help="Hyperparameter sweeps and experiment tracking for small transformers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(study.app, name="study")
+app.add_typer(report.app, name="report")
+app.command()(hyperparameters)
+app.command()(schema)
+
+
+def main() -> None:
+    """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        app()
+    except BadInput as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has gone: `sweeplab … | head`
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,98 @@
+"""`sweeplab hyperparameters`: the table, to read or to copy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
+
+
+def hyperparameters(
+    category: Annotated[str | None, typer.Option(help="Only the rows of this category.")] = None,
+    minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: an object a row.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Print the table of hyperparameters: sample value, what is allowed, suggested range, meaning."""
+    if json and markdown:
+        raise BadInput("--json and --markdown exclude each other")
+    chosen = _category(category) if category else None
+    rows = [
+        row
+        for row in TABLE.values()
+        if chosen in (None, row.category) and (not minimal or row.name in MINIMAL)
+    ]
+    if json:
+        typer.echo(_json(rows))
+    elif markdown:
+        typer.echo(_markdown(rows))
+    else:
+        _print_table(rows)
+
+
+def _category(asked: str) -> str:
+    names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
+    if asked.lower() not in names:
+        raise BadInput(Problem(f"unknown category {asked!r}", ", ".join(CATEGORIES), nearest(asked, names)))
+    return names[asked.lower()]
+
+
+def _json(rows: list[Hyperparameter]) -> str:
+    from dataclasses import asdict
+    from json import dumps
+
+    objects = []
+    for row in rows:
+        fields = asdict(row)
+        objects.append({"name": fields.pop("name"), **fields, "default": row.default, "allowed": row.allowed})
+    return dumps(objects, indent=2)
+
+
+def _markdown(rows: list[Hyperparameter]) -> str:
+    from sweeplab.study.template import range_in_words
+
+    headings = ("Category", "Parameter", "Sample Value", "Allowed", "Suggested", "Meaning")
+    lines = [tuple(f"**{heading}**" for heading in headings), ("---",) * len(headings)]
+    for row in rows:
+        value = "*(auto from tokenizer)*" if row.name == "vocab_size" else f"`{_python(row.sample)}`"
+        cells = (f"`{row.name}`", value, row.allowed, range_in_words(row.suggested), row.meaning)
+        lines.append((CATEGORIES[row.category], *(cell.replace("|", "\\|") for cell in cells)))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _print_table(rows: list[Hyperparameter]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from sweeplab.study.template import range_in_words
+
+    name = Column("Parameter", style="cyan", no_wrap=True)
+    table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
+    for key, title in CATEGORIES.items():
+        members = [row for row in rows if row.category == key]
+        if not members:
+            continue
+        if table.row_count:
+            table.add_row()
+        table.add_row(f"[bold]{title}[/]")
+        for row in members:
+            value = _python(row.sample)
+            if row.default != row.sample:
+                value += f", default {row.default}"
+            unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
+            table.add_row(f"  {row.name}", value, range_in_words(row.suggested), f"{row.meaning}{unit}")
+    # A pipe has no width, and a row is easiest to search for on one line.
+    Console(width=None if sys.stdout.isatty() else 240).print(table)
+
+
+def _python(value: Any) -> str:
+    """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
+    from sweeplab.study.template import scalar
+
+    if isinstance(value, float):
+        return scalar(value)
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,0 +1,61 @@
+"""`sweeplab study init`: a study file to start from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeplab.errors import BadInput, Problem
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the study, and of its file.")],
+    minimal: Annotated[
+        bool, typer.Option("--minimal", help="Write only the eight hyperparameters that matter most.")
+    ] = False,
+    search: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="What to tune, separated by commas."),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.md", help="Take the values from a Markdown file's tables."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write it, if not studies/NAME.yaml."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
+) -> None:
+    """Write a commented study file."""
+    from sweeplab.study.markdown import MarkdownTables, read_tables
+    from sweeplab.study.template import study_text
+
+    if not _NAME.fullmatch(name):
+        raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))
+    tables = read_tables(table) if table else MarkdownTables()
+    if tables.problems:
+        raise BadInput(*tables.problems)
+    names = None if search is None else [each.strip() for each in search.split(",") if each.strip()]
+    text = study_text(name, minimal, names, tables.values)
+    file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
+    _write(file, text, force)
+    for notice in (*tables.unknown, *tables.contradictions):
+        typer.echo(f"{table}: {notice}", err=True)
+    typer.echo(f"wrote {file}")
+    typer.echo(f"next: sweeplab study plan {file}")
+
+
+def _write(file: Path, text: str, force: bool) -> None:
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise BadInput(Problem("the file is there already", "--force to replace it", file=file)) from error
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=file)) from error

@@ -1,0 +1,1 @@
+"""Turn corpora into tokens and tokens into batches; numpy only."""

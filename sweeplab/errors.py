@@ -1,0 +1,45 @@
+"""What a person did wrong, said in one line each, and never as a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with what was asked, with its place when it has one."""
+
+    what: str
+    allowed: str = ""
+    nearest: str = ""
+    file: Path | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        text = f"{place}: {self.what}" if place else self.what
+        if self.allowed:
+            text += f"; allowed: {self.allowed}"
+        if self.nearest:
+            text += f"; did you mean {self.nearest!r}?"
+        return text
+
+
+class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of the program
+    """Refuse an input, with every problem found in it; the command line ends with exit code 2."""
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = [Problem(each) if isinstance(each, str) else each for each in problems]
+        super().__init__("\n".join(str(each) for each in self.problems))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` was probably meant to be, or an empty string."""
+    from rapidfuzz import fuzz, process
+
+    choices: Sequence[str] = sorted(known)
+    match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
+    return match[0] if match else ""

@@ -1,0 +1,1 @@
+"""Stacked transformers and their accounting. Nothing here knows Optuna, MLflow or the command line."""

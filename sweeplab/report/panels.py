@@ -1,0 +1,327 @@
+"""What each panel of a report shows, computed from the runs; drawing it is another module's.
+
+A panel's `data` is all that is drawn, a row a mark, and what a reader gets to download. Only trials that ended
+(complete or stopped) stand for a loss; a trial is the mean of its seeds. A panel with nothing to draw says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame, Series
+
+from sweeplab.hyperparameters import TABLE
+from sweeplab.report.dashboard import CURVES, FACTS, LOSSES, PROGRESS, PanelSpec
+
+ENDED = ("complete", "stopped")
+# The state of a trial is that of its seed which stands first here.
+STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
+FEW = 10
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: the column it shows, its title with the unit, and the values to mark if there are few."""
+
+    column: str
+    title: str
+    log: bool = False
+    marks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """What every panel has; `missing` says why there is nothing to draw, and is empty otherwise."""
+
+    title: str
+    width: str = "full"
+    data: DataFrame
+    notes: tuple[str, ...] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossPanel(Panel):
+    """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
+
+    `view` is the range of losses to show at first where far worse trials would press the others together.
+    """
+
+    x: Axis
+    y: Axis
+    lines: tuple[str, ...] = ()
+    view: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMapPanel(Panel):
+    """The best loss at each pair of sizes. `data`: a column a size, loss, cell, trial."""
+
+    x: Axis
+    y: Axis
+    loss: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvesPanel(Panel):
+    """A metric while training. `data`: cell, trial, seed, x, value, best; `best` is the mean over its seeds."""
+
+    x: Axis
+    y: Axis
+    best: DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePanel(Panel):
+    """The runs themselves, a row each, with the hyperparameters that vary."""
+
+
+def panel(spec: PanelSpec, runs: DataFrame, curves: DataFrame) -> Panel:
+    """Compute the panel that a dashboard asks for.
+
+    `runs` has a row a run, `curves` a row a measurement: cell, trial, seed, iteration, train_tokens, metric, value.
+    """
+    return _BUILDERS[spec.panel](spec, runs, curves)
+
+
+def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
+    """Return a row a trial: the mean, lowest and highest loss of its seeds, and all else of its first run.
+
+    The last column, `best`, marks the trial of the lowest loss among those of a cell that ended.
+    """
+    table = runs.assign(loss=_finite(runs, metric), rank=[_rank(state) for state in runs["state"]])
+    grouped = table.groupby(["cell", "trial"], sort=False)
+    trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(["cell", "trial"])
+    trials["state"] = grouped["rank"].min().map(dict(enumerate(STATES)))
+    trials["seeds"] = grouped.size()
+    trials["loss"], trials["loss_low"], trials["loss_high"] = (
+        grouped["loss"].agg(how) for how in ("mean", "min", "max")
+    )
+    trials = trials.reset_index()
+    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    trials["best"] = trials.index.isin(ended.groupby("cell")["loss"].idxmin())
+    return trials
+
+
+def grid_of(runs: DataFrame) -> list[str]:
+    """Return the hyperparameters of the study's grid, as the names of its cells tell them."""
+    names = dict.fromkeys(name for cell in runs["cell"].unique() for name in re.findall(r"(\w+)=", str(cell)))
+    return [name for name in names if name in TABLE and name in runs]
+
+
+def searched_of(runs: DataFrame) -> list[str]:
+    """Return the hyperparameters that vary inside of a cell, whether sampled or derived."""
+    names = [name for name in TABLE if name in runs and name != "seed"]
+    by_cell = runs[names].astype(str).groupby(runs["cell"])
+    return [name for name in names if (by_cell[name].nunique() > 1).any()]
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Say how many there are of each: "24 complete, 3 pruned"."""
+    return ", ".join(f"{counts[name]:,} {name}" for name in (*reversed(STATES),) if counts.get(name))
+
+
+def _loss_panel(spec: PanelSpec, runs: DataFrame, _: DataFrame) -> LossPanel:
+    metric = spec.metric or "best_val_loss"
+    trials = trials_table(runs, metric)
+    shown = trials[trials["state"].isin((*ENDED, "pruned")) & trials["loss"].notna()].copy()
+    shown["x"] = _finite(shown, spec.x)
+    if "x" in spec.log:
+        shown = shown[shown["x"] > 0]
+    shown = shown[shown["x"].notna()]
+    lines = spec.lines or _lines(spec.x, grid_of(runs))
+    shown["line"] = _labels(shown, lines)
+    # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
+    apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
+    ended = shown[shown["state"].isin(ENDED)]
+    shown["best"] = shown.index.isin(ended.groupby(apart)["loss"].idxmin())
+    view, outside = _view(shown)
+    columns = ["cell", "trial", "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
+    return LossPanel(
+        title=spec.title or f"Loss against {_title(spec.x)}",
+        width=spec.width,
+        data=shown[columns].sort_values(["line", "x", "loss"], key=_natural, ignore_index=True),
+        notes=(*_loss_notes(trials, shown), *outside),
+        missing=_missing(spec.x, runs, shown, metric),
+        x=Axis(spec.x, _title(spec.x), "x" in spec.log, _marks(shown["x"]) if spec.x in TABLE else ()),
+        y=Axis(metric, LOSSES[metric], "y" in spec.log),
+        lines=tuple(lines),
+        view=view,
+    )
+
+
+def _heat_map_panel(spec: PanelSpec, runs: DataFrame, _: DataFrame) -> HeatMapPanel:
+    metric = spec.metric or "best_val_loss"
+    grid = [name for name in grid_of(runs) if runs[name].nunique() > 1 and _finite(runs, name).notna().all()]
+    free = [name for name in grid if name not in (spec.x, spec.y)]
+    y = spec.y or (free.pop(0) if free else "")
+    x = spec.x or (free.pop(0) if free else "")
+    missing = (
+        ""
+        if x and y
+        else "a heat map needs two sizes in the grid; "
+        + (f"this study's has {' and '.join(grid)} only" if grid else "this study has no grid of sizes")
+    )
+    trials = trials_table(runs, metric)
+    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    for name in (x, y):
+        missing = missing or _missing(name, runs, ended, metric)
+    best = ended.iloc[:0] if missing else ended.loc[sorted(ended.groupby([x, y])["loss"].idxmin())]
+    others = [name for name in grid if name not in (x, y)]
+    return HeatMapPanel(
+        title=spec.title or "Best loss of each cell",
+        width=spec.width,
+        data=best[list(dict.fromkeys((*filter(None, (y, x)), "loss", "cell", "trial")))].reset_index(
+            drop=True
+        ),
+        notes=(f"Each field is the best over {', '.join(others)}.",) if others and not missing else (),
+        missing=missing,
+        x=Axis(x, _title(x), marks=_marks(best[x], most=None) if not missing else ()),
+        y=Axis(y, _title(y), marks=_marks(best[y], most=None) if not missing else ()),
+        loss=LOSSES[metric],
+    )
+
+
+def _curves_panel(spec: PanelSpec, runs: DataFrame, curves: DataFrame) -> CurvesPanel:
+    metric, x = spec.metric or "val_loss", spec.x or "train_tokens"
+    trials = trials_table(runs)
+    kept = runs[~runs["state"].isin(("diverged", "failed"))]
+    drawn = curves[curves["metric"] == metric].merge(
+        kept[["cell", "trial", "seed"]], on=["cell", "trial", "seed"]
+    )
+    drawn = drawn.assign(x=_finite(drawn, x), value=_finite(drawn, "value")).dropna(subset=["x", "value"])
+    for axis in spec.log:
+        drawn = drawn[drawn[{"x": "x", "y": "value"}[axis]] > 0]
+    drawn = drawn.merge(trials[["cell", "trial", "best", "n_params"]], on=["cell", "trial"])
+    drawn = drawn.sort_values(["n_params", "cell", "trial", "seed", "x"], ignore_index=True)
+    best = (
+        drawn[drawn["best"]]
+        .groupby(["cell", "trial", "n_params", "x"], sort=False)["value"]
+        .mean()
+        .reset_index()
+    )
+    left_out = counted(runs.loc[~runs.index.isin(kept.index), "state"].value_counts().to_dict())
+    notes = ("Bold: the best trial of each cell, the mean of its seeds. Faint: every run, pruned ones too.",)
+    return CurvesPanel(
+        title=spec.title or "Learning curves",
+        width=spec.width,
+        data=drawn[["cell", "trial", "seed", "x", "value", "best"]],
+        notes=(*notes, *((f"Not drawn: {left_out}.",) if left_out else ())),
+        missing="" if len(drawn) else f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""),
+        x=Axis(x, PROGRESS[x], "x" in spec.log),
+        y=Axis(metric, CURVES[metric], "y" in spec.log),
+        best=best,
+    )
+
+
+def _table_panel(spec: PanelSpec, runs: DataFrame, _: DataFrame) -> TablePanel:
+    grid = grid_of(runs)
+    tuned = [name for name in searched_of(runs) if name not in grid]
+    columns = [*grid, "trial", "seed", "state", *LOSSES, *tuned, *FACTS]
+    columns = list(dict.fromkeys(name for name in (columns if grid else ["cell", *columns]) if name in runs))
+    return TablePanel(
+        title=spec.title or "Runs",
+        width=spec.width,
+        data=runs[columns].sort_values("best_val_loss", ignore_index=True),
+        missing="" if len(runs) else "the study has no runs yet",
+    )
+
+
+_BUILDERS: dict[str, Callable[[Any, DataFrame, DataFrame], Panel]] = {
+    "loss": _loss_panel,
+    "heat_map": _heat_map_panel,
+    "learning_curves": _curves_panel,
+    "table": _table_panel,
+}
+
+
+def _loss_notes(trials: DataFrame, shown: DataFrame) -> list[str]:
+    notes = ["Large: the best trial of each cell. Small: the other trials that ended."]
+    if (shown["state"] == "pruned").any():
+        notes.append("Hollow: pruned trials, at the best loss they reached.")
+    if (shown["seeds"] > 1).any():
+        notes.append("A trial is the mean of its seeds; bars reach from the lowest to the highest of them.")
+    left_out = counted(trials.loc[~trials.index.isin(shown.index), "state"].value_counts().to_dict())
+    return [*notes, *([f"Not drawn: {left_out}."] if left_out else [])]
+
+
+def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
+    """Return the range of losses that shows the best trials well, and how many lie outside of it."""
+    best = shown.loc[shown["best"], "loss"]
+    if best.empty:
+        return None, []
+    top = best.max() + max(1.5 * (best.max() - best.min()), 0.15 * abs(best.max()))
+    above = int((shown["loss"] > top).sum())
+    if not above:
+        return None, []
+    low = min(shown["loss"].min(), shown.loc[shown["best"], "loss_low"].min())
+    what = "trial lies" if above == 1 else "trials lie"
+    return (low - 0.04 * (top - low), top), [f"{above:,} {what} above the view; double-click to see all."]
+
+
+def _missing(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> str:
+    """Say why there is nothing to compare over a column, or nothing at all."""
+    if runs.empty:
+        return "the study has no runs yet"
+    if column not in runs:
+        return f"the runs have no {column}"
+    if not (shown["state"].isin(ENDED)).any():
+        return f"no trial has ended with a {metric} yet ({counted(runs['state'].value_counts().to_dict())})"
+    values = _finite(runs, column)
+    if values.isna().all():
+        return f"{column} is not a number"
+    if values.nunique() == 1:
+        return f"{column} is {values.iloc[0]:g} in every run"
+    return ""
+
+
+def _lines(x: str, grid: Sequence[str]) -> Sequence[str]:
+    """Return what tells the lines apart: the grid's other sizes, or over a sum of sizes the first of them."""
+    others = [name for name in grid if name != x]
+    return others if x in grid else others[:1] if len(others) > 1 else []
+
+
+def _labels(table: DataFrame, names: Sequence[str]) -> Series:
+    rows = table[list(names)].itertuples(index=False)
+    labels = [", ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True)) for row in rows]
+    return Series(labels, index=table.index, dtype=object)
+
+
+def _natural(column: Series) -> Series:
+    """Make a column of labels sort by the numbers in them."""
+    if column.dtype != object:
+        return column
+    keys = [
+        tuple(float(part) for part in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(label))) for label in column
+    ]
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return Series([ranks[key] for key in keys], index=column.index)
+
+
+def _marks(values: Series, most: int | None = FEW) -> tuple[float, ...]:
+    distinct = tuple(sorted(values.dropna().unique().tolist()))
+    return distinct if most is None or len(distinct) <= most else ()
+
+
+def _finite(table: DataFrame, column: str) -> Series:
+    """Return a column as floats, with NaN for what is no finite number."""
+    if column not in table:
+        return Series(np.nan, index=table.index)
+    numbers = [float(each) if isinstance(each, int | float | np.number) else np.nan for each in table[column]]
+    return Series(numbers, index=table.index, dtype=float).replace([np.inf, -np.inf], np.nan)
+
+
+def _rank(state: str) -> int:
+    return STATES.index(state) if state in STATES else STATES.index("running")
+
+
+def _title(column: str) -> str:
+    row = TABLE.get(column)
+    if row is None:
+        return FACTS.get(column, column)
+    return f"{column} ({row.unit})" if row.unit else column

@@ -1,0 +1,87 @@
+"""The scaling report: how the loss falls with the sizes of the model, in one page and the data behind it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from sweeplab.report.dashboard import read_dashboard
+from sweeplab.report.page import render
+from sweeplab.report.panels import Panel, panel
+from sweeplab.report.summary import Summary, summarise
+
+_RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
+_CURVE_COLUMNS = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
+
+
+def write_scaling_report(
+    runs: DataFrame, curves: DataFrame, folder: Path, dashboard: Path | None = None
+) -> Path:
+    """Write scaling.html, scaling.csv (a row a run), curves.csv and scaling.json; return the page's path.
+
+    `runs` and `curves` are the tables of the study's runs; they may be empty. `dashboard` is a YAML file
+    that says which panels the page has.
+
+    Raises:
+        BadInput: the dashboard asks for what there is not; nothing is written then.
+    """
+    asked = read_dashboard(dashboard)
+    runs, curves = _with_columns(runs, _RUN_COLUMNS), _with_columns(curves, _CURVE_COLUMNS)
+    panels = [panel(spec, runs, curves) for spec in asked.panels]
+    summary = summarise(runs)
+    page = render(asked.title, summary, panels)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs.to_csv(folder / "scaling.csv", index=False)
+    curves.to_csv(folder / "curves.csv", index=False)
+    (folder / "scaling.json").write_text(_json(asked.title, summary, panels), encoding="utf-8")
+    target = folder / "scaling.html"
+    target.write_text(page, encoding="utf-8")
+    return target
+
+
+def _with_columns(table: DataFrame, columns: tuple[str, ...]) -> DataFrame:
+    """Return the table with what a report always reads: a study without runs has a table without columns."""
+    missing = {name: [None] * len(table) for name in columns if name not in table}
+    return table.assign(**missing) if missing else table
+
+
+def _json(title: str, summary: Summary, panels: list[Panel]) -> str:
+    """Return the panels' data as JSON; what is no number is null."""
+    described: list[dict[str, Any]] = [
+        {
+            "title": each.title,
+            "kind": type(each).__name__,
+            "notes": list(each.notes),
+            "missing": each.missing,
+            "data": each.data.to_dict(orient="records"),
+        }
+        for each in panels
+    ]
+    document = {
+        "title": title,
+        "study": summary.study,
+        "summary": list(summary.sentences),
+        "states": summary.states,
+        "best": summary.best,
+        "panels": described,
+    }
+    return json.dumps(_plain(document), indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON has it; what is no finite number is null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | bool | int | float | None) else str(value)

@@ -1,0 +1,1 @@
+"""A study: its file, its search space, and what comes of it."""

@@ -1,0 +1,112 @@
+"""What starts workers. The local engine runs them as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeplab.study.folder import StudyFolder
+
+MOST_RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """What one worker gets: threads, and which GPU when it is to have one."""
+
+    threads: int
+    gpu: int | None = None
+
+
+def allot(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[Allotment]:
+    """Divide the machine among workers: one a GPU, else one-thread ones, one a core.
+
+    With fewer stacks than cores the cores are divided among as many workers, so a lone run gets them all.
+    """
+    if n_gpus:
+        count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
+        return [Allotment(max(1, n_cpus // count), index % n_gpus) for index in range(count)]
+    count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
+    return [Allotment(max(1, n_cpus // count) if count < n_cpus else 1) for _ in range(count)]
+
+
+class LocalEngine:
+    """Worker processes of this machine; `events` receives what they say, each with its `worker` number."""
+
+    def __init__(self, folder: StudyFolder, allotments: list[Allotment]) -> None:
+        self._folder = folder
+        self._allotments = allotments
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._restarts = 0
+        self._errors: dict[int, str] = {}
+        self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def start(self) -> None:
+        """Start every worker."""
+        for index in range(len(self._allotments)):
+            self._start(index)
+
+    def _start(self, index: int) -> None:
+        allotment = self._allotments[index]
+        command = [sys.executable, "-m", "sweeplab.study.worker"]
+        command += [str(self._folder.lab), self._folder.name, str(allotment.threads)]
+        log = (self._folder.path / f"worker-{index}.log").open("ab")
+        with log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=_environment(os.environ, allotment),
+            )
+        self._processes[index] = process
+        threading.Thread(target=self._listen, args=(index, process), daemon=True).start()
+
+    def _listen(self, index: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.events.put({"worker": index, **json.loads(line)})
+        self.events.put({"worker": index, "event": "exited", "code": process.wait()})
+
+    def exited(self, index: int, code: int, stopping: bool) -> bool:
+        """Take note that a worker ended; start another in its place if it died, and say whether it was lost."""
+        process = self._processes.pop(index)
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+        died = code != 0 and not stopping
+        if died and self._restarts < MOST_RESTARTS:
+            self._restarts += 1
+            self._start(index)
+            return False
+        return died
+
+    def stop(self) -> None:
+        """Ask every worker to put its runs away at the next step and end."""
+        for process in self._processes.values():
+            if process.stdin and not process.stdin.closed:
+                process.stdin.close()
+
+    def kill(self) -> None:
+        """End every worker at once; their trials go on from the last checkpoint when the study is run again."""
+        for process in self._processes.values():
+            process.kill()
+
+
+def _environment(base: Mapping[str, str], allotment: Allotment) -> dict[str, str]:
+    threads = str(allotment.threads)
+    given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"}
+    if allotment.gpu is not None:
+        given["CUDA_VISIBLE_DEVICES"] = str(allotment.gpu)
+    return {**base, **given}

@@ -1,0 +1,137 @@
+"""Arithmetic in a study file: `expr`, `when` and constraints."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from simpleeval import InvalidExpression, SimpleEval
+
+MAX_LENGTH = 500
+
+COMPARISONS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: math.pow,  # a float: whole numbers would grow without end
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+def _round(number: float, digits: int | None = None) -> float | int:
+    return round(float(number), digits)  # of a whole number, round(3, -10**9) would compute 10**10**9
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "round": _round,
+    "int": int,
+    "float": float,
+    "sqrt": math.sqrt,
+    "log": math.log,
+    "log2": math.log2,
+    "exp": math.exp,
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+ALLOWED = f"names, numbers, + - * / // % **, comparisons, and, or, not, {' '.join(FUNCTIONS)}"
+
+
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep texts and tuples out: Python repeats and formats them where a person meant arithmetic."""
+
+    def checked(*operands: Any) -> Any:
+        if not all(isinstance(each, int | float) for each in operands):
+            raise TypeError(f"{' and '.join(map(repr, operands))} cannot be computed with")
+        return function(*operands)
+
+    return checked
+
+
+_OPERATORS = {kind: _of_numbers(function) for kind, function in ARITHMETIC.items()}
+_OPERATORS |= COMPARISONS | {ast.Not: operator.not_}
+_NODES = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Name, ast.Load, ast.And, ast.Or, *_OPERATORS)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An arithmetic expression over names.
+
+    Raises:
+        ValueError: `text` is not arithmetic; says which part of it.
+    """
+
+    text: str
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        nodes = list(ast.walk(_parse(self.text)))
+        called = {node.func for node in nodes if isinstance(node, ast.Call)}
+        compared = {
+            side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
+        }
+        for node in nodes:
+            if not _is_arithmetic(node, node in compared):
+                raise ValueError(f"{_source(node)!r} is not arithmetic")
+        names = {node.id for node in nodes if isinstance(node, ast.Name) and node not in called}
+        object.__setattr__(self, "names", frozenset(names))
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """Return the expression's value where its names have these values.
+
+        Raises:
+            ValueError: it has none there (a division by zero, a comparison of a number with null …).
+        """
+        evaluator = SimpleEval(operators=_OPERATORS, functions=FUNCTIONS, names=values)
+        try:
+            return evaluator.eval(self.text, previously_parsed=_parse(self.text))
+        except (InvalidExpression, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{self.text!r} has no value: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> ast.expr:
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"an expression of {len(text):,} characters is too long (at most {MAX_LENGTH})")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text!r} is not an expression") from error
+
+
+def _is_arithmetic(node: ast.AST, compared: bool) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
+    if isinstance(node, ast.Constant):
+        # There is no arithmetic of texts, but a choice can be compared with one.
+        return isinstance(node.value, bool | int | float) or (compared and isinstance(node.value, str))
+    return isinstance(node, _NODES)
+
+
+def _source(node: ast.AST) -> str:
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return type(node).__name__

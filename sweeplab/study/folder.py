@@ -1,0 +1,153 @@
+"""A study's folder in the lab: where its storage, its runs and its reports lie.
+
+A run's folder is written by its worker and read by the tracker. `end.json` is the word on how a run ended: it is
+written before the storage is told, so a worker killed between the two is only repeated in the telling.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEFAULT_LAB = "lab"
+
+
+def lab_folder(given: Path | None = None) -> Path:
+    """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here."""
+    return (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The places of one study."""
+
+    lab: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """Return the folder itself."""
+        return self.lab / "studies" / self.name
+
+    @property
+    def storage_url(self) -> str:
+        """Return the URL of the trials' storage."""
+        return f"sqlite:///{self.path / 'trials.db'}"
+
+    @property
+    def study_file(self) -> Path:
+        """Return the study file as it was last run."""
+        return self.path / "study.yaml"
+
+    @property
+    def canonical_file(self) -> Path:
+        """Return the typed study as JSON: what workers read."""
+        return self.path / "study.json"
+
+    @property
+    def report(self) -> Path:
+        """Return the folder of the reports."""
+        return self.path / "report"
+
+    def run(self, cell: str, number: int, seed: int) -> RunFolder:
+        """Return the folder of one training."""
+        return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")
+
+    def runs(self) -> Iterator[RunFolder]:
+        """Yield the folders of all trainings that were ever started."""
+        for file in sorted((self.path / "runs").glob("*/*/run.json")):
+            yield RunFolder(file.parent)
+
+    def states(self) -> dict[str, int]:
+        """Count the trainings by state; those that have not ended are waiting."""
+        outcomes = (run.outcome for run in self.runs())
+        return dict(Counter(outcome["state"] if outcome else "waiting" for outcome in outcomes))
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Return how long the study has been run so far, over all its continuations."""
+        path = self.path / "elapsed.json"
+        return float(json.loads(path.read_text())["seconds"]) if path.exists() else 0.0
+
+    def write_elapsed(self, seconds: float) -> None:
+        """Remember how long the study has been run so far."""
+        _write_json(self.path / "elapsed.json", {"seconds": seconds})
+
+
+def run_key(cell: str, number: int, seed: int) -> str:
+    """Return the name of a training inside its study."""
+    return f"{cell}/{number}/{seed}"
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What one training leaves behind while it trains."""
+
+    path: Path
+
+    def start(self, description: Mapping[str, Any]) -> None:
+        """Write run.json once, before the first point."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "run.json").exists():
+            _write_json(self.path / "run.json", description)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Return what run.json says."""
+        return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+
+    def append(self, points: Iterable[Mapping[str, Any]]) -> None:
+        """Append points of the training curve; non-finite numbers become null.
+
+        A kill may have left a torn line: the first line after it starts on a line of its own.
+        """
+        path = self.path / "points.jsonl"
+        lines = [json.dumps({key: _finite(value) for key, value in point.items()}) for point in points]
+        with path.open("ab+") as file:
+            if file.tell() and _last_byte(path) != b"\n":
+                file.write(b"\n")
+            file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return the points by iteration, without repetitions and torn lines."""
+        path = self.path / "points.jsonl"
+        found: dict[int, dict[str, Any]] = {}
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            try:
+                point = json.loads(line)
+            except ValueError:
+                continue
+            found.setdefault(point["iteration"], point)
+        return [found[iteration] for iteration in sorted(found)]
+
+    def end(self, outcome: Mapping[str, Any]) -> None:
+        """Write how the run ended; nothing of the run is written after it."""
+        _write_json(self.path / "end.json", {key: _finite(value) for key, value in outcome.items()})
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        """Return how the run ended, or None while it has not."""
+        path = self.path / "end.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)

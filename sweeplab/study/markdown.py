@@ -1,0 +1,254 @@
+"""Tables of hyperparameters, out of a Markdown document that a person wrote."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter
+
+MAX_BYTES = 2**20
+
+# Headings, lower case and without marks. Of several columns of values the first pattern that fits decides.
+_NAME_HEADING = re.compile(r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?")
+_VALUE_HEADINGS = (
+    re.compile(r"(sample|example|chosen|our|used)( values?)?"),
+    re.compile(r"(?!.*\b(range|allowed|possible|valid|min\w*|max\w*)\b).*\bvalues?\b.*"),
+    re.compile(r"defaults?|settings?"),
+)
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_COLUMN_EDGE = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r":?-+:?")
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+_EMPHASIS = re.compile(r"(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=\S)\1(?!\w)")
+_NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
+
+_NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
+_SWITCHED_OFF = {"none", "null", "off", "disabled"}
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
+_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+
+
+@dataclass(frozen=True)
+class UnknownRow:
+    """A row whose name the hyperparameter table does not have."""
+
+    name: str
+    text: str
+    line: int
+    nearest: str
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        return f"line {self.line}: unknown hyperparameter {self.name!r} ({self.text or 'no value'}){hint}"
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two rows of one name with two values; the later one stands."""
+
+    name: str
+    earlier: Any
+    earlier_line: int
+    later: Any
+    later_line: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} is {self.earlier!r} on line {self.earlier_line} "
+            f"and {self.later!r} on line {self.later_line}; the later is taken"
+        )
+
+
+@dataclass(frozen=True)
+class MarkdownTables:
+    """What a document's tables of hyperparameters say, all of them merged.
+
+    `lines` has the line of each of the `values`; `problems` are the values that the table refuses.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    unknown: tuple[UnknownRow, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def read_tables(path: Path) -> MarkdownTables:
+    """Read the tables of hyperparameters in a Markdown file.
+
+    Raises:
+        BadInput: the file is missing, too large, not UTF-8, or has no table of hyperparameters.
+    """
+    try:
+        raw = path.read_bytes()
+        if len(raw) > MAX_BYTES:
+            raise BadInput(
+                Problem(f"{len(raw):,} bytes are too many for a table", f"{MAX_BYTES:,}", file=path)
+            )
+        tables = parse_tables(raw.decode("utf-8-sig"), path)
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=path)) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            Problem(f"not UTF-8: byte {error.start} is {raw[error.start]:#04x}", file=path)
+        ) from error
+    if not (tables.values or tables.unknown or tables.problems):
+        raise BadInput(
+            Problem("no table of hyperparameters", "a table with a Parameter and a Value column", file=path)
+        )
+    return tables
+
+
+def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
+    """Merge the tables of hyperparameters in `text`; other tables, prose and code are passed over.
+
+    A table counts when its header row has a column of names and one of values, wherever they stand.
+    `file` is named in the problems.
+    """
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    unknown: list[UnknownRow] = []
+    contradictions: list[Contradiction] = []
+    problems: list[Problem] = []
+    for line, name, written in _rows(text):
+        key = _key(name)
+        row = TABLE.get(key)
+        if row is None:
+            unknown.append(UnknownRow(plain(name), plain(written), line, nearest(key, TABLE)))
+            continue
+        try:
+            value = parse_value(row, written)
+        except ValueError as error:
+            problems.append(Problem(str(error), row.allowed, file=file, line=line))
+            continue
+        if key in values and values[key] != value:
+            contradictions.append(Contradiction(key, values[key], lines[key], value, line))
+        values[key], lines[key] = value, line
+    return MarkdownTables(values, lines, tuple(unknown), tuple(contradictions), tuple(problems))
+
+
+def parse_value(row: Hyperparameter, written: str) -> Any:
+    """Return the value of `row` that a person wrote: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
+
+    A note in brackets after the value is passed over: `0.1 (or 0.2)` is 0.1.
+
+    Raises:
+        ValueError: it is no value, or none that the row takes; says what was written.
+    """
+    text = plain(written)
+    for value in _readings(row, _NOTE.sub("", text)):
+        try:
+            return row.check(value)
+        except ValueError:
+            continue
+    raise ValueError(f"{row.name} is written {text!r}" if text else f"{row.name} has no value")
+
+
+def plain(cell: str) -> str:
+    """Return a cell's text without emphasis, back-ticks and escapes."""
+    # Escaped characters hide in the private use area, so that an escaped star is no emphasis.
+    text = _ESCAPED.sub(lambda match: chr(0xE000 + ord(match[1])), cell).replace("`", "").strip()
+    while text != (stripped := _EMPHASIS.sub(r"\2", text)):
+        text = stripped
+    return re.sub("[\ue021-\ue07e]", lambda match: chr(ord(match[0]) - 0xE000), text).strip()
+
+
+def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
+    """Yield what the text may mean for this kind of row, the likeliest first."""
+    word = text.strip("()[] ").lower()
+    if word in _NOT_SAID:
+        return
+    if row.automatic and word.startswith(AUTO):
+        yield AUTO
+    if row.optional and word in _SWITCHED_OFF:
+        yield None
+    if row.kind == "str":
+        unquoted = text.strip("\"'“”‘’")
+        yield from (unquoted, unquoted.lower())
+    elif row.kind == "bool":
+        yield _TRUTHS.get(word, text)
+    elif row.kind == "floats":
+        yield [_number(part) for part in re.split("[,;/]", text.strip("()[] "))]
+    else:
+        yield _number(text)
+        if row.unit:
+            yield _number(re.sub(rf"\s+{row.unit}$", "", text))
+
+
+def _number(text: str) -> float:
+    """Return the number that is written, or NaN, which no row takes."""
+    text = re.sub("[\u00a0\u2009\u202f]", " ", text.strip().replace("−", "-"))
+    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
+    if _NUMBER.fullmatch(text):
+        return float(re.sub("[,_ ]", "", text))
+    if match := _POWER_OF_TEN.fullmatch(text):
+        return float(f"{match[1] or 1}e{match[2]}")
+    return math.nan
+
+
+def _key(name: str) -> str:
+    """Return the name as the table spells it: `Learning rate (peak)` is learning_rate."""
+    return re.sub(r"[\s-]+", "_", _NOTE.sub("", plain(name)).lower())
+
+
+def _rows(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, name, value as written) of each row of each table of hyperparameters."""
+    above: list[str] = []
+    columns: tuple[int, int] | None = None
+    for number, line in _outside_of_fences(text):
+        cells = _cells(line) if "|" in line else []
+        if cells and all(_RULE.fullmatch(cell) for cell in cells):
+            columns = columns or (_columns(above) if len(above) == len(cells) else None)
+        elif not cells:
+            columns = None
+        elif columns is not None and len(cells) > max(columns):
+            name, value = (cells[index] for index in columns)
+            # A row with nothing but its name is a heading between rows: | **Model** | | |
+            if plain(name) and sum(cell != "" for cell in cells) > 1:
+                yield number, name, value
+        above = cells
+
+
+def _outside_of_fences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line number, line), with an empty line for each one of fenced code."""
+    fence = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _FENCE.match(line)
+        if fence:
+            yield number, ""
+            if match and match[1].startswith(fence) and not match[2].strip():
+                fence = ""
+        elif match:
+            yield number, ""
+            fence = match[1]
+        else:
+            yield number, line
+
+
+def _cells(line: str) -> list[str]:
+    cells = [cell.strip() for cell in _COLUMN_EDGE.split(line.strip())]
+    return cells[not cells[0] : len(cells) - (not cells[-1])]
+
+
+def _columns(header: Sequence[str]) -> tuple[int, int] | None:
+    """Return the index of the column of names and of that of values, or None where one is missing."""
+    headings = [_NOTE.sub("", plain(cell)).lower() for cell in header]
+    name = next((index for index, heading in enumerate(headings) if _NAME_HEADING.fullmatch(heading)), None)
+    values = (
+        index
+        for pattern in _VALUE_HEADINGS
+        for index, heading in enumerate(headings)
+        if index != name and pattern.fullmatch(heading)
+    )
+    value = next(values, None)
+    return None if name is None or value is None else (name, value)

@@ -1,0 +1,84 @@
+"""Where in a study file a thing stands, so that a problem can say it.
+
+A path names a place in the document: `("search", "learning_rate", "max")`; list items are numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import Problem
+
+Location = tuple[str | int, ...]
+Mark = tuple[int, int]
+
+
+def dotted(path: Location) -> str:
+    """Write a path as a person writes it: `search.learning_rate.max`, `seeds[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "the study"
+
+
+def shown(value: Any) -> str:
+    """Write a value about as YAML writes it, cut to what fits in a line."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@dataclass
+class Places:
+    """Lines and columns, from 1, of every key and value of a document; and the overrides laid over it."""
+
+    file: Path | None = None
+    keys: dict[Location, Mark] = field(default_factory=dict)
+    values: dict[Location, Mark] = field(default_factory=dict)
+    overrides: dict[Location, str] = field(default_factory=dict)
+
+    def forget(self, path: Location) -> None:
+        """Drop what is known of a path and all that lies below it."""
+        for known in (self.keys, self.values, self.overrides):
+            for each in [each for each in known if each[: len(path)] == path]:
+                del known[each]  # type: ignore[attr-defined]
+
+    def problem(
+        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+    ) -> Problem:
+        """Return a problem at the value of `path` (or its key), or at the nearest place around it."""
+        for length in range(len(path), -1, -1):
+            around = path[:length]
+            if around in self.overrides:
+                return Problem(f"-o {self.overrides[around]}: {what}", allowed, nearest)
+            marks = (self.values, self.keys) if around == path and not at_key else (self.keys, self.values)
+            for known in marks:
+                if around in known:
+                    return Problem(what, allowed, nearest, self.file, *known[around])
+        return Problem(what, allowed, nearest, self.file)
+
+
+@dataclass
+class Complaints:
+    """Collects every problem of a study, to be said together."""
+
+    places: Places
+    problems: list[Problem] = field(default_factory=list)
+
+    def __call__(
+        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+    ) -> None:
+        self.problems.append(self.places.problem(path, what, allowed, nearest, at_key=at_key))
+
+    def unknown(self, path: Location, known: Sequence[str], kind: str, near: str = "") -> None:
+        """Complain of the last name of `path`, which is none of `known`."""
+        from sweeplab.errors import nearest
+
+        name = str(path[-1])
+        near = near or nearest(name, known)
+        # A list of every hyperparameter would drown the name that was meant.
+        allowed = ", ".join(known) if len(known) <= 20 else "" if near else "`sweeplab hyperparameters` lists them"
+        self(path, f"{dotted(path[:-1])} has no {kind} {shown(name)}", allowed, near, at_key=True)

@@ -1,0 +1,160 @@
+"""What expressions see, in which order they are computed, and what every trial has to meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.model import accounting
+from sweeplab.model.shape import ModelShape
+from sweeplab.study.expressions import Expression
+from sweeplab.study.places import Location
+from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
+
+# What the facts of a model follow from.
+_SIZES = frozenset("vocab_size block_size n_layer n_embd bias qkv_bias head_bias tie_weights".split())
+_TOKENS = frozenset("max_iters batch_size block_size".split())
+FACTS: dict[str, frozenset[str]] = {
+    "n_params": _SIZES,
+    "n_params_non_embedding": _SIZES,
+    "head_dim": frozenset({"n_embd", "n_head"}),
+    "train_tokens": _TOKENS,
+    "train_flops": _TOKENS | {"vocab_size", "n_layer", "n_embd"},
+}
+# Not for expressions: a trial is the same for every seed and on every machine.
+UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
+
+
+def facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what follows from a run's effective hyperparameters: sizes, tokens and FLOPs of training."""
+    shape = ModelShape.of(values)
+    train_tokens = values["max_iters"] * values["batch_size"] * values["block_size"]
+    return {
+        "n_params": accounting.n_params(shape),
+        "n_params_non_embedding": accounting.n_params_non_embedding(shape),
+        "head_dim": shape.head_dim,
+        "train_tokens": train_tokens,
+        "train_flops": accounting.train_flops_per_token(shape) * train_tokens,
+    }
+
+
+def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
+    """Return the value of an expression over effective hyperparameters and what follows from them.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if not expression.names & FACTS.keys():
+        return expression.value(values)
+    try:
+        known = {**values, **facts(values)}
+    except (ArithmeticError, TypeError) as error:
+        raise ValueError(f"{expression.text!r} has no value: {error}") from error
+    return expression.value(known)
+
+
+def derive(name: str, entry: Derived, values: Mapping[str, Any]) -> Any:
+    """Return a derived hyperparameter, or NaN where its row allows nothing of what comes out."""
+    try:
+        return TABLE[name].check(evaluate(entry.expr, values))
+    except (ValueError, ArithmeticError):
+        return math.nan
+
+
+def wanted(entry: SearchSpec, values: Mapping[str, Any]) -> bool:
+    """Say whether a hyperparameter is sampled where the others have these values."""
+    if isinstance(entry, Derived) or entry.when is None:
+        return True
+    try:
+        return bool(evaluate(entry.when, values))
+    except ValueError:
+        return False
+
+
+def needs(entry: SearchSpec) -> frozenset[str]:
+    """Return the names that an entry of the search has to know first."""
+    if isinstance(entry, Derived):
+        return entry.expr.names
+    names = entry.when.names if entry.when else frozenset[str]()
+    return names | {entry.of} if isinstance(entry, Divisors) else names
+
+
+def expanded(names: Iterable[str]) -> set[str]:
+    """Return the hyperparameters among `names` and those that its facts follow from."""
+    return {each for name in names for each in FACTS.get(name, (name,))}
+
+
+def order(search: Mapping[str, SearchSpec]) -> list[str]:
+    """Return the names of the search so that each comes after what it needs, else as written.
+
+    Raises:
+        ValueError: some need each other.
+    """
+    ordered: list[str] = []
+    waiting = {name: expanded(needs(entry)) & search.keys() for name, entry in search.items()}
+    while waiting:
+        ready = next((name for name, needed in waiting.items() if needed <= set(ordered)), None)
+        if ready is None:
+            raise ValueError(f"{', '.join(waiting)} depend on each other")
+        ordered.append(ready)
+        del waiting[ready]
+    return ordered
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What every trial has to meet: in words, where the study says so, and on what it rests."""
+
+    text: str
+    path: Location
+    names: frozenset[str]
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
+    """Return what every trial of a study has to meet: first what is built in, then its constraints."""
+    found = [_search_rule(name, entry) for name, entry in spec.search.items()]
+    found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
+    if vocab_size is not None and spec.fixed.get("vocab_size", AUTO) != AUTO:
+        found.append(_expression_rule(f"vocab_size >= {vocab_size}", _place(spec, "vocab_size")))
+    for index, text in enumerate(spec.constraints):
+        found.append(_expression_rule(text, ("constraints", index)))
+    return [rule for rule in found if rule]
+
+
+def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
+    if isinstance(entry, Derived):
+        text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
+        return Rule(text, ("search", name, "expr"), needs(entry) | {name}, lambda v: v[name] == v[name])
+    if not isinstance(entry, Divisors):
+        return None
+
+    def divides(values: Mapping[str, Any]) -> bool:
+        value = values[name]
+        divisor = entry.min <= value <= entry.max and values[entry.of] % value == 0
+        return divisor or not wanted(entry, values)
+
+    text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
+    return Rule(text, ("search", name), needs(entry) | {name}, divides)
+
+
+def _expression_rule(text: str, path: Location) -> Rule:
+    expression = Expression(text)
+
+    def holds(values: Mapping[str, Any]) -> bool:
+        try:
+            return bool(evaluate(expression, values))
+        except ValueError:
+            return False
+
+    return Rule(text, path, expression.names, holds)
+
+
+def _place(spec: StudySpec, *names: str) -> Location:
+    """Return where the study gives the first of these hyperparameters that it gives."""
+    sections = {"fixed": spec.fixed, "grid": spec.grid, "search": spec.search}
+    paths = [(section, name) for name in names for section, held in sections.items() if name in held]
+    return paths[0] if paths else ("name",)

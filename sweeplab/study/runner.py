@@ -1,0 +1,218 @@
+"""The one loop of a worker: ask, train, report, prune, tell.
+
+A worker trains one stack at a time. It alone decides who enters and leaves: a slot that comes free takes the next
+run of the same shape, claimed from the store when none waits here.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from sweeplab.data.dataset import Dataset
+from sweeplab.hyperparameters import SHAPE
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.packing import free_memory_bytes, stack_capacity
+from sweeplab.study.space import Cell
+from sweeplab.study.spec import StudySpec
+from sweeplab.study.store import MOST_ATTEMPTS, LeaseLost, Outcome, Store
+from sweeplab.study.trial import Training, TrialInHand
+from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
+from sweeplab.train.devices import settle_devices
+from sweeplab.train.run import shape_key
+from sweeplab.train.stack import Record, Snapshot, Stack
+
+RENEW_SECONDS = 20.0
+Emit = Callable[[dict[str, Any]], None]
+
+
+class Runner:
+    """A worker's hold on one study; `stopping` is asked before every step, `emit` hears what happens."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        store: Store,
+        dataset: Dataset,
+        folder: StudyFolder,
+        emit: Emit = lambda event: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
+        self.emit, self.stopping = emit, stopping
+        self._trials: dict[str, TrialInHand] = {}  # by the key of each of its live runs
+        self._waiting: list[tuple[Training, Snapshot | None]] = []
+        self._alone = False  # after an error: one run at a time, to see whose it is
+        self._renewed = time.monotonic()
+        # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
+        known = [name for name in SHAPE if name not in spec.search]
+        unsampled = [space.resolve({}, spec.seeds[0]) for space in store.spaces]
+        self._shape = [tuple(values[name] for name in known) for values in unsampled]
+
+    def work(self) -> None:
+        """Train trials until the store has no more of them, or it is time to stop."""
+        try:
+            while not self.stopping() and (self._waiting or self._claim()):
+                if self._waiting:
+                    self._train(self._new_stack(), self._trials[self._waiting[0][0].run.key].claim.cell)
+        finally:
+            for trial in {id(trial): trial for trial in self._trials.values()}.values():
+                self.store.give_back(trial.claim)
+
+    def _train(self, stack: Stack, cell: Cell) -> None:
+        try:
+            self._fill(stack, cell)
+            while len(stack):
+                records = stack.advance(self._pause)
+                for key in [key for key in stack.keys if key not in self._trials]:
+                    stack.release(key)  # its lease was lost
+                for record in records:
+                    if record.key in self._trials:
+                        self._take_in(stack, record)
+                if self.stopping():
+                    self._save(stack, stack.keys)
+                    return
+                self._fill(stack, cell)
+        except Exception as error:  # whatever a model or a device may raise
+            self._survive(stack, error)
+
+    # who enters
+
+    def _fill(self, stack: Stack, cell: Cell) -> None:
+        while len(stack) < stack.capacity:
+            fitting = [each for each in self._waiting if shape_key(each[0].run.values) == stack.key]
+            if fitting:
+                self._waiting.remove(fitting[0])
+                stack.admit(fitting[0][0].run, fitting[0][1])
+            elif self._alone or self._waiting or not self._claim(lambda other: self._shape[other.index] == self._shape[cell.index]):
+                return
+
+    def _claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> bool:
+        claim = self.store.claim(wanted)
+        if claim is None:
+            return False
+        space = self.store.spaces[claim.cell.index]
+        trial = TrialInHand(
+            self.spec, self.folder, claim, lambda seed: settle_devices(space.resolve(claim.sampled, seed))
+        )
+        self._trials |= dict.fromkeys(trial.trainings, trial)
+        self.emit({"event": "claimed", **self._named(trial), "attempt": claim.attempt, "sampled": claim.sampled})
+        if ending := trial.told():
+            self._tell(trial, ending)
+        elif claim.attempt > MOST_ATTEMPTS:
+            self._end(trial, "failed", f"its worker was killed {claim.attempt - 1} times")
+        else:
+            for key, training in trial.trainings.items():
+                snapshot = training.snapshot()
+                if snapshot:
+                    trial.recall(key, snapshot.numbers["evaluated"])
+                self._waiting.append((training, snapshot))
+        return True
+
+    def _new_stack(self) -> Stack:
+        values = self._waiting[0][0].run.values
+        memory = free_memory_bytes(values["device"])
+        wanted = 1 if self._alone else self.spec.engine.stack
+        capacity = stack_capacity(wanted, values, len(self.spec.seeds), memory)
+        keep_best = self.spec.track.checkpoints == "best"
+        return Stack(values, self.dataset.train, self.dataset.val, capacity, keep_best)
+
+    # who leaves
+
+    def _take_in(self, stack: Stack, record: Record) -> None:
+        trial = self._trials[record.key]
+        news = trial.write_down(record)
+        prune = any([self.store.report(trial.claim, iteration, mean) for iteration, mean in news])
+        self.emit(
+            {"event": "evaluated", **self._named(trial), "run": record.key, "iteration": record.iteration}
+            | {"val_loss": record.val_loss}
+        )
+        if record.state in ("complete", "stopped"):
+            self._keep(stack, record)
+            stack.release(record.key)
+        elif record.state == "running" and self._is_save_due(trial, record):
+            self._save(stack, [record.key])
+        if record.state == "diverged":
+            self._end(trial, "diverged")
+        elif trial.has_ended:
+            self._end(trial, "complete" if "complete" in trial.states.values() else "stopped")
+        elif prune:
+            self._end(trial, "pruned")
+        for key in set(trial.trainings) & set(stack.keys) - set(self._trials):
+            stack.release(key)
+
+    def _end(self, trial: TrialInHand, outcome: Outcome, error: str | None = None) -> None:
+        self._tell(trial, trial.ending(outcome, error))
+
+    def _tell(self, trial: TrialInHand, ending: dict[str, Any]) -> None:
+        """Write an ending down, then tell the storage: killed between the two, the next worker tells it."""
+        try:
+            attributes = trial.close(ending)
+            self.store.finish(trial.claim, ending["outcome"], ending["value"], attributes)
+        except LeaseLost:
+            self.emit({"event": "lost", **self._named(trial)})
+        else:
+            self.emit({"event": "ended", **self._named(trial), **ending})
+        self._forget(trial)
+
+    def _forget(self, trial: TrialInHand) -> None:
+        for key in trial.trainings:
+            self._trials.pop(key, None)
+        self._waiting = [each for each in self._waiting if each[0].run.key in self._trials]
+
+    def _survive(self, stack: Stack, error: Exception) -> None:
+        """After an error fail the run that raised it; in a stack of several, try each of them alone first."""
+        keys = [key for key in stack.keys if key in self._trials]
+        if len(keys) == 1 or not keys:
+            text = "".join(traceback.format_exception(error))
+            for key in keys:
+                self._end(self._trials[key], "failed", text)
+            if not keys:
+                raise error
+            return
+        self._alone = True
+        trainings = [self._trials[key].trainings[key] for key in keys]
+        self._waiting += [(training, training.snapshot()) for training in trainings]
+
+    # what lasts
+
+    def _is_save_due(self, trial: TrialInHand, record: Record) -> bool:
+        interval = trial.trainings[record.key].run.values["save_interval"]
+        return record.iteration > 0 and record.iteration % interval == 0
+
+    def _save(self, stack: Stack, keys: list[str]) -> None:
+        for key in keys:
+            write_snapshot(self._trials[key].trainings[key].folder.path, stack.snapshot(key))
+
+    def _keep(self, stack: Stack, record: Record) -> None:
+        """Write a finished run's checkpoint, with all that it takes to load it."""
+        kind = self.spec.track.checkpoints
+        if kind == "none":
+            return
+        training = self._trials[record.key].trainings[record.key]
+        facts = {
+            "run": record.key,
+            "kind": kind,
+            "values": dict(training.run.values),
+            "tokenizer": self.dataset.tokenizer.to_json(),
+            "iteration": record.iteration,
+            "val_loss": record.val_loss,
+        }
+        weights = stack.weights(record.key, best=kind == "best")
+        write_checkpoint(training.folder.path / kind, "model", weights, facts)
+
+    def _pause(self) -> bool:
+        if time.monotonic() - self._renewed > RENEW_SECONDS:
+            self._renewed = time.monotonic()
+            held = self.store.renew()
+            for trial in [trial for trial in self._trials.values() if trial.claim.trial_id not in held]:
+                self.emit({"event": "lost", **self._named(trial)})
+                self._forget(trial)
+        return self.stopping() or len(self._trials) == 0
+
+    def _named(self, trial: TrialInHand) -> dict[str, Any]:
+        return {"cell": trial.claim.cell.key, "trial": trial.claim.number}
+
+

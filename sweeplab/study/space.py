@@ -1,0 +1,251 @@
+"""The search space of a study: its cells, and what is sampled, derived and required inside one."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.hyperparameters import AUTO, TABLE, defaults
+from sweeplab.study.parameters import Parameter, Scalar
+from sweeplab.study.places import shown
+from sweeplab.study.rules import Rule, derive, expanded, needs, order, rules, wanted
+from sweeplab.study.spec import Choices, Derived, Divisors, SearchSpec, StudySpec
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import BaseTrial
+
+# Where a size is needed before the data are read; no rule rests on it.
+VOCABULARY_STAND_IN = 256
+# A folder is named after a cell: file systems stop at 255 bytes.
+LONGEST_KEY = 150
+# Values (or combinations of them) up to which a rule is tried on every one.
+MOST_LISTED = 2000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a study's grid."""
+
+    index: int
+    values: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Return the cell's name, such as `n_layer=1,n_embd=32`, fit for a folder; `all` without a grid."""
+        key = ",".join(f"{name}={_word(value)}" for name, value in self.values.items()) or "all"
+        if len(key) <= LONGEST_KEY:
+            return key
+        return f"{key[:LONGEST_KEY]}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "+".join(map(_word, value))
+    return quote(value if isinstance(value, str) else json.dumps(value), safe="")
+
+
+def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
+    """Return the cells of a study, and the points of its grid that are none, each with the reason.
+
+    Before the data are read `vocab_size` is None, and rules that rest on it exclude nothing.
+
+    Raises:
+        BadInput: no cell is left.
+    """
+    kept: list[Cell] = []
+    excluded: list[tuple[dict[str, Any], Rule]] = []
+    for point in itertools.product(*spec.grid.values()):
+        cell = Cell(len(kept), dict(zip(spec.grid, point, strict=True)))
+        rule = Space(spec, cell, vocab_size).impossible()
+        if rule is None:
+            kept.append(cell)
+        else:
+            excluded.append((cell.values, rule))
+    if not kept:
+        broken = {rule.text: rule for _, rule in excluded}
+        raise BadInput(*(unmet(spec, rule, "cell") for rule in broken.values()))
+    return kept, [(values, rule.text) for values, rule in excluded]
+
+
+def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
+    """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
+    given = defaults() | spec.fixed
+    values = []
+    for name in sorted(rule.names & TABLE.keys() - spec.search.keys()):
+        values.append(f"{name} is {' or '.join(map(shown, spec.grid.get(name, [given[name]])))}")
+    text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
+    return spec.problem(rule.path, text)
+
+
+class Space:
+    """What is sampled, derived and required in one cell.
+
+    Before the data are read `vocab_size` is None, and rules that rest on it are left out.
+    """
+
+    def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
+        self._search = spec.search
+        self._base = defaults() | spec.fixed | cell.values
+        self._unknown: set[str] = set()
+        if self._base["vocab_size"] == AUTO:
+            self._base["vocab_size"] = vocab_size or VOCABULARY_STAND_IN
+            self._unknown |= set() if vocab_size else {"vocab_size"}
+        # What may differ between trials of the cell, and the values of what does not.
+        self._varying = set(self._unknown)
+        self._constant = dict(self._base)
+        self._parameters: dict[str, Parameter] = {}
+        self._of: dict[str, list[Parameter]] = {}
+        self._order = order(spec.search)
+        self._conditional: set[str] = set()
+        for name in self._order:
+            self._enter(name, spec.search[name])
+        self._rules = [rule for rule in rules(spec, vocab_size) if not expanded(rule.names) & self._unknown]
+
+    def _enter(self, name: str, entry: SearchSpec) -> None:
+        """Take a hyperparameter of the search in; all that it needs has been."""
+        needed = expanded(needs(entry))
+        if isinstance(entry, Derived):
+            self._constant[name] = derive(name, entry, self._constant)
+            for group in (self._varying, self._unknown):
+                group |= {name} if needed & group else set()
+            return
+        if not needed & self._varying and not wanted(entry, self._constant):
+            return
+        if isinstance(entry, Divisors):
+            self._of[name] = [
+                Parameter(self._label(name, entry, of), Choices(divisors))
+                for of in self._possible(entry.of) or ()
+                if (divisors := tuple(n for n in range(entry.min, min(entry.max, of) + 1) if of % n == 0))
+            ]
+        else:
+            self._of[name] = [Parameter(name, entry)]
+        if self._of[name]:
+            self._parameters |= {parameter.name: parameter for parameter in self._of[name]}
+            self._conditional |= {name} if needed & self._varying else set()
+            self._varying.add(name)
+
+    def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
+        """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own."""
+        varies = isinstance(entry, Divisors) and entry.of in self._varying
+        return f"{name}@{entry.of}={of}" if isinstance(entry, Divisors) and varies else name
+
+    def _possible(self, name: str) -> list[Any] | None:
+        """Return every value that a hyperparameter can have here; None where they are too many to list."""
+        if name not in self._varying:
+            return [self._constant[name]]
+        counts = [parameter.count or math.inf for parameter in self._of.get(name, ())]
+        if not 0 < sum(counts) <= MOST_LISTED:
+            return None
+        values = [each for parameter in self._of[name] for each in parameter.values()]
+        return list(dict.fromkeys([*values, *([self._base[name]] if name in self._conditional else [])]))
+
+    @property
+    def has_conditions(self) -> bool:
+        """Say whether some parameter is sampled in some trials only."""
+        return bool(self._conditional)
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """Return what is sampled, by the name that Optuna stores."""
+        return dict(self._parameters)
+
+    @property
+    def n_points(self) -> int | None:
+        """Return how many different trials there are; None where they cannot be counted."""
+        counts = [parameter.count for parameter in self._parameters.values()]
+        return None if self.has_conditions or None in counts else math.prod(filter(None, counts))
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Return Optuna's distribution of every parameter, conditional ones included."""
+        return {name: parameter.distribution() for name, parameter in self._parameters.items()}
+
+    def suggest(self, trial: BaseTrial) -> dict[str, Any]:
+        """Return a trial's sampled hyperparameters; asked again of the same trial, the same ones."""
+        return self._choose(lambda parameter: parameter.suggest(trial))
+
+    def _choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
+        values, sampled = dict(self._base), {}
+        for name in self._order:
+            entry = self._search[name]
+            if isinstance(entry, Derived):
+                values[name] = derive(name, entry, values)
+            elif wanted(entry, values):
+                of = values[entry.of] if isinstance(entry, Divisors) else None
+                if parameter := self._parameters.get(self._label(name, entry, of)):
+                    values[name] = sampled[name] = value_of(parameter)
+        return sampled
+
+    def resolve(self, sampled: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """Return all effective hyperparameters of a run, in the table's order.
+
+        A derived one whose row allows nothing of what comes out is NaN, and `broken` says so.
+        """
+        values = {**self._base, **sampled, "seed": seed}
+        for name in self._order:
+            entry = self._search[name]
+            if isinstance(entry, Derived):
+                values[name] = derive(name, entry, values)
+        return {name: values[name] for name in TABLE}
+
+    def broken(self, values: Mapping[str, Any]) -> str | None:
+        """Return the first rule that effective hyperparameters do not meet, in words."""
+        rule = self.broken_rule(values)
+        return rule.text if rule else None
+
+    def broken_rule(self, values: Mapping[str, Any]) -> Rule | None:
+        """Return the first rule that effective hyperparameters do not meet."""
+        return next((rule for rule in self._rules if not rule.holds(values)), None)
+
+    def impossible(self) -> Rule | None:
+        """Return the first rule that no trial of the cell can meet, as far as values can be listed."""
+        return next((rule for rule in self._rules if not self._can_hold(rule)), None)
+
+    def _can_hold(self, rule: Rule) -> bool:
+        free = sorted(expanded(rule.names) & self._varying)
+        options = [self._possible(name) for name in free]
+        listed = [each for each in options if each is not None]
+        if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:
+            return True
+        points = itertools.product(*listed)
+        return any(rule.holds(self._constant | dict(zip(free, point, strict=True))) for point in points)
+
+    def quasi_random(self, point: Sequence[float]) -> dict[str, Scalar]:
+        """Map a point of the unit cube, a coordinate a distribution, to the parameters to enqueue."""
+        pairs = zip(self._parameters.values(), point, strict=True)
+        return {parameter.name: parameter.at(share) for parameter, share in pairs}
+
+    def draws(self, count: int) -> Iterator[dict[str, Any]]:
+        """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same."""
+        for point in _spread(len(self._parameters), count):
+            stored = self.quasi_random(point)
+
+            def value_of(parameter: Parameter, stored: Mapping[str, Any] = stored) -> Any:
+                return parameter.decoded(stored[parameter.name])
+
+            yield self.resolve(self._choose(value_of), seed=0)
+
+    def share_valid(self, count: int = 256) -> float:
+        """Return the share of trials that break no rule, before any is drawn again."""
+        return sum(self.broken(values) is None for values in self.draws(count)) / count
+
+
+def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
+    """Yield points that fill the unit cube evenly, by the additive recurrence of Roberts' sequence.
+
+    Its steps are the powers of 1/g, g the root above 1 of g^(d+1) = g + 1 (M. Roberts, "The unreasonable
+    effectiveness of quasirandom sequences", 2018).
+    """
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (dimensions + 1))
+    steps = [root ** -(axis + 1) for axis in range(dimensions)]
+    for index in range(count):
+        yield [(0.5 + (index + 1) * step) % 1.0 for step in steps]

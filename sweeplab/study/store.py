@@ -1,0 +1,284 @@
+"""The trials of a study in Optuna's storage, and the four calls by which workers share them.
+
+`claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage is the truth about a trial's state; a
+lease beside it says which process may change it. A trial that runs under nobody's lease belongs to the next claim.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import Engine, event
+
+from sweeplab.data.generators import generator_key
+from sweeplab.study.algorithms import make_pruner, make_sampler
+from sweeplab.study.leases import Leases, Owner, is_dead
+from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.warm import first_point
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+Outcome = Literal["complete", "stopped", "pruned", "diverged", "failed"]
+TOLD: dict[str, TrialState] = {
+    "complete": TrialState.COMPLETE,
+    "stopped": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "diverged": TrialState.PRUNED,
+    "failed": TrialState.FAIL,
+}
+COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
+MOST_DRAWS = 100
+MOST_ATTEMPTS = 3
+BUSY_SECONDS = 60
+
+
+class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
+    """Say that a trial belongs to another worker by now; nothing of it may be written."""
+
+
+@dataclass
+class Claim:
+    """A trial held by this worker; `attempt` counts the workers that held it, this one included."""
+
+    cell: Cell
+    number: int
+    trial_id: int
+    sampled: dict[str, Any]
+    attempt: int
+    trial: optuna.Trial = field(repr=False)
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """How far one cell is."""
+
+    cell: Cell
+    counted: int
+    running: int
+    failed: int
+    best: float | None
+
+
+def open_storage(url: str) -> RDBStorage:
+    """Open Optuna's storage so that several processes may write to it.
+
+    A transaction that starts by reading and goes on to write gives SQLite no way to wait for its turn, and two
+    workers would run one trial: every transaction takes the write lock first. Write-ahead log, so readers never wait.
+    """
+    arguments = {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
+    storage = RDBStorage(url, engine_kwargs=arguments)
+    if url.startswith("sqlite"):
+        _serialise(storage.engine)
+    return storage
+
+
+def _serialise(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    engine.dispose()
+
+
+class Store:
+    """One study's trials: an Optuna study a cell, all in one storage."""
+
+    def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
+        self.spec = spec
+        self.cells = list(cells)
+        self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
+        self._storage = open_storage(url)
+        self._leases = Leases(self._storage.engine, Owner.of_this_process())
+        self._studies: dict[int, optuna.Study] = {}
+
+    @classmethod
+    def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
+        """Create what is missing of the storage, and open it; before any worker starts."""
+        if url.startswith("sqlite"):
+            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        store = cls(spec, cells, vocab_size, url)
+        store._leases.create_tables()
+        known = set(optuna.get_all_study_names(store._storage))
+        for cell in cells:
+            if store._study_name(cell) not in known:
+                store._storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], store._study_name(cell))
+        return store
+
+    def _study_name(self, cell: Cell) -> str:
+        return f"{self.spec.name}/{cell.key}"
+
+    def study(self, cell: Cell) -> optuna.Study:
+        """Return a cell's Optuna study."""
+        if cell.index not in self._studies:
+            name = self._study_name(cell)
+            pruner = make_pruner(self.spec.pruner, name)
+            self._studies[cell.index] = optuna.load_study(study_name=name, storage=self._storage, pruner=pruner)
+        return self._studies[cell.index]
+
+    def trials(self, cell: Cell) -> list[FrozenTrial]:
+        """Return a cell's trials, those that broke a constraint left out."""
+        found = self.study(cell).get_trials(deepcopy=False)
+        return [trial for trial in found if "infeasible" not in trial.user_attrs]
+
+    # claim
+
+    def claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
+        """Take up a trial that nobody holds, or ask for a new one in a cell with room; None when there is none.
+
+        `wanted` narrows the choice of cells. Cells come in their order, those that nobody works on first.
+        """
+        with self._leases.lock():
+            leases = self._leases.all()
+            if self._is_spent():
+                return None
+            counts = []
+            for cell in filter(wanted, self.cells):
+                trials = self.trials(cell)
+                if found := self._abandoned(cell, trials, leases):
+                    return found
+                counts.append(self._counts(cell, trials))
+            limit = self.spec.budget.trials_per_cell
+            with_room = [each for each in counts if limit is None or each.counted + each.running < limit]
+            with_room = [each for each in with_room if each.failed < MOST_ATTEMPTS]
+            if not with_room:
+                return None
+            unlimited = limit is None
+            chosen = min(
+                with_room,
+                key=lambda each: (each.running, each.counted if unlimited else 0, each.cell.index),
+            )
+            return self._ask(chosen.cell)
+
+    def _is_spent(self) -> bool:
+        """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
+        budget = self.spec.budget.flops
+        if budget is None:
+            return False
+        trials = [trial for cell in self.cells for trial in self.trials(cell)]
+        spent = sum(trial.user_attrs.get("train_flops", 0) for trial in trials)
+        running = sum(
+            trial.user_attrs.get("planned_flops", 0) for trial in trials if trial.state == TrialState.RUNNING
+        )
+        return bool(spent + running >= budget)
+
+    def _abandoned(self, cell: Cell, trials: Sequence[FrozenTrial], leases: Mapping[int, Any]) -> Claim | None:
+        for frozen in trials:
+            lease = leases.get(frozen._trial_id)
+            if frozen.state != TrialState.RUNNING or (lease and not is_dead(lease.owner, lease.expires)):
+                continue
+            attempt = lease.attempt + 1 if lease else 1
+            self._leases.take(frozen._trial_id, attempt)
+            self._study_with_sampler(cell, frozen.number)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial = optuna.Trial(self.study(cell), frozen._trial_id)
+                sampled = self.spaces[cell.index].suggest(trial)
+            return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial)
+        return None
+
+    def _ask(self, cell: Cell) -> Claim:
+        space = self.spaces[cell.index]
+        for _ in range(MOST_DRAWS):
+            known = self.study(cell).get_trials(deepcopy=False)
+            # One may be waiting already: a worker died between giving a point and asking for it.
+            waiting = [each.number for each in known if each.state == TrialState.WAITING]
+            study = self._study_with_sampler(cell, min(waiting, default=len(known)))
+            if not waiting and (point := first_point(self, cell, len(known))):
+                study.enqueue_trial(point)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial = study.ask()
+                sampled = space.suggest(trial)
+            values = space.resolve(sampled, self.spec.seeds[0])
+            if not space.broken(values):
+                planned = facts(values)["train_flops"] * len(self.spec.seeds)
+                trial.set_user_attr("planned_flops", float(planned))
+                self._leases.take(trial._trial_id, 1)
+                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial)
+            trial.set_user_attr("infeasible", True)
+            study.tell(trial, state=TrialState.FAIL)
+        raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
+
+    def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
+        """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
+        study = self.study(cell)
+        seed = generator_key(self.spec.seeds[0], f"{cell.key}/{number}") % 2**31
+        cell_seed = generator_key(self.spec.seeds[0], cell.key) % 2**31
+        study.sampler = make_sampler(self.spec.sampler, seed, self.spaces[cell.index], cell_seed)
+        return study
+
+    # report, finish, renew
+
+    def report(self, claim: Claim, iteration: int, value: float) -> bool:
+        """Report a trial's value at an iteration and say whether it should be pruned."""
+        known = self._storage.get_trial(claim.trial_id).intermediate_values
+        if math.isfinite(value) and iteration not in known:
+            claim.trial.report(value, iteration)
+        return claim.trial.should_prune()
+
+    def finish(self, claim: Claim, outcome: Outcome, value: float | None, attributes: Mapping[str, Any]) -> None:
+        """Tell Optuna how a trial ended.
+
+        Raises:
+            LeaseLost: another worker holds the trial by now.
+        """
+        with self._leases.lock():
+            lease = self._leases.all().get(claim.trial_id)
+            if lease is None or lease.owner != self._leases.owner:
+                raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
+            for name, attribute in {"outcome": outcome, **attributes}.items():
+                self._storage.set_trial_user_attr(claim.trial_id, name, attribute)
+            state = TOLD[outcome]
+            self.study(claim.cell).tell(
+                claim.number, value if state == TrialState.COMPLETE else None, state=state
+            )
+            self._leases.drop(claim.trial_id)
+
+    def renew(self) -> set[int]:
+        """Extend this worker's leases and return the ids of the trials it still holds."""
+        return self._leases.renew()
+
+    def give_back(self, claim: Claim) -> None:
+        """Let go of a trial that has not ended, for the next claim to take up."""
+        self._leases.give_back(claim.trial_id, claim.attempt)
+
+    # what stands in the storage
+
+    def _counts(self, cell: Cell, trials: Sequence[FrozenTrial]) -> CellCounts:
+        states = Counter(trial.state for trial in trials)
+        values = [trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+        counted = sum(states[state] for state in COUNTED)
+        running = states[TrialState.RUNNING]
+        return CellCounts(cell, counted, running, states[TrialState.FAIL], min(values, default=None))
+
+    def counts(self) -> list[CellCounts]:
+        """Return how far each cell is."""
+        return [self._counts(cell, self.trials(cell)) for cell in self.cells]
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Say whether a cell has all the trials that its budget allows."""
+        counts = self._counts(cell, self.trials(cell))
+        limit = self.spec.budget.trials_per_cell
+        return limit is not None and counts.counted >= limit and not counts.running
+
+
+class NoValidSample(Exception):  # noqa: N818 - named for what is missing
+    """Say that a cell's constraints leave the sampler nothing to find."""

@@ -1,0 +1,301 @@
+"""Run a study: check it, start its workers, bring their numbers to tracking, write the report.
+
+The supervisor trains nothing. Workers share the trials among themselves through the store; what they write down
+in their runs' folders is shipped from here, so tracking is never on the training path.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from sweeplab.errors import BadInput
+from sweeplab.study.engines import Allotment, LocalEngine
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.plan import Plan, make_plan
+from sweeplab.tracking.tracker import TRACKERS, Description, Tracker, TrackingUnavailable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sweeplab.study.spec import StudySpec
+    from sweeplab.study.store import Store
+
+Event = dict[str, Any]
+SHIP_SECONDS = 2.0
+POLL_SECONDS = 0.2
+
+
+@dataclass
+class Progress:
+    """What the supervisor knows of a running study: enough for a view, and for the final word."""
+
+    plan: Plan
+    cells: dict[str, dict[str, Any]]
+    live: dict[tuple[str, int], Event] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    done_before: int = 0
+
+    @property
+    def counted(self) -> int:
+        """Return how many trials count towards the budget by now."""
+        return sum(cell["counted"] for cell in self.cells.values())
+
+    def take_in(self, event: Event) -> None:
+        """Follow one event of a worker."""
+        kind = event["event"]
+        if kind in ("claimed", "evaluated", "ended", "lost"):
+            trial = (event["cell"], event["trial"])
+            if kind in ("ended", "lost"):
+                self.live.pop(trial, None)
+            else:
+                self.live[trial] = event
+        if kind == "ended":
+            cell, outcome, value = self.cells[event["cell"]], event["outcome"], event["value"]
+            self.states[outcome] = self.states.get(outcome, 0) + 1
+            if outcome == "failed":
+                self.errors.append(f"trial {event['trial']} of {event['cell']} failed: {_last_line(event['error'])}")
+                return
+            cell["counted"] += 1
+            if outcome in ("complete", "stopped") and (cell["best"] is None or value < cell["best"]):
+                cell["best"], cell["best_trial"] = value, event["trial"]
+        elif kind == "error":
+            self.errors.append(event["message"])
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """How a study stands after `run`: `status` is complete, interrupted or failed."""
+
+    folder: StudyFolder
+    status: str
+    errors: list[str]
+    report: Path | None
+    uri: str | None
+
+    def trials(self) -> pd.DataFrame:
+        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics."""
+        from sweeplab.analysis.table import runs_table
+
+        return runs_table(self.folder.lab, self.folder.name, self.uri)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """Return the run of the lowest validation loss as a dict; empty when none has finished."""
+        frame = self.trials()
+        ended = frame[frame["state"].isin(["complete", "stopped"])]
+        if ended.empty:
+            return {}
+        return {str(key): value for key, value in ended.loc[ended["value"].idxmin()].items()}
+
+
+def run_study(
+    spec: StudySpec,
+    lab: Path,
+    listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+    interrupts: Callable[[], int] = lambda: 0,
+) -> StudyResult:
+    """Run a study to the end of its budget, or go on with it.
+
+    `listen` hears every event of a worker and, several times a second, `{"event": "tick"}`. `interrupts` counts
+    how often the user asked to stop: once puts the runs away at their next step, twice ends the workers at once.
+
+    Raises:
+        BadInput: the study cannot start, or another one of its name stands in the lab.
+    """
+    plan, cells, _ = make_plan(spec, lab)
+    folder = StudyFolder(lab, spec.name)
+    check_same_study(spec, folder)
+    _make(folder)
+    lock = FileLock(folder.path / "supervisor.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise BadInput(f"study {spec.name} is being run by another process; wait for it or give another --name") from None
+    with lock:
+        write_study(spec, folder)
+        from sweeplab.study.store import Store
+
+        store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        tracker = TRACKERS["mlflow"](lab, spec.name, spec.track.uri)
+        supervisor = _Supervisor(spec, folder, plan, store, tracker, listen, interrupts)
+        return supervisor.run()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        spec: StudySpec,
+        folder: StudyFolder,
+        plan: Plan,
+        store: Store,
+        tracker: Tracker,
+        listen: Callable[[Event, Progress], None],
+        interrupts: Callable[[], int],
+    ) -> None:
+        self.spec, self.folder, self.store, self.tracker = spec, folder, store, tracker
+        self.listen, self.interrupts = listen, interrupts
+        cells = {each.cell.key: {"counted": each.counted, "best": each.best} for each in store.counts()}
+        self.progress = Progress(plan, cells)
+        self.progress.done_before = self.progress.counted
+        self.engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
+        self.lost_workers = 0
+        self.elapsed = folder.elapsed_seconds
+        self.is_over_time = False
+
+    def run(self) -> StudyResult:
+        started = time.monotonic()
+        if self._has_work():
+            self.engine.start()
+        try:
+            self._open_tracking()
+            self._follow(started)
+        finally:
+            self.engine.kill()
+        return self._finish()
+
+    def _open_tracking(self) -> None:
+        try:
+            self.tracker.open(self._description())
+        except TrackingUnavailable as error:
+            raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
+
+    def _has_work(self) -> bool:
+        limit = self.spec.budget.trials_per_cell
+        if self.spec.budget.time is not None and self.elapsed >= self.spec.budget.time:
+            return False
+        return any(each.running or limit is None or each.counted < limit for each in self.store.counts())
+
+    def _follow(self, started: float) -> None:
+        """Listen to the workers until the last has ended, shipping what they write."""
+        shipped, asked = time.monotonic(), 0
+        while len(self.engine):
+            with suppress(queue.Empty):
+                while True:
+                    event = self.engine.events.get(timeout=POLL_SECONDS)
+                    self._take_in(event)
+            self.listen({"event": "tick"}, self.progress)
+            now = time.monotonic()
+            limit = self.spec.budget.time
+            if limit is not None and self.elapsed + now - started > limit and not self.is_over_time:
+                self.is_over_time = True
+                self.engine.stop()
+            if (times := self.interrupts()) > asked:
+                asked = times
+                self.engine.stop() if times == 1 else self.engine.kill()
+            if now - shipped > SHIP_SECONDS:
+                self._ship()
+                self.folder.write_elapsed(self.elapsed + now - started)
+                shipped = time.monotonic()
+        self.folder.write_elapsed(self.elapsed + time.monotonic() - started)
+
+    def _take_in(self, event: Event) -> None:
+        if event["event"] == "exited":
+            stopping = bool(self.interrupts()) or self.is_over_time
+            self.lost_workers += self.engine.exited(event["worker"], event["code"], stopping)
+        self.progress.take_in(event)
+        self.listen(event, self.progress)
+
+    def _ship(self) -> None:
+        """Bring tracking up to date with every run; when it cannot be reached, the next time will."""
+        with suppress(TrackingUnavailable):
+            for run in self.folder.runs():
+                self.tracker.ship(run.path)
+
+    def _finish(self) -> StudyResult:
+        counts = self.store.counts()
+        try:
+            for run in self.folder.runs():
+                self.tracker.ship(run.path)
+        except TrackingUnavailable as error:
+            message = f"{error}; what it lacks is kept in {self.folder.path} and sent when the study is run again"
+            return StudyResult(self.folder, "failed", [*self.progress.errors, message], None, self.spec.track.uri)
+        failed = self.lost_workers or self.progress.errors or any(each.failed for each in counts)
+        status = "interrupted" if self.interrupts() else "failed" if failed else "complete"
+        best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
+        self.tracker.close(
+            {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": self.folder.states()}
+        )
+        report = None
+        if best[1] is not None:
+            from sweeplab.report.scaling import report_scaling
+
+            report = report_scaling(self.folder, self.spec.track.uri)
+        return StudyResult(self.folder, status, self.progress.errors, report, self.spec.track.uri)
+
+    def _ended(self) -> list[tuple[float | None, str | None]]:
+        outcomes = ((run.outcome, run.description["key"]) for run in self.folder.runs())
+        return [
+            (outcome["value"], key)
+            for outcome, key in outcomes
+            if outcome and outcome["state"] in ("complete", "stopped")
+        ]
+
+    def _description(self) -> Description:
+        from sweeplab.tracking.environment import environment
+
+        plan = self.progress.plan
+        return {
+            "study": self.folder.study_file.read_text(encoding="utf-8"),
+            "plan": plan.as_dict(),
+            "environment": environment(self.spec.source.parent if self.spec.source else None) | {"data": plan.data},
+            "params": {"sampler": plan.sampler, "pruner": plan.pruner, "seeds": str(self.spec.seeds)}
+            | {"budget": self.spec.budget.model_dump_json()},
+        }
+
+
+def as_written(spec: StudySpec) -> dict[str, Any]:
+    """Return a study as a study file would say it, with the data's path made absolute; fit for JSON."""
+    canonical = spec.canonical()
+    written = {"name": spec.name, **canonical["identity"], **canonical["rest"]}
+    return written | {"data": {**written["data"], "path": spec.data_path}}
+
+
+def check_same_study(spec: StudySpec, folder: StudyFolder) -> None:
+    """Refuse to go on with a study whose results would not be comparable with those it has.
+
+    Raises:
+        BadInput: data, fixed, search, constraints, objective or seeds differ; says which, and offers --name.
+    """
+    if not folder.canonical_file.exists():
+        return
+    known = json.loads(folder.canonical_file.read_text(encoding="utf-8"))
+    ours = json.loads(json.dumps(as_written(spec)))
+    differing = [
+        f"{part} is {json.dumps(ours[part])}, was {json.dumps(known[part])}"
+        for part in spec.canonical()["identity"]
+        if ours[part] != known[part]
+    ]
+    if differing:
+        raise BadInput(
+            f"another study named {spec.name} stands in {folder.lab}: {'; '.join(differing)}; "
+            "give this one a --name of its own"
+        )
+
+
+def write_study(spec: StudySpec, folder: StudyFolder) -> None:
+    """Write the study file as the user wrote it, and as it was understood: what workers read."""
+    text = json.dumps(as_written(spec), indent=1)
+    folder.canonical_file.write_text(text, encoding="utf-8")
+    folder.study_file.write_text(spec.source.read_text("utf-8") if spec.source else text, encoding="utf-8")
+
+
+def _make(folder: StudyFolder) -> None:
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
+
+
+def _last_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[-1] if text else ""

@@ -1,0 +1,59 @@
+"""One worker process: `python -m sweeplab.study.worker LAB NAME THREADS`.
+
+It prints one JSON object a line for whoever started it, and stops at the next step once its standard input
+is closed: so it never outlives its supervisor, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+
+def _emit(event: dict[str, Any]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def main(lab: str, name: str, threads: str) -> int:
+    """Work on a study until it has no more trials or standard input is closed; return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is told, and closes our input
+    closed = threading.Event()
+
+    def watch() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+    import torch
+
+    from sweeplab.data.dataset import prepare
+    from sweeplab.study.folder import StudyFolder
+    from sweeplab.study.reading import read_study
+    from sweeplab.study.runner import Runner
+    from sweeplab.study.space import cells
+        from sweeplab.study.store import NoValidSample, Store
+
+    torch.set_num_threads(int(threads))
+    folder = StudyFolder(Path(lab), name)
+    spec = read_study(folder.canonical_file)
+    dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    vocab_size = dataset.tokenizer.vocab_size
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    _emit({"event": "ready"})
+    try:
+        Runner(spec, store, dataset, folder, _emit, closed.is_set).work()
+    except BrokenPipeError:  # nobody listens any more: the trials were given back
+        return 1
+    except NoValidSample as error:
+        _emit({"event": "error", "message": str(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Where a study's numbers and files are kept for people to browse; the only package that imports MLflow."""

@@ -1,0 +1,105 @@
+"""Where tracking is, and a client for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from filelock import FileLock
+
+from sweeplab.errors import BadInput
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+SERVERS = ("http", "https", "databricks")
+
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_DISABLE_AGENT_HINT": "true",
+    # With retries MLflow blocks for minutes where no server answers, and makes a run twice where only the
+    # answer was lost. Here the next ship is the retry.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+# MLflow reads some of these when it is imported, so they stand before any function here can import it.
+for _name, _value in SETTINGS.items():
+    os.environ.setdefault(_name, _value)
+
+
+def tracking_uri(lab: Path, uri: str | None = None) -> str:
+    """Return where tracking is: `uri`, else $MLFLOW_TRACKING_URI, else a database in the lab; absolute.
+
+    Raises:
+        BadInput: MLflow has no such kind of place.
+    """
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{lab / 'mlflow.db'}"
+    if _scheme(uri) not in SCHEMES:
+        allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
+        raise BadInput(f"tracking URI {without_password(uri)!r} is no place for MLflow; allowed: {allowed}")
+    database = database_file(uri)
+    return f"sqlite:///{database}" if database else uri
+
+
+def database_file(uri: str) -> Path | None:
+    """Return the absolute path of the SQLite file at `uri`, or None where it is something else."""
+    return Path(uri.partition(":///")[2]).absolute() if _scheme(uri) == "sqlite" else None
+
+
+def artifact_location(lab: Path, uri: str) -> str | None:
+    """Return where a new experiment's files go: into the lab, or None where a server decides."""
+    return None if _scheme(uri) in SERVERS else (lab / "artifacts").absolute().as_uri()
+
+
+def without_password(uri: str) -> str:
+    """Return `uri` as it may be shown and written down."""
+    parts = urlsplit(uri)
+    user_and_password, at, _ = parts.netloc.rpartition("@")
+    return uri.replace(user_and_password + at, "", 1)
+
+
+def connect(lab: Path, uri: str) -> MlflowClient:
+    """Return a client of the tracking at `uri`; create its database where it is a file that is not there yet.
+
+    A fresh database takes seconds, and breaks when two processes create it together: it is made once, under
+    a lock and a temporary name.
+    """
+    with warnings.catch_warnings():
+        # MLflow's way of using SQLAlchemy is no concern of our caller, who may have warnings as errors.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from mlflow import MlflowClient
+
+        for noisy in ("mlflow.store.db.utils", "alembic"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        database = database_file(uri)
+        if database and not database.exists():
+            database.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(database.with_name(f"{database.name}.lock")):
+                if not database.exists():
+                    _create(database, lab)
+        return MlflowClient(uri)
+
+
+def _create(database: Path, lab: Path) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    # A folder, because a journal that a killed process left beside the file would spoil the next attempt.
+    folder = database.with_name(f".{database.name}.new")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    uri = f"sqlite:///{folder / database.name}"
+    store = SqlAlchemyStore(uri, artifact_location(lab, uri))  # type: ignore[no-untyped-call]
+    store.engine.dispose()
+    (folder / database.name).replace(database)
+    folder.rmdir()
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0]

@@ -1,0 +1,97 @@
+"""Where a study runs: packages, git, machine. Asks metadata and small programs, and imports no torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+# What decides bits and speed of a CPU or GPU kernel. Named one by one: an environment also holds secrets.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
+
+
+def environment(study_folder: Path | None = None) -> dict[str, Any]:
+    """Collect packages, git commits, machine and kernel settings as a JSON-able dict.
+
+    `git.code` is the repository that has sweeplab's sources, `git.study` the one that has the study file;
+    either is None outside of a repository, without a commit, or without git.
+    """
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": _packages(),
+        "git": {"code": _git_of_code(), "study": git(study_folder) if study_folder else None},
+        "device": device(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def git(folder: Path) -> dict[str, Any] | None:
+    """Return the repository's `commit` and `dirty`: are files changed or untracked (None where unknown)."""
+    commit = _output(["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"])
+    if not commit:
+        return None
+    changes = _output(["git", "-C", str(folder), "status", "--porcelain"])
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def device() -> dict[str, Any]:
+    """Return the processor, its cores and memory, and the GPUs that the driver names."""
+    import psutil
+
+    return {
+        "cpu": _cpu_name(),
+        "n_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": _gpus(),
+    }
+
+
+def _packages() -> dict[str, str]:
+    found = {each.metadata["Name"]: each.version for each in distributions()}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def _git_of_code() -> dict[str, Any] | None:
+    # An installed package may lie in a virtual environment inside of somebody else's repository.
+    source = Path(__file__).parent
+    tracked = _output(["git", "-C", str(source), "ls-files", "--", Path(__file__).name])
+    return git(source) if tracked else None
+
+
+def _cpu_name() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    fields = "name,memory.total,driver_version"
+    text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]) or ""
+    rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.count(",") == 2]
+    return [{"name": name, "memory_mib": memory, "driver": driver} for name, memory, driver in rows]
+
+
+def _output(command: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

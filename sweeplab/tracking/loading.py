@@ -1,0 +1,90 @@
+"""Load a trained run back from MLflow: its model and its tokenizer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
+from sweeplab.model.decoder import Decoder
+from sweeplab.model.shape import ModelShape
+from sweeplab.train.checkpoint import read_checkpoint
+
+
+class Model:
+    """A trained model of its own: a stack of one, with its weights."""
+
+    def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
+        self.decoder = Decoder(shape)
+        row = torch.zeros(1, self.decoder.layout.row_size)
+        for name, view in self.decoder.layout.views(row).items():
+            view[0].copy_(weights[name])
+        self._row = row
+
+    @property
+    def shape(self) -> ModelShape:
+        """Return the model's sizes."""
+        return self.decoder.shape
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
+        return self.decoder.logits(self._row, tokens[None])[0].view(*tokens.shape, -1)
+
+    @torch.no_grad()
+    def loss(self, tokens: Tensor) -> float:
+        """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
+        return float(self.decoder.losses(self._row, tokens[None])[0])
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A trained run: what it learned, how it was trained, and how it reads text."""
+
+    run_id: str
+    model: Model
+    tokenizer: Tokenizer
+    values: dict[str, Any]
+    facts: dict[str, Any]
+
+
+def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
+    """Load a run from its checkpoint's folder.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        DamagedCheckpoint: its tensors are not those that were written.
+    """
+    weights, facts = read_checkpoint(folder, "model")
+    values = facts.pop("values")
+    tokenizer = load_tokenizer(facts.pop("tokenizer"))
+    return LoadedRun(run_id, Model(ModelShape.of(values), weights), tokenizer, values, facts)
+
+
+def load_run(run_id: str, lab: Path | None = None, uri: str | None = None) -> LoadedRun:
+    """Load a run by its MLflow run id; `uri` and the lab say where MLflow is, as for a study.
+
+    Raises:
+        BadInput: there is no such run, or it kept no checkpoint.
+    """
+    from sweeplab.errors import BadInput
+    from sweeplab.study.folder import lab_folder
+    from sweeplab.tracking.connection import connect, tracking_uri
+
+    folder = lab_folder(lab)
+    client = connect(folder, tracking_uri(folder, uri))
+    from mlflow.exceptions import MlflowException
+
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            if not client.list_artifacts(run_id, "checkpoint"):
+                raise BadInput(f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one")
+            return load_checkpoint(Path(client.download_artifacts(run_id, "checkpoint", place)), run_id)
+        except MlflowException as error:
+            raise BadInput(f"no run {run_id} in {folder}: {error.message}") from error

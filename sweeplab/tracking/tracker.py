@@ -1,0 +1,112 @@
+"""The contract between a study and whatever keeps its numbers, and the trackers there are.
+
+A tracker ships run folders: it reads what a worker wrote (run.json, points.jsonl, end.json, the checkpoint)
+and brings the tracking up to date with it. Shipping is idempotent, so a killed process simply ships again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+ENDED = ("complete", "stopped", "pruned", "diverged", "failed")
+STATES = ("waiting", "running", *ENDED)
+
+
+class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
+    """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
+
+
+class Description(TypedDict, total=False):
+    """What a study says of itself when it opens: the study file's text, its plan, where it runs."""
+
+    study: str
+    plan: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    params: Mapping[str, Any]
+    tags: Mapping[str, str]
+    note: str
+
+
+class Summary(TypedDict, total=False):
+    """What a study says when it closes; `best_run` is a run key, `counts` runs by state.
+
+    `state` is "complete", "failed", or anything else for a study that can be gone on with.
+    """
+
+    state: str
+    best_val_loss: float | None
+    best_run: str | None
+    counts: Mapping[str, int]
+
+
+class Measure(NamedTuple):
+    """One number of a run: `step` counts iterations, or tokens where the name ends in `_by_tokens`."""
+
+    name: str
+    value: float
+    timestamp_ms: int
+    step: int
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as tracking has it: its place in the study, its hyperparameters as text, its latest numbers."""
+
+    run_id: str
+    cell: str
+    trial: int
+    seed: int
+    state: str
+    values: Mapping[str, str]
+    metrics: Mapping[str, float]
+
+
+class Tracker(ABC):
+    """Keep the numbers and files of one study.
+
+    Every method may raise TrackingUnavailable, and may be called again after it.
+    """
+
+    @abstractmethod
+    def open(self, description: Description) -> str:
+        """Find or create the study, bring its description up to date, and return its id.
+
+        Runs that tracking still has as running, from a process that was killed, are set back to waiting.
+        """
+
+    @abstractmethod
+    def ship(self, folder: Path) -> None:
+        """Bring tracking up to date with a run's folder; one shipped to its end costs microseconds."""
+
+    @abstractmethod
+    def wait(self, folder: Path) -> None:
+        """Say that a run shipped before is no longer worked on; the next new point makes it running again."""
+
+    @abstractmethod
+    def close(self, summary: Summary) -> None:
+        """Write the study's state and best values; what has not ended is waiting from here on."""
+
+    @abstractmethod
+    def runs(self) -> Iterator[TrackedRun]:
+        """Yield every run of the study.
+
+        Raises:
+            BadInput: there is no such study.
+        """
+
+    @abstractmethod
+    def history(self, run_id: str, name: str) -> list[Measure]:
+        """Return all points of one metric of a run, by step."""
+
+
+def _mlflow(lab: Path, study: str, uri: str | None = None) -> Tracker:
+    from sweeplab.tracking.mlflow import MLflowTracker
+
+    return MLflowTracker(lab, study, uri)
+
+
+TRACKERS: dict[str, Callable[[Path, str, str | None], Tracker]] = {"mlflow": _mlflow}

@@ -1,0 +1,45 @@
+"""What `auto` means on this machine for device, dtype and compile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import AUTO
+
+# Compiling costs up to a minute: shorter runs than this are over before it pays.
+COMPILE_PAYS_FROM_ITERATIONS = 1000
+
+
+@cache
+def cuda_count() -> int:
+    """Return the number of CUDA devices; asks torch only where a driver is, for torch is slow to import."""
+    if not (Path("/proc/driver/nvidia").exists() or shutil.which("nvidia-smi")):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def settle_devices(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with `auto` replaced in device, dtype and compile.
+
+    Raises:
+        BadInput: `device: cuda` where there is none.
+    """
+    settled = dict(values)
+    has_cuda = cuda_count() > 0
+    if settled["device"] == AUTO:
+        settled["device"] = "cuda" if has_cuda else "cpu"
+    if settled["device"] == "cuda" and not has_cuda:
+        raise BadInput("device is cuda, but there is no CUDA device here; allowed here: cpu, auto")
+    on_cuda = settled["device"] == "cuda"
+    if settled["dtype"] == AUTO:
+        settled["dtype"] = "bfloat16" if on_cuda else "float32"
+    if settled["compile"] == AUTO:
+        settled["compile"] = on_cuda and settled["max_iters"] >= COMPILE_PAYS_FROM_ITERATIONS
+    return settled

@@ -1,0 +1,269 @@
+"""The trainer: a stack of runs of one shape, trained as one program.
+
+Live runs are the first rows of every tensor: a run that leaves gives its place to the last one, a new one
+comes after the last. Iterations, generators, schedules and stopping belong to the run, never to the stack.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sweeplab.data.batches import Batches
+from sweeplab.data.generators import generator_key
+from sweeplab.model.decoder import Decoder
+from sweeplab.model.dropout import Dropout, ElementHashes
+from sweeplab.model.shape import ModelShape
+from sweeplab.train.optimiser import Rates, adamw_, clip_, gradient_norms
+from sweeplab.train.progress import Progress, State
+from sweeplab.train.run import Run, shape_key
+from sweeplab.train.schedule import learning_rate
+
+Point = dict[str, float]
+
+
+@dataclass
+class Record:
+    """What one run's evaluation found; `points` are the training curve since the record before."""
+
+    key: str
+    iteration: int
+    val_loss: float
+    state: State
+    is_best: bool
+    wall_seconds: float
+    points: list[Point]
+
+
+@dataclass
+class Snapshot:
+    """All that a run needs to go on elsewhere to the same bits: its rows and the numbers beside them."""
+
+    rows: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+
+@dataclass
+class _Member:
+    """A live run; `counted` steps since its last point took until `wall_seconds` from `point_seconds`."""
+
+    run: Run
+    dropout_key: int
+    iteration: int = 0
+    evaluated: int = -1
+    counted: int = 0
+    wall_seconds: float = 0.0
+    point_seconds: float = 0.0
+    points: list[Point] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
+
+    def is_due(self) -> bool:
+        """Say whether an evaluation comes before the next step."""
+        values = self.run.values
+        at_mark = self.iteration % values["eval_interval"] == 0 or self.iteration == values["max_iters"]
+        return at_mark and self.evaluated < self.iteration
+
+    def rates(self) -> Rates:
+        values = self.run.values
+        rate = learning_rate(values, self.iteration, self.progress.n_halvings)
+        return Rates(rate, values["weight_decay"], *values["betas"], values["eps"], self.iteration + 1)
+
+    def numbers(self) -> dict[str, Any]:
+        named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")
+        return {name: getattr(self, name) for name in named} | {"progress": asdict(self.progress)}
+
+    @classmethod
+    def restored(cls, run: Run, numbers: Mapping[str, Any]) -> _Member:
+        rest = {name: value for name, value in numbers.items() if name != "progress"}
+        member = cls(run, generator_key(run.values["seed"], "dropout"), **rest)
+        member.progress = Progress(**numbers.get("progress", {}))
+        return member
+
+
+class Stack:
+    """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them."""
+
+    def __init__(
+        self,
+        like: Mapping[str, Any],
+        train: np.ndarray,
+        val: np.ndarray,
+        capacity: int = 1,
+        keep_best: bool = True,
+    ) -> None:
+        self.key = shape_key(like)
+        self.capacity = capacity
+        self.decoder = Decoder(ModelShape.of(like))
+        self.device = torch.device(like["device"])
+        self._batches = Batches(train, like["block_size"], like["batch_size"])
+        self._val_batches = Batches(val, like["block_size"], like["batch_size"])
+        self._n_eval = None if like["eval_full"] else like["eval_iters"]
+        self._half = like["dtype"] == "bfloat16"
+        self._drops = like["dropout"] > 0
+        self._losses = torch.compile(self.decoder.losses) if like["compile"] else self.decoder.losses
+        self._elements = ElementHashes(self.device)
+        self._members: list[_Member] = []
+        names = ("weights", "first", "second", *(("best",) if keep_best else ()))
+        size = self.decoder.layout.row_size
+        self._rows = {name: torch.zeros(capacity, size, device=self.device) for name in names}
+        # Sums since the last point: on the device, so that a step waits for nothing.
+        self._rows |= {name: torch.zeros(capacity, 1, device=self.device) for name in ("loss", "norm")}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the keys of the live runs."""
+        return [member.run.key for member in self._members]
+
+    def admit(self, run: Run, snapshot: Snapshot | None = None) -> None:
+        """Take a run in, from its seed or from where a snapshot left it."""
+        if len(self._members) == self.capacity or shape_key(run.values) != self.key:
+            raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
+        row = len(self._members)
+        if snapshot:
+            self._members.append(_Member.restored(run, snapshot.numbers))
+            for name, rows in self._rows.items():
+                rows[row].copy_(snapshot.rows[name])
+            return
+        self._members.append(_Member.restored(run, {}))
+        initial = self.decoder.layout.initial_row(generator_key(run.values["seed"], "init"))
+        for name, rows in self._rows.items():
+            rows[row].copy_(initial) if name in ("weights", "best") else rows[row].zero_()
+
+    def release(self, key: str) -> None:
+        """Let a run go; the last one takes its row."""
+        row, last = self._row(key), len(self._members) - 1
+        for rows in self._rows.values():
+            rows[row].copy_(rows[last])
+        self._members[row] = self._members[last]
+        self._members.pop()
+
+    def snapshot(self, key: str) -> Snapshot:
+        """Return a copy of all that the run needs to go on in another stack; taken between steps."""
+        row = self._row(key)
+        rows = {name: rows[row].cpu().clone() for name, rows in self._rows.items()}
+        return Snapshot(rows, self._members[row].numbers())
+
+    def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
+        """Return copies of a run's weights by name: those of now, or of its best evaluation."""
+        row = self._rows["best" if best else "weights"][self._row(key)]
+        views = self.decoder.layout.views(row[None])
+        return {name: view[0].cpu().clone() for name, view in views.items()}
+
+    def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
+        """Train until some runs are due for evaluation and return their records; none if `pause` says so."""
+        while self._members:
+            if due := [row for row, member in enumerate(self._members) if member.is_due()]:
+                return self._evaluate(due)
+            if pause():
+                return []
+            self._step()
+        return []
+
+    def _step(self) -> None:
+        started = time.perf_counter()
+        members, n = self._members, len(self._members)
+        tokens = self._on_device(
+            np.stack([self._batches.training(each.run.values["seed"], each.iteration) for each in members])
+        )
+        weights = self._rows["weights"][:n].detach().requires_grad_()
+        with self._precision():
+            losses = self._losses(weights, tokens, self._dropout())
+        (gradient,) = torch.autograd.grad(losses.sum(), weights)
+        with torch.no_grad():
+            norms = gradient_norms(gradient)
+            clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
+            first, second = self._rows["first"][:n], self._rows["second"][:n]
+            rates = [member.rates() for member in members]
+            adamw_(weights.detach(), gradient, first, second, self.decoder.layout.n_decayed, rates)
+            self._rows["loss"][:n] += losses.detach()[:, None]
+            self._rows["norm"][:n] += norms[:, None]
+        seconds = time.perf_counter() - started
+        for row, (member, rate) in enumerate(zip(members, rates, strict=True)):
+            member.iteration += 1
+            member.counted += 1
+            member.wall_seconds += seconds
+            if member.iteration % member.run.values["log_interval"] == 0 or member.is_due():
+                self._add_point(row, rate.learning_rate)
+
+    def _add_point(self, row: int, rate: float) -> None:
+        member = self._members[row]
+        values = member.run.values
+        seconds = member.wall_seconds - member.point_seconds
+        loss, norm = self._rows["loss"][row], self._rows["norm"][row]
+        member.points.append(
+            {
+                "iteration": member.iteration,
+                "wall_seconds": member.wall_seconds,
+                "train_loss": loss.item() / member.counted,
+                "grad_norm": norm.item() / member.counted,
+                "learning_rate": rate,
+                "tokens_per_second": member.counted * values["batch_size"] * values["block_size"] / seconds,
+            }
+        )
+        loss.zero_()
+        norm.zero_()
+        member.counted, member.point_seconds = 0, member.wall_seconds
+
+    @torch.no_grad()
+    def _evaluate(self, due: list[int]) -> list[Record]:
+        started = time.perf_counter()
+        weights = self._rows["weights"][: len(self._members)]
+        if len(due) < len(weights):
+            weights = weights[due]
+        sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
+        for batch in self._evaluation_batches():
+            tokens = self._on_device(batch).expand(len(due), -1, -1)
+            with self._precision():
+                sums += self._losses(weights, tokens).double() * len(batch)
+            n_sequences += len(batch)
+        losses = (sums / n_sequences).tolist()
+        seconds = time.perf_counter() - started
+        return [self._record(row, loss, seconds) for row, loss in zip(due, losses, strict=True)]
+
+    def _record(self, row: int, val_loss: float, seconds: float) -> Record:
+        member = self._members[row]
+        member.wall_seconds += seconds
+        member.point_seconds += seconds  # training's tokens a second leave evaluation out
+        member.evaluated = member.iteration
+        state = member.progress.evaluated(val_loss, member.iteration, member.run.values)
+        is_best = math.isfinite(val_loss) and member.progress.best_iteration == member.iteration
+        if is_best and "best" in self._rows:
+            self._rows["best"][row].copy_(self._rows["weights"][row])
+        points, member.points = member.points, []
+        return Record(member.run.key, member.iteration, val_loss, state, is_best, member.wall_seconds, points)
+
+    def _evaluation_batches(self) -> Any:
+        if self._n_eval is None:
+            return self._val_batches.whole()
+        return self._val_batches.evaluation(self._n_eval)
+
+    def _dropout(self) -> Dropout | None:
+        if not self._drops:
+            return None
+        return Dropout(
+            [member.dropout_key for member in self._members],
+            [member.iteration for member in self._members],
+            [member.run.values["dropout"] for member in self._members],
+            self.decoder.n_dropout_sites,
+            self._elements,
+        )
+
+    def _precision(self) -> Any:
+        return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
+
+    def _on_device(self, tokens: np.ndarray) -> Tensor:
+        return torch.from_numpy(tokens).to(self.device, non_blocking=True)
+
+    def _row(self, key: str) -> int:
+        return self.keys.index(key)

@@ -1,0 +1,76 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sweeplab.cli.hyperparameters import hyperparameters
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE
+from sweeplab.study.markdown import parse_tables
+
+app = typer.Typer()
+app.command()(hyperparameters)
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_prints_every_row_on_one_line_with_its_meaning() -> None:
+    lines = printed().splitlines()
+    for name, row in TABLE.items():
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        assert row.meaning in line
+    assert all(any(line.startswith(title) for line in lines) for title in CATEGORIES.values())
+
+
+def test_json_has_the_whole_row() -> None:
+    rows = json.loads(printed("--json"))
+    assert [row["name"] for row in rows] == list(TABLE)
+    for row in rows:
+        same = TABLE[row["name"]]
+        assert (row["category"], row["kind"], row["unit"]) == (same.category, same.kind, same.unit)
+        assert row["meaning"] == same.meaning and row["allowed"] == same.allowed
+        assert same.check(row["sample"]) == same.sample and same.check(row["default"]) == same.default
+        assert (row["suggested"] is None) == (same.suggested is None)
+
+
+def test_markdown_reads_back_as_the_table() -> None:
+    tables = parse_tables(printed("--markdown"))
+    assert tables.values == {name: row.sample for name, row in TABLE.items()}
+    assert not tables.unknown and not tables.problems
+
+
+def test_minimal_and_category_choose_rows() -> None:
+    assert {row["name"] for row in json.loads(printed("--json", "--minimal"))} == set(MINIMAL)
+    for category in ("model", "Model"):
+        rows = json.loads(printed("--json", "--category", category, "--minimal"))
+        assert [row["name"] for row in rows] == ["n_embd", "n_head", "n_layer", "dropout"]
+    assert json.loads(printed("--json", "--category", "LR scheduler"))[0]["name"] == "lr_decay"
+
+
+def test_refuses_an_unknown_category_with_the_nearest() -> None:
+    with pytest.raises(
+        BadInput, match="unknown category 'optimizer'; allowed: data, .*; did you mean 'optimiser'"
+    ):
+        printed("--category", "optimizer")
+
+
+def test_refuses_two_forms_at_once() -> None:
+    with pytest.raises(BadInput, match="exclude each other"):
+        printed("--json", "--markdown")
+
+
+def test_needs_nothing_heavy() -> None:
+    program = (
+        "import sys; from sweeplab.cli.hyperparameters import hyperparameters;"
+        "hyperparameters(None, False, False, True); hyperparameters(None, True, False, False);"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"torch", "optuna", "mlflow", "numpy", "pandas", "pydantic"} & set(result.stderr.split())

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import pytest
+import typer
+from ruamel.yaml import YAML
+from typer.testing import CliRunner, Result
+
+from sweeplab.cli.init import init
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import MINIMAL
+from sweeplab.study.reading import read_study
+
+app = typer.Typer()
+app.command()(init)
+
+TABLE = """\
+| Parameter | Sample Value |
+|---|---|
+| n_embd | 64 |
+| n_layers | 3 |
+| n_embd | 128 |
+| betas | (0.9, 0.99) |
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result
+
+
+def test_writes_beside_you_and_names_the_next_command(folder: Path) -> None:
+    assert "sweeplab study plan mine.yaml" in run("mine").stdout
+    assert read_study(folder / "mine.yaml").name == "mine"
+
+
+def test_writes_into_studies_if_there(folder: Path) -> None:
+    (folder / "studies").mkdir()
+    assert "sweeplab study plan studies/mine.yaml" in run("mine", "--minimal").stdout
+    spec = read_study(folder / "studies" / "mine.yaml")
+    assert {*spec.fixed, *spec.search} == set(MINIMAL)
+    assert not (folder / "mine.yaml").exists()
+
+
+def test_takes_values_from_a_table_and_says_what_it_could_not(folder: Path) -> None:
+    (folder / "table.md").write_text(TABLE)
+    result = run("mine", "--table", "table.md", "--search", "learning_rate, eps")
+    spec = read_study(folder / "mine.yaml")
+    assert spec.fixed["n_embd"] == 128 and spec.fixed["betas"] == (0.9, 0.99)
+    assert set(spec.search) == {"learning_rate", "eps"}
+    assert result.stderr.splitlines() == [
+        "table.md: line 4: unknown hyperparameter 'n_layers' (3); did you mean 'n_layer'?",
+        "table.md: n_embd is 64 on line 3 and 128 on line 5; the later is taken",
+    ]
+
+
+def test_an_empty_search_searches_nothing(folder: Path) -> None:
+    run("mine", "--search", "")
+    assert not read_study(folder / "mine.yaml").search
+
+
+def test_a_refused_value_writes_nothing(folder: Path) -> None:
+    (folder / "table.md").write_text(f"{TABLE}| dropout | a lot |\n| n_layer | 0 |\n")
+    with pytest.raises(BadInput) as refused:
+        run("mine", "--table", "table.md")
+    first, second = str(refused.value).splitlines()
+    assert first.startswith("table.md:7: dropout is written 'a lot'; allowed: a number from 0 to below 1")
+    assert second.startswith("table.md:8: n_layer is written '0'")
+    assert [path.name for path in folder.iterdir()] == ["table.md"]
+
+
+def test_replaces_a_file_only_by_force(folder: Path) -> None:
+    (folder / "mine.yaml").write_text("precious")
+    with pytest.raises(BadInput, match=r"mine\.yaml: the file is there already; allowed: --force"):
+        run("mine")
+    assert (folder / "mine.yaml").read_text() == "precious"
+    run("mine", "--force", "--minimal")
+    assert YAML(typ="safe").load(folder / "mine.yaml")["name"] == "mine"
+
+
+def test_writes_where_it_is_told(folder: Path) -> None:
+    run("mine", "--output", "other.yaml")
+    assert [path.name for path in folder.iterdir()] == ["other.yaml"]
+    with pytest.raises(BadInput, match="no/such.yaml: No such file or directory"):
+        run("mine", "--output", "no/such.yaml")
+
+
+@pytest.mark.parametrize("name", ["../mine", "a b", "", ".hidden"])
+def test_refuses_a_name_that_is_no_files(folder: Path, name: str) -> None:
+    with pytest.raises(BadInput, match="cannot be a file's"):
+        run(name)
+    assert not list(folder.iterdir())
+
+
+def test_refuses_what_cannot_be_searched(folder: Path) -> None:
+    with pytest.raises(BadInput, match="did you mean 'dropout'"):
+        run("mine", "--search", "dropuot")
+    assert not list(folder.iterdir())

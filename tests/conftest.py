@@ -1,0 +1,27 @@
+"""What every test has: a cache of its own, and no telemetry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# Read when MLflow is imported, which test modules may do while they are collected.
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWEEPLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def tinyshakespeare() -> str:
+    """Return the path of tinyshakespeare.txt; skip the test where it is not said."""
+    path = os.environ.get("SWEEPLAB_TINYSHAKESPEARE")
+    if not path:
+        pytest.skip("SWEEPLAB_TINYSHAKESPEARE names no file")
+    return path

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeplab.data.batches import DRAWS_PER_CHUNK, Batches
+from sweeplab.data.generators import generator_key
+
+# Token i is i: the first token of a window says where the window starts.
+TOKENS = np.arange(60_000, dtype=np.uint16)
+
+
+def starts(seed: int, iterations: int = 64, batch_size: int = 64, tokens: np.ndarray = TOKENS) -> np.ndarray:
+    batches = Batches(tokens, 16, batch_size)
+    return np.concatenate([batches.training(seed, iteration)[:, 0] for iteration in range(iterations)])
+
+
+def test_a_batch_holds_consecutive_tokens() -> None:
+    batch = Batches(TOKENS, block_size=16, batch_size=4).training(seed=0, iteration=0)
+    assert batch.shape == (4, 17)
+    assert batch.dtype == np.int64
+    assert (np.diff(batch, axis=1) == 1).all()
+
+
+def test_batches_are_the_same_on_every_machine() -> None:
+    """These numbers were made once: if they change, no earlier result can be had again."""
+    batches = Batches(TOKENS, block_size=16, batch_size=4)
+    assert batches.training(0, 0)[:, 0].tolist() == [55129, 29973, 1698, 51492]
+    assert batches.training(7, 5000)[:, 0].tolist() == [4758, 49457, 48013, 16878]
+    assert batches.evaluation(1)[0, :, 0].tolist() == [23777, 25017, 42196, 56601]
+    assert generator_key(0, "init") == 7885824881599989479
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    batch_size=st.sampled_from([1, 3, 48, DRAWS_PER_CHUNK, DRAWS_PER_CHUNK + 1]),
+    asked=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 10**9)), min_size=2, max_size=6),
+)
+def test_training_depends_on_seed_and_iteration_only(batch_size: int, asked: list[tuple[int, int]]) -> None:
+    batches = Batches(TOKENS, 2, batch_size)
+    forward = [batches.training(*each) for each in asked]
+    batches.evaluation(3)
+    backward = [Batches(TOKENS, 2, batch_size).training(*each) for each in reversed(asked)]
+    np.testing.assert_array_equal(forward, backward[::-1])
+
+
+def test_draws_again_what_has_been_forgotten() -> None:
+    batches = Batches(TOKENS, 2, DRAWS_PER_CHUNK)
+    before = batches.training(0, 0)
+    for seed in range(1, 600):
+        batches.training(seed, 0)
+    np.testing.assert_array_equal(batches.training(0, 0), before)
+
+
+def test_every_iteration_and_seed_draws_anew() -> None:
+    batches = Batches(TOKENS, 16, 64)
+    distinct = {
+        batches.training(seed, iteration)[:, 0].tobytes() for seed in range(5) for iteration in range(300)
+    }
+    assert len(distinct) == 5 * 300
+
+
+def test_starts_are_uniform() -> None:
+    drawn = np.concatenate([starts(seed, iterations=256) for seed in range(4)])
+    counts, _ = np.histogram(drawn, bins=20, range=(0, len(TOKENS) - 16))
+    chi_squared = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
+    assert 4 < chi_squared < 45  # 19 degrees of freedom: outside of it once in 1,000 times
+
+
+def test_every_start_is_drawn_the_first_and_the_last_too() -> None:
+    assert set(starts(0, tokens=TOKENS[:26])) == set(range(10))
+
+
+def test_seeds_are_decorrelated() -> None:
+    drawn = np.stack([starts(seed) for seed in range(10)]).astype(float)
+    correlation = np.corrcoef(drawn)[np.triu_indices(10, 1)]
+    assert abs(correlation).max() < 5 / np.sqrt(drawn.shape[1])
+    assert (drawn[:, :64].std(axis=0) > 0).all()
+
+
+def test_iterations_are_decorrelated() -> None:
+    drawn = starts(0, iterations=512).reshape(512, 64).astype(float)
+    correlation = np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(drawn.size)
+
+
+def test_evaluation_is_the_same_whatever_was_trained() -> None:
+    first = Batches(TOKENS, 16, 8).evaluation(20)
+    batches = Batches(TOKENS, 16, 8)
+    for seed in range(3):
+        batches.training(seed, 1000)
+    np.testing.assert_array_equal(batches.evaluation(20), first)
+    assert first.shape == (20, 8, 17)
+    assert first.dtype == np.int64
+    assert (np.diff(first, axis=2) == 1).all()
+
+
+def test_more_evaluation_batches_begin_with_the_fewer() -> None:
+    batches = Batches(TOKENS, 16, 8)
+    np.testing.assert_array_equal(batches.evaluation(20)[:5], batches.evaluation(5))
+
+
+def test_evaluation_does_not_draw_what_a_seed_trains_on() -> None:
+    batches = Batches(TOKENS, 16, 64)
+    assert not np.array_equal(batches.evaluation(1)[0], batches.training(0, 0))
+
+
+@given(n_tokens=st.integers(3, 300), block_size=st.integers(1, 40), batch_size=st.integers(1, 9))
+def test_whole_has_every_target_once(n_tokens: int, block_size: int, batch_size: int) -> None:
+    tokens = TOKENS[: max(n_tokens, block_size + 1)]
+    parts = list(Batches(tokens, block_size, batch_size).whole())
+    assert [len(part) for part in parts[:-1]] == [batch_size] * (len(parts) - 1)
+    targets = np.concatenate(parts)[:, 1:].ravel()
+    assert (np.concatenate(parts)[:, :-1].ravel() == targets - 1).all()
+    n_windows = (len(tokens) - 1) // block_size
+    np.testing.assert_array_equal(targets, np.arange(1, n_windows * block_size + 1))
+
+
+def test_a_mapped_file_gives_plain_arrays_that_may_be_written(tmp_path: Path) -> None:
+    TOKENS.tofile(tmp_path / "tokens")
+    batches = Batches(np.memmap(tmp_path / "tokens", np.uint16, "r"), 16, 4)
+    batch = batches.training(0, 0)
+    assert type(batch) is np.ndarray
+    batch[:] = 0
+    assert batches.training(0, 0).any()
+
+
+def test_refuses_fewer_tokens_than_one_window() -> None:
+    assert len(list(Batches(TOKENS[:17], 16, 4).whole())) == 1
+    assert (Batches(TOKENS[:17], 16, 4).training(3, 3) == TOKENS[:17]).all()
+    with pytest.raises(ValueError, match="16 tokens have no window of block_size \\+ 1 = 17"):
+        Batches(TOKENS[:16], 16, 4)
+
+
+def test_keys_differ_by_seed_and_purpose_and_fit_63_bits() -> None:
+    purposes = ("init", "batches", "dropout", "evaluation")
+    keys = {generator_key(seed, purpose) for seed in range(1000) for purpose in purposes}
+    assert len(keys) == 4000
+    assert 0 <= min(keys) < max(keys) < 2**63
+    assert max(keys) > 2**62

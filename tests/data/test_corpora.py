@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import hashlib
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sweeplab.data.corpora import CORPORA, download
+from sweeplab.errors import BadInput
+
+ALWAYS_THERE = ("python-docs", "python-source")
+
+# Ends the process if anything looks for the network, then prints the digests of what was read.
+READ_OFFLINE = """
+import hashlib, os, sys
+def refuse(event, arguments):
+    if event.startswith("socket."):
+        os._exit(9)
+sys.addaudithook(refuse)
+from sweeplab.data.corpora import CORPORA
+for name in sys.argv[1:]:
+    print(hashlib.sha256(CORPORA[name].read().encode()).hexdigest())
+"""
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture(params=CORPORA)
+def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str | None]:
+    name: str = request.param
+    if name == "tinyshakespeare":
+        return name, request.getfixturevalue("tinyshakespeare")
+    if name == "text":
+        file = tmp_path / "some.txt"
+        file.write_text("a text of mine\n")
+        return name, str(file)
+    return name, None
+
+
+class TestCorpusContract:
+    """What any registered corpus does."""
+
+    def test_says_what_it_is(self, corpus_and_path: tuple[str, str | None]) -> None:
+        corpus = CORPORA[corpus_and_path[0]]
+        assert corpus.name == corpus_and_path[0]
+        assert len(corpus.meaning) > 20
+
+    def test_reads_the_same_text_again(self, corpus_and_path: tuple[str, str | None]) -> None:
+        name, path = corpus_and_path
+        text = CORPORA[name].read(path)
+        assert len(set(text)) > 1
+        assert CORPORA[name].read(path) == text
+
+    def test_names_the_files_it_depends_on(self, corpus_and_path: tuple[str, str | None]) -> None:
+        name, path = corpus_and_path
+        files = CORPORA[name].files(path)
+        assert files
+        assert all(file.is_absolute() and file.is_file() for file in files)
+        assert len(set(files)) == len(files)
+
+
+def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE], capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split() == [digest(CORPORA[name].read()) for name in ALWAYS_THERE]
+
+
+def test_python_docs_are_the_language_reference() -> None:
+    text = CORPORA["python-docs"].read()
+    assert len(text) > 300_000
+    assert 'The "for" statement' in text
+
+
+def test_python_source_has_the_library_and_not_its_tests() -> None:
+    files = CORPORA["python-source"].files()
+    names = {file.name for file in files}
+    assert {"argparse.py", "dataclasses.py"} <= names
+    assert not {"test", "tests", "site-packages"} & {part for file in files for part in file.parts}
+    assert "class ArgumentParser" in CORPORA["python-source"].read()
+
+
+@pytest.mark.parametrize("name", ALWAYS_THERE)
+def test_a_path_that_would_not_be_read_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} takes no path"):
+        CORPORA[name].read("/some/where.txt")
+
+
+def test_tinyshakespeare_is_the_published_text(tinyshakespeare: str) -> None:
+    text = CORPORA["tinyshakespeare"].read(tinyshakespeare)
+    assert (len(text), len(set(text))) == (1_115_394, 65)
+
+
+def test_tinyshakespeare_takes_the_path_before_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("path", "variable"):
+        (tmp_path / name).write_text(f"from the {name}")
+    monkeypatch.setenv("SWEEPLAB_TINYSHAKESPEARE", str(tmp_path / "variable"))
+    assert CORPORA["tinyshakespeare"].read() == "from the variable"
+    assert CORPORA["tinyshakespeare"].read(str(tmp_path / "path")) == "from the path"
+
+
+def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWEEPLAB_TINYSHAKESPEARE", raising=False)
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    # Port 1 answers nobody: every request through this proxy fails as it does without a network.
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    with pytest.raises(BadInput) as error:
+        CORPORA["tinyshakespeare"].read()
+    assert "\n" not in str(error.value)
+    assert "SWEEPLAB_TINYSHAKESPEARE" in str(error.value)
+    assert "https://raw.githubusercontent.com/karpathy/char-rnn/" in str(error.value)
+    assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lock")] == []
+
+
+def test_text_joins_the_files_of_a_glob_by_document_in_order(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", "a/deep/er/y.txt", "c.md", ".hidden/x.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert CORPORA["text"].read(f"{tmp_path}/**/*.txt") == "a/deep/er/y.txt\n\na/z.txt\n\nb.txt"
+    assert CORPORA["text"].read(f"{tmp_path}/[bc].*") == "b.txt\n\nc.md"
+
+
+def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "a[1].txt"  # a file is a file before it is a glob
+    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
+    assert CORPORA["text"].read(str(file)) == "one\r\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no file is at .*file.txt"),
+        (b"", "file.txt is empty"),
+        (b" \n\t\n", "file.txt is empty"),
+        (b"aaaa", "file.txt has one character only, 'a'"),
+        (b"text\0more", "file.txt is not a text: byte 4 is 0"),
+        ("text".encode("utf-16"), "file.txt is not a text"),
+        (b"caf\xe9 au lait", "file.txt is not UTF-8: byte 3 is 0xe9"),
+    ],
+)
+def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
+    file = tmp_path / "file.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadInput, match=says) as error:
+        CORPORA["text"].read(str(file))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (None, "needs a path"),
+        (".", "is a folder; name its files"),
+        ("/no/such/*.txt", "no file is at /no/such"),
+    ],
+)
+def test_text_refuses_a_path_without_files(path: str | None, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        CORPORA["text"].read(path)
+
+
+def test_text_names_the_one_bad_file_of_a_glob(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("good")
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    with pytest.raises(BadInput, match=r"bad\.txt is not UTF-8"):
+        CORPORA["text"].read(f"{tmp_path}/*.txt")
+
+
+CONTENT = b"To be, or not to be\n" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A loopback server that counts its requests; `/dripping` sends a byte every 50 ms, without end."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.n_requests = 0
+        self.closing = threading.Event()
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.n_requests += 1
+        if self.path == "/missing":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/file":
+            self.wfile.write(CONTENT)
+        elif self.path == "/cut":
+            self.wfile.write(CONTENT[:-1])
+        while self.path == "/dripping" and not self.server.closing.wait(0.05):
+            try:
+                self.wfile.write(b".")
+            except OSError:
+                return
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.closing.set()
+        running.shutdown()
+        thread.join()
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if not file.name.endswith(".lock"))
+
+
+def test_download_fetches_once(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "file.txt"
+    for _ in range(2):
+        assert download(server.url("/file"), target, SHA256) == target
+        assert target.read_bytes() == CONTENT
+    assert server.n_requests == 1
+    assert left_in(target.parent) == ["file.txt"]
+
+
+def test_download_fetches_once_for_all_who_ask_together(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: download(server.url("/file"), target, SHA256), range(8)))
+    assert server.n_requests == 1
+
+
+def test_download_fetches_a_damaged_file_again(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    target.write_bytes(CONTENT[:100])
+    download(server.url("/file"), target, SHA256)
+    assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("path", "limits", "says"),
+    [
+        ("/cut", {}, f"should be {SHA256}"),
+        ("/file", {"largest_bytes": len(CONTENT) - 1}, "larger than 19,999 bytes"),
+        ("/dripping", {"timeout_seconds": 0.3}, "takes longer than 0.3 s"),
+        ("/missing", {}, "404"),
+    ],
+)
+def test_download_refuses_the_wrong_thing_and_leaves_nothing(
+    server: Server, tmp_path: Path, path: str, limits: dict[str, float], says: str
+) -> None:
+    with pytest.raises(OSError, match=says):
+        download(server.url(path), tmp_path / "file.txt", SHA256, **limits)
+    assert left_in(tmp_path) == []
+
+
+def test_download_refused_keeps_what_was_there(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    target.write_bytes(b"of an earlier version")
+    with pytest.raises(OSError, match="sha256"):
+        download(server.url("/cut"), target, SHA256)
+    assert target.read_bytes() == b"of an earlier version"

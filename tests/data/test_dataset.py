@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeplab.data.batches import Batches
+from sweeplab.data.dataset import Dataset, check_length, prepare
+from sweeplab.errors import BadInput
+
+TEXT = "".join(f"{number} naïve cafés, " for number in range(2000))
+AN_HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a text file that was last written an hour ago."""
+    path = tmp_path / "text.txt"
+    write(path, TEXT)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def write(path: Path, text: str, age: int = AN_HOUR) -> None:
+    path.write_bytes(text.encode())
+    time = path.stat().st_mtime_ns - age
+    os.utime(path, ns=(time, time))
+
+
+def text_of(dataset: Dataset) -> str:
+    return dataset.tokenizer.decode(dataset.train) + dataset.tokenizer.decode(dataset.val)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "byte"])
+def test_splits_ninety_to_ten_by_characters(file: Path, cache: Path, tokenizer: str) -> None:
+    dataset = prepare("text", tokenizer, str(file), cache)
+    cut = int(0.9 * len(TEXT))
+    assert dataset.tokenizer.decode(dataset.train) == TEXT[:cut]
+    assert dataset.tokenizer.decode(dataset.val) == TEXT[cut:]
+    assert dataset.n_characters == len(TEXT)
+    assert dataset.text_digest == digest(TEXT.encode())
+    assert dataset.token_digest == digest(dataset.train.tobytes() + dataset.val.tobytes())
+
+
+def test_tokens_are_mapped_and_cannot_be_written(file: Path, cache: Path) -> None:
+    dataset = prepare("text", "char", str(file), cache)
+    for split in (dataset.train, dataset.val):
+        assert isinstance(split, np.memmap)
+        assert split.dtype == np.uint16
+        with pytest.raises(ValueError, match="read-only"):
+            split[0] = 1
+
+
+def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tinyshakespeare: str, cache: Path) -> None:
+    dataset = prepare("tinyshakespeare", "char", tinyshakespeare, cache)
+    assert (len(dataset.train), len(dataset.val)) == (1_003_854, 111_540)
+    assert dataset.tokenizer.vocab_size == 65
+    assert dataset.text_digest.startswith("86c4e6aa")
+
+
+def test_a_prepared_text_is_neither_read_nor_built_again(file: Path, cache: Path) -> None:
+    first = prepare("text", "char", str(file), cache)
+    written = {each: each.stat().st_mtime_ns for each in cache.iterdir()}
+    time = file.stat().st_mtime_ns
+    file.write_bytes(b"\xff" * file.stat().st_size)  # whoever reads this is told that it is not UTF-8
+    os.utime(file, ns=(time, time))
+    assert prepare("text", "char", str(file), cache).token_digest == first.token_digest
+    assert {each: each.stat().st_mtime_ns for each in cache.iterdir()} == written
+
+
+def test_a_changed_file_gives_a_new_digest(file: Path, cache: Path) -> None:
+    first = prepare("text", "char", str(file), cache)
+    write(file, TEXT.upper(), age=2 * AN_HOUR)
+    second = prepare("text", "char", str(file), cache)
+    assert second.text_digest == digest(TEXT.upper().encode()) != first.text_digest
+    assert text_of(second) == TEXT.upper()
+    assert text_of(first) == TEXT  # who mapped the old tokens goes on with them
+
+
+def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(file: Path, cache: Path) -> None:
+    write(file, "abcd" * 100, age=0)
+    time = file.stat().st_mtime_ns
+    prepare("text", "char", str(file), cache)
+    file.write_text("dcba" * 100)
+    os.utime(file, ns=(time, time))
+    assert text_of(prepare("text", "char", str(file), cache)) == "dcba" * 100
+
+
+def test_a_file_more_in_the_glob_gives_a_new_digest(tmp_path: Path, cache: Path) -> None:
+    write(tmp_path / "a.txt", "first")
+    prepare("text", "char", f"{tmp_path}/*.txt", cache)
+    write(tmp_path / "b.txt", "second")
+    assert text_of(prepare("text", "char", f"{tmp_path}/*.txt", cache)) == "first\n\nsecond"
+
+
+def test_the_same_text_elsewhere_shares_its_tokens(file: Path, cache: Path) -> None:
+    first = prepare("text", "char", str(file), cache)
+    write(file.with_name("copy.txt"), TEXT)
+    assert prepare("text", "char", str(file.with_name("copy.txt")), cache).token_digest == first.token_digest
+    assert len(list(cache.glob("*.tokens"))) == 1
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(path: Path, keep: Callable[[int], int]) -> None:
+    os.truncate(path, keep(path.stat().st_size))
+
+
+@pytest.mark.parametrize("which", ["*.tokens", "*.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: cut_short(path, lambda size: size - 2), id="two bytes short"),
+        pytest.param(lambda path: cut_short(path, lambda size: size - 1), id="one byte short"),
+        pytest.param(lambda path: cut_short(path, lambda size: 0), id="empty"),
+        pytest.param(flip_a_byte, id="a flipped bit"),
+        pytest.param(Path.unlink, id="gone"),
+    ],
+)
+def test_a_damaged_cache_is_built_again(
+    file: Path, cache: Path, which: str, damage: Callable[[Path], None]
+) -> None:
+    first = prepare("text", "char", str(file), cache)
+    (damaged,) = cache.glob(which)
+    whole = damaged.read_bytes()
+    damage(damaged)
+    again = prepare("text", "char", str(file), cache)
+    assert damaged.read_bytes() == whole
+    assert again.token_digest == first.token_digest
+    assert text_of(again) == TEXT
+
+
+PREPARE_TOGETHER = """
+import json, os, sys, threading
+from pathlib import Path
+from sweeplab.data import dataset
+from sweeplab.data.tokenizers import TOKENIZERS, ByteTokenizer
+
+class Slow(ByteTokenizer):
+    name = "slow"
+    @classmethod
+    def train(cls, text):
+        with Path(sys.argv[3]).open("a") as log:
+            log.write("built\\n")
+        threading.Event().wait(0.3)
+        return cls()
+
+TOKENIZERS["slow"] = Slow
+print("ready", flush=True)
+sys.stdin.readline()
+made = dataset.prepare("text", "slow", sys.argv[1], Path(sys.argv[2]))
+print(json.dumps([made.text_digest, made.token_digest, len(made.train), len(made.val)]))
+"""
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_processes_that_prepare_together_build_once_and_agree(
+    file: Path, cache: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    processes = [start(PREPARE_TOGETHER, file, cache, log) for _ in range(3)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=60)[0] for process in processes]
+    assert log.read_text() == "built\n"
+    assert len(set(answers)) == 1
+    assert json.loads(answers[0])[0] == digest(TEXT.encode())
+
+
+WRITE_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from sweeplab.data.cache import write_whole
+print("ready", flush=True)
+for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
+    write_whole(Path(sys.argv[1]), content)
+"""
+
+
+def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"b" * 1_000_000)
+    draw = random.Random(0)
+    for _ in range(8):
+        with start(WRITE_FOR_EVER, target) as process:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(draw.uniform(0.0, 0.05))
+            process.send_signal(signal.SIGKILL)
+        assert target.read_bytes() in (b"a" * 2_000_000, b"b" * 1_000_000)
+        assert {each.name for each in tmp_path.iterdir()} <= {"target", "target.tmp"}
+
+
+PREPARE_WITHOUT_ROOM = """
+import resource, sys
+from pathlib import Path
+from sweeplab.data.dataset import prepare
+from sweeplab.errors import BadInput
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    prepare("text", "char", sys.argv[1], Path(sys.argv[2]))
+except BadInput as error:
+    print(error)
+"""
+
+
+def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache: Path) -> None:
+    command = [sys.executable, "-c", PREPARE_WITHOUT_ROOM, str(file), str(cache)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert answer.stdout.startswith(f"cannot keep tokens in {cache}"), answer.stderr
+    assert answer.stdout.count("\n") == 1
+    assert [each.name for each in cache.iterdir() if each.suffix != ".lock" and each.name != ".lock"] == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(file: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot keep tokens in .*SWEEPLAB_CACHE"):
+        prepare("text", "char", str(file), file / "under a file")
+
+
+def test_the_cache_is_where_the_environment_says(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "said"))
+    prepare("text", "char", str(file))
+    assert len(list((tmp_path / "said").glob("*.tokens"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("corpus", "tokenizer", "says"),
+    [
+        ("python-doc", "char", r"unknown corpus 'python-doc'; allowed: .*; did you mean 'python-docs'\?"),
+        ("python-docs", "bytes", r"unknown tokenizer 'bytes'; allowed: char \| byte; did you mean 'byte'\?"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(corpus: str, tokenizer: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        prepare(corpus, tokenizer)
+
+
+def test_too_many_characters_for_char_is_one_line(file: Path, cache: Path) -> None:
+    write(file, "".join(map(chr, range(0x10000, 0x20001))))
+    with pytest.raises(BadInput, match="65,537 distinct characters"):
+        prepare("text", "char", str(file), cache)
+    assert prepare("text", "byte", str(file), cache).n_characters == 65_537
+
+
+def test_block_size_may_be_as_long_as_the_shorter_split_allows(file: Path, cache: Path) -> None:
+    write(file, "abcdefghij" * 10)
+    dataset = prepare("text", "char", str(file), cache)
+    check_length(dataset, 9)
+    assert Batches(dataset.val, 9, 2).training(0, 0).shape == (2, 10)
+    with pytest.raises(
+        BadInput, match=r"block_size 10 .* validation split has 10 tokens; allowed: at most 9"
+    ):
+        check_length(dataset, 10)
+
+
+def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:
+    write(file, "ab")
+    dataset = prepare("text", "char", str(file), cache)
+    assert (dataset.train.tolist(), dataset.val.tolist()) == ([0], [1])
+    with pytest.raises(BadInput, match="the corpus is too short"):
+        check_length(dataset, 1)

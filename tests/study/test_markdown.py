@@ -1,0 +1,228 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import TABLE
+from sweeplab.study.markdown import parse_tables, parse_value, plain, read_tables
+
+USUAL = """\
+# Hyperparameters
+
+Here is what we used. Note | that prose may have pipes.
+
+| **Parameter** | **Sample Value** | **Meaning** |
+|:--------------|:----------------:|------------:|
+| `block_size`  | 192              | context     |
+| `vocab_size`  | *(auto from tokenizer)* | from the data |
+| **Model**     |                  |             |
+| **`n_embd`**  | **192**          | width       |
+| n\\_head      | 6                | `a \\| b`   |
+| `betas`       | `(0.9, 0.95)`    | Adam        |
+| `scheduler_type` | `"cosine"`    |             |
+| `learning_rate` | 3e-4           |             |
+| `max_iters`   | 10,000           |             |
+| `tie_weights` | True             |             |
+"""
+
+
+def test_reads_the_usual_form() -> None:
+    tables = parse_tables(USUAL)
+    assert tables.values == {
+        "block_size": 192,
+        "vocab_size": "auto",
+        "n_embd": 192,
+        "n_head": 6,
+        "betas": (0.9, 0.95),
+        "scheduler_type": "cosine",
+        "learning_rate": 3e-4,
+        "max_iters": 10_000,
+        "tie_weights": True,
+    }
+    assert tables.lines["block_size"] == 7 and tables.lines["tie_weights"] == 16
+    assert not tables.unknown and not tables.contradictions and not tables.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("learning_rate", "3e-4", 3e-4),
+        ("learning_rate", "`1e-3`", 1e-3),
+        ("learning_rate", "3×10⁻⁴", 3e-4),
+        ("learning_rate", "3 * 10^-4", 3e-4),
+        ("learning_rate", "10^{-3}", 1e-3),
+        ("learning_rate", "\u22120.0", None),
+        ("learning_rate", ".001", 1e-3),
+        ("max_iters", "10,000", 10_000),
+        ("max_iters", "10_000", 10_000),
+        ("max_iters", "1\u202f000\u202f000", 1_000_000),
+        ("max_iters", "3e2", 300),
+        ("max_iters", "300 iterations", 300),
+        ("max_iters", "100 million", None),
+        ("max_iters", "10,00", None),
+        ("max_iters", "2.5", None),
+        ("dropout", "0.1 (or 0.2)", 0.1),
+        ("dropout", "**0.2**(tuned)", 0.2),
+        ("dropout", "0.1 or 0.2", None),
+        ("dropout", "0.1–0.2", None),
+        ("dropout", "0,2", None),
+        ("betas", "(0.9, 0.95)", (0.9, 0.95)),
+        ("betas", "`[0.9, 0.99]` (GPT-3)", (0.9, 0.99)),
+        ("betas", "0.9 / 0.95", (0.9, 0.95)),
+        ("betas", "0.9", None),
+        ("tie_weights", "`True`", True),
+        ("tie_weights", "no", False),
+        ("tie_weights", "1", None),
+        ("scheduler_type", '"cosine"', "cosine"),
+        ("scheduler_type", "'linear' (after warm-up)", "linear"),
+        ("scheduler_type", "“Cosine”", "cosine"),
+        ("scheduler_type", "cosine with restarts", None),
+        ("activation", "GELU", "gelu"),
+        ("wandb_project", '"my_nice_project"', "my_nice_project"),
+        ("device", '"cuda"', "cuda"),
+        ("device", "auto", "auto"),
+        ("device", "*auto-detected*", "auto"),
+        ("n_layer", "auto", None),
+        ("vocab_size", "65 (auto from tokenizer)", 65),
+        ("grad_clip", "off", "switched off"),
+        ("patience", "`None`", "switched off"),
+        ("grad_clip", "lots", None),
+        ("n_layer", "none", None),
+        ("n_layer", "", None),
+        ("n_layer", "—", None),
+        ("n_layer", "9" * 6000, None),
+        ("learning_rate", "1e999", None),
+    ],
+)
+def test_values_as_people_write_them(name: str, written: str, value: object) -> None:
+    if value is None:
+        with pytest.raises(ValueError, match=name):
+            parse_value(TABLE[name], written)
+        return
+    expected = None if value == "switched off" else value
+    assert parse_value(TABLE[name], written) == expected
+    assert type(parse_value(TABLE[name], written)) is type(expected)
+
+
+def test_finds_the_columns_from_the_header() -> None:
+    text = """
+Meaning | Default | Value in the paper (ours) | Category | Hyper-parameter name
+--------|--------:|:---|---|---
+blocks  | 12      | 4  | Model | n_layer
+width   | 768     | 64 | Model | n_embd
+"""
+    assert parse_tables(text).values == {"n_layer": 4, "n_embd": 64}
+
+
+def test_takes_a_category_column_and_spaced_names() -> None:
+    head = "| Category | Parameter | Value |\n|---|---|---|\n"
+    text = f"{head}| Data | Block size | 64 |\n| | Learning-rate (peak) | 1e-3 |"
+    assert parse_tables(text).values == {"block_size": 64, "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "| Name | Meaning |",
+        "| Symbol | Value |",
+        "| Parameter | Range of values |",
+        "| Parameter | Max value |",
+    ],
+)
+def test_passes_over_other_tables(header: str) -> None:
+    assert parse_tables(f"{header}\n|---|---|\n| n_layer | 3 |\n") == parse_tables("")
+
+
+def test_passes_over_fenced_code_and_what_is_no_table() -> None:
+    table = "| Name | Value |\n|---|---|\n| n_layer | 3 |\n"
+    fenced = f"~~~~md\n{table}~~~\n```\n{table}~~~~\n"
+    unruled = "| Name | Value |\n| n_embd | 3 |\n"
+    narrow_rule = "| Name | Value |\n|---|\n| n_embd | 3 |\n"
+    assert parse_tables(fenced + unruled + "\n" + narrow_rule) == parse_tables("")
+    assert parse_tables(fenced + table).lines == {"n_layer": 13}
+
+
+def test_the_later_table_wins_and_a_contradiction_is_said() -> None:
+    later = (
+        "\nAnd then:\n\n| Name | Value |\n|---|---|\n| n_embd | 64 |\n| n_head | 6 |\n| max_iters | 1e4 |\n"
+    )
+    tables = parse_tables(USUAL + later)
+    assert tables.values["n_embd"] == 64 and tables.lines["n_embd"] == 22
+    (said,) = tables.contradictions
+    assert str(said) == "n_embd is 192 on line 10 and 64 on line 22; the later is taken"
+
+
+def test_a_refused_value_leaves_the_earlier_one() -> None:
+    tables = parse_tables("|Name|Value|\n|-|-|\n|n_layer|3|\n|n_layer|many|\n", Path("t.md"))
+    assert tables.values == {"n_layer": 3}
+    (problem,) = tables.problems
+    assert str(problem).startswith("t.md:4: n_layer is written 'many'; allowed: a whole number from 1")
+
+
+def test_says_unknown_rows_with_the_nearest_name() -> None:
+    tables = parse_tables("|Name|Value|\n|-|-|\n|`n_layers`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n")
+    assert [(row.name, row.text, row.line, row.nearest) for row in tables.unknown] == [
+        ("n_layers", "3", 3, "n_layer"),
+        ("rope|theta", "10,000", 5, ""),
+    ]
+    assert "did you mean 'n_layer'?" in str(tables.unknown[0])
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ("**bold** and `code`", "bold and code"),
+        ("***both***", "both"),
+        ("__n_layer__", "n_layer"),
+        ("_x_", "x"),
+        ("n_layer", "n_layer"),
+        (r"\*kept\*", "*kept*"),
+        ("3*10", "3*10"),
+        ("10_000", "10_000"),
+    ],
+)
+def test_plain(cell: str, text: str) -> None:
+    assert plain(cell) == text
+
+
+@given(st.text("|-:`~*_\\\n n_layer3()NameVlu", max_size=120))
+def test_never_fails_on_a_text(text: str) -> None:
+    tables = parse_tables("| Name | Value |\n|---|---|\n" + text)
+    for name, value in tables.values.items():
+        assert TABLE[name].check(value) == value
+        assert tables.lines[name] <= text.count("\n") + 3
+
+
+@given(
+    st.dictionaries(st.sampled_from(["learning_rate", "eps", "min_lr"]), st.floats(1e-12, 1e12), min_size=1)
+)
+def test_reads_every_number_that_python_writes(values: dict[str, float]) -> None:
+    rows = "\n".join(f"| {name} | {value!r} |" for name, value in values.items())
+    assert parse_tables(f"| Name | Value |\n|---|---|\n{rows}\n").values == values
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "not UTF-8: byte 0 is 0xff"),
+        (b"x" * (2**20 + 1), "too many"),
+        (b"# no table\n", "no table of hyperparameters"),
+    ],
+    ids=["missing", "binary", "large", "without a table"],
+)
+def test_refuses_a_file_in_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "table.md"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadInput, match=said) as refused:
+        read_tables(path)
+    assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
+
+
+def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "table.md"
+    path.write_bytes(b"\xef\xbb\xbf" + USUAL.replace("\n", "\r\n").encode())
+    assert read_tables(path) == parse_tables(USUAL)

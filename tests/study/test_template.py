@@ -1,0 +1,195 @@
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from sweeplab.data.corpora import CORPORA
+from sweeplab.data.tokenizers import TOKENIZERS
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
+from sweeplab.study.reading import read_study
+from sweeplab.study.space import Space, cells
+from sweeplab.study.template import SEARCHED, range_in_words, scalar, study_text
+
+SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
+
+
+def written(text: str) -> dict:
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def read(text: str, tmp_path: Path):
+    path = tmp_path / "study.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_study(path)
+
+
+def test_writes_every_hyperparameter_once() -> None:
+    study = written(study_text("full"))
+    assert study["name"] == "full"
+    assert list(study["search"].values()) == ["suggested"] * 4
+    assert (
+        set(study["search"]) == set(SEARCHED) == {"learning_rate", "weight_decay", "dropout", "warmup_iters"}
+    )
+    assert set(study["fixed"]) | set(study["search"]) | {"seed"} == set(TABLE)
+    for name, value in study["fixed"].items():
+        assert TABLE[name].check(value) == defaults()[name]
+
+
+def test_comments_each_row_with_its_meaning_and_each_searched_with_its_range() -> None:
+    lines = study_text("full").splitlines()
+    for name, row in TABLE.items():
+        if name != "seed":
+            (line,) = [line for line in lines if line.startswith(f"  {name}: ")]
+            comment = line.split("  # ", 1)[1]
+            assert row.meaning in comment
+            assert name not in SEARCHED or comment.startswith(range_in_words(row.suggested))
+
+
+def test_minimal_writes_the_eight_only() -> None:
+    study = written(study_text("small", minimal=True))
+    assert set(study["search"]) == {"learning_rate", "dropout"}
+    assert {*study["fixed"], *study["search"]} == set(MINIMAL)
+
+
+def test_minimal_keeps_what_was_given() -> None:
+    study = written(study_text("small", minimal=True, search=["eps"], values={"betas": (0.9, 0.99)}))
+    assert {*study["fixed"], *study["search"]} == {*MINIMAL, "betas", "eps"}
+
+
+def test_names_the_corpora_and_tokenizers_there_are() -> None:
+    text = study_text("full")
+    for name in (*CORPORA, *TOKENIZERS):
+        assert name in text
+
+
+@pytest.mark.parametrize("minimal", [False, True])
+def test_is_valid(tmp_path: Path, minimal: bool) -> None:
+    spec = read(study_text("mine", minimal=minimal), tmp_path)
+    assert spec.name == "mine"
+    assert set(spec.search) == set(SEARCHED) & ({*MINIMAL} if minimal else {*TABLE})
+    assert list(spec.seeds) == [0]
+
+
+def test_the_grid_in_its_comment_is_valid_too(tmp_path: Path) -> None:
+    text = study_text("mine").replace("# grid: ", "grid: ").replace("  n_layer: 3 ", "  # ")
+    assert len(cells(read(text, tmp_path), vocab_size=65)[0]) == 3
+
+
+@pytest.mark.parametrize(
+    "search", [(), *combinations(("n_embd", "n_head", "n_layer", "lr_decay", "min_lr"), 2)]
+)
+def test_is_valid_whatever_is_searched(tmp_path: Path, search: tuple[str, ...]) -> None:
+    assert set(search) <= set(read(study_text("mine", search=search), tmp_path).search)
+
+
+def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None:
+    spec = read(study_text("mine", search=["n_embd"]), tmp_path)
+    (cell,), excluded = cells(spec, vocab_size=65)
+    assert not excluded
+    space = Space(spec, cell, vocab_size=65)
+    for n_embd in TABLE["n_embd"].suggested:
+        values = space.resolve({"n_embd": n_embd}, seed=0)
+        assert values["n_head"] == n_embd // 32
+        assert space.broken(values) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_is_valid_whatever_is_given(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    n_head = data.draw(st.integers(1, 12))
+    values = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "n_head": st.just(n_head),
+                "n_embd": st.integers(1, 16).map(lambda times: n_head * times),
+                "max_iters": st.integers(1, 200),
+                "learning_rate": st.floats(1e-9, 10, exclude_min=True),
+                "betas": st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
+                "wandb_project": st.text(st.characters(codec="utf-8")),
+                "grad_clip": st.none(),
+                "seed": st.integers(0, 99),
+            },
+        )
+    )
+    search = data.draw(st.lists(st.sampled_from(SEARCHABLE), unique=True, max_size=4))
+    minimal = data.draw(st.booleans())
+    spec = read(study_text("mine", minimal, search, values), tmp_path_factory.mktemp("study"))
+    assert set(search) <= set(spec.search)
+    for name, value in values.items():
+        if name == "seed":
+            assert list(spec.seeds) == [value]
+        elif name not in spec.search:
+            assert spec.fixed[name] == value
+
+
+@pytest.mark.parametrize(
+    ("values", "n_embd", "n_head"),
+    [({"n_embd": 64}, 64, 4), ({"n_embd": 97}, 97, 1), ({"n_head": 5}, 190, 5), ({"n_head": 300}, 300, 300)],
+)
+def test_the_other_follows_when_heads_do_not_divide(values: dict, n_embd: int, n_head: int) -> None:
+    fixed = written(study_text("mine", values=values))["fixed"]
+    assert (fixed["n_embd"], fixed["n_head"]) == (n_embd, n_head)
+
+
+def test_refuses_heads_that_do_not_divide_when_both_are_given() -> None:
+    with pytest.raises(BadInput, match="n_head 6 does not divide n_embd 64; allowed: 1, 2, 4, 8, 16, 32, 64"):
+        study_text("mine", values={"n_head": 6, "n_embd": 64})
+
+
+def test_a_warm_up_that_was_not_given_is_shorter_than_the_run() -> None:
+    assert written(study_text("mine", True, (), {"max_iters": 80}))["fixed"]["warmup_iters"] == 8
+    assert (
+        written(study_text("mine", True, (), {"max_iters": 80, "warmup_iters": 90}))["fixed"]["warmup_iters"]
+        == 90
+    )
+
+
+def test_says_all_that_cannot_be_searched() -> None:
+    with pytest.raises(BadInput) as refused:
+        study_text("mine", search=["dropuot", "max_iters", "eps"])
+    assert len(refused.value.problems) == 2
+    assert "unknown hyperparameter 'dropuot' to search; did you mean 'dropout'?" in str(refused.value)
+    assert "no range is suggested for 'max_iters'; allowed: block_size, " in str(refused.value)
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(codec="utf-8")),
+)  # fmt: skip
+
+
+@given(st.one_of(SCALARS, st.lists(SCALARS, max_size=3)))
+def test_a_scalar_reads_back(value: object) -> None:
+    back = written(f"value: {scalar(value)}  # comment\n")["value"]
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3e-4, "3e-4"), (1e-8, "1e-8"), (0.2, "0.2"), (1.0, "1.0"), (True, "true"), (None, "null"), ("no", '"no"'),
+     ((0.9, 0.95), "[0.9, 0.95]"), ("python-docs", "python-docs"), ("007", '"007"'), ("null", '"null"')],
+)  # fmt: skip
+def test_scalars_look_as_people_write_them(value: object, text: str) -> None:
+    assert scalar(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("learning_rate", "1e-4 to 1e-2, log"),
+        ("dropout", "0.0 to 0.4, step 0.05"),
+        ("activation", "gelu or relu"),
+        ("betas", "[0.9, 0.95], [0.9, 0.99] or [0.9, 0.999]"),
+        ("n_head", "those from 1 to 16 that divide n_embd"),
+        ("min_lr", "1e-6 to 1e-4, log, when lr_decay"),
+        ("max_iters", ""),
+    ],
+)
+def test_range_in_words(name: str, words: str) -> None:
+    assert range_in_words(TABLE[name].suggested) == words

@@ -1,0 +1,99 @@
+"""A lab of its own for all tests of tracking (a database takes seconds to make), and run folders to ship."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeplab.hyperparameters import defaults
+
+STARTED = 1_700_000_000.25
+VALUES = defaults() | {"batch_size": 4, "block_size": 16, "vocab_size": 65, "device": "cpu", "compile": False}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_tracking_uri() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("a lab") / "lab"
+
+
+def point(iteration: int, **metrics: Any) -> dict[str, Any]:
+    return {"iteration": iteration, "train_tokens": 64 * iteration, "wall_seconds": 0.5 * iteration} | metrics
+
+
+def training(iteration: int) -> dict[str, Any]:
+    speed = {"learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 1000.0 + iteration}
+    return point(iteration, train_loss=4.0 - 0.01 * iteration, **speed)
+
+
+def evaluation(iteration: int) -> dict[str, Any]:
+    return point(iteration, val_loss=4.0 - iteration / 80)
+
+
+def lines(*iterations: int) -> list[dict[str, Any]]:
+    """Return the lines of a run: every iteration evaluated, and after the first also a training point."""
+    return [line for each in iterations for line in ([training(each)] if each else []) + [evaluation(each)]]
+
+
+def append(folder: Path, points: list[dict[str, Any]], torn: str = "") -> None:
+    with (folder / "points.jsonl").open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in points)
+        file.write(torn)
+
+
+def end(folder: Path, state: str = "complete", iteration: int = 30, **rest: Any) -> None:
+    known = {"best_val_loss": 3.8, "final_val_loss": 3.8, "train_tokens": 64 * iteration, "train_flops": 1e9}
+    summary = {"state": state, "iteration": iteration, "wall_seconds": 15.0, "error": None, "value": None}
+    (folder / "end.json").write_text(json.dumps(summary | known | rest))
+
+
+def begin(folder: Path, key: str, values: dict[str, Any] = VALUES, **rest: Any) -> Path:
+    folder.mkdir(parents=True)
+    cell, trial, seed = key.rsplit("/", 2)
+    place = {"key": key, "cell": cell, "trial": int(trial), "seed": int(seed)}
+    facts = {"n_params": 1234, "n_params_non_embedding": 1000}
+    run = place | {"values": values, "facts": facts, "started": STARTED} | rest
+    (folder / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+class Writer:
+    """What a worker writes, as functions, for tests that cannot import this file."""
+
+    started = STARTED
+    values = VALUES
+    point, training, evaluation, lines = map(staticmethod, (point, training, evaluation, lines))
+    append, end, begin = map(staticmethod, (append, end, begin))
+
+
+@pytest.fixture(scope="session")
+def writer() -> type[Writer]:
+    return Writer
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a run's folder; with a state, an ended run with a checkpoint."""
+
+    def make(key: str = "all/0/0", state: str = "", **rest: Any) -> Path:
+        folder = begin(tmp_path / key, key, **rest)
+        append(folder, lines(0, 10, 20))
+        if state:
+            append(folder, lines(30))
+            (folder / "best").mkdir()
+            (folder / "best" / "model.safetensors").write_bytes(b"weights")
+            (folder / "best" / "model.json").write_text("{}")
+            end(folder, state, error="Traceback\nValueError: no" if state == "failed" else None)
+        return folder
+
+    return make

@@ -1,0 +1,185 @@
+"""Kill -9 at every moment of shipping, then ship again: each point once, one run a key, the right end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import sweeplab
+from sweeplab.tracking.connection import connect, tracking_uri
+from sweeplab.tracking.mlflow import MLflowTracker
+
+KILLED = -signal.SIGKILL
+FRESH = {"artifacts", "mlflow.db", "mlflow.db.lock", "tracking.lock"}
+
+
+class Shipper:
+    """A process that forks one process a job."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTHONPATH": str(Path(sweeplab.__path__[0]).parent)}
+        command = [sys.executable, str(Path(__file__).with_name("shipper.py"))]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def start(self, **job: Any) -> int:
+        self._say(json.dumps(job, default=str))
+        return self._heard()
+
+    def wait(self) -> int:
+        self._say("wait")
+        return self._heard()
+
+    def run(self, **job: Any) -> int:
+        self.start(**job)
+        return self.wait()
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin
+        print(line, file=self._process.stdin, flush=True)
+
+    def _heard(self) -> int:
+        assert self._process.stdout
+        return int(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def shipper(lab: Path) -> Iterator[Shipper]:
+    connect(lab, tracking_uri(lab))
+    shipper = Shipper()
+    yield shipper
+    shipper.close()
+
+
+def begin(folder: Path, key: str, writer: Any) -> Path:
+    """Write a run that is under way, whose worker was killed in the middle of a line."""
+    writer.begin(folder, key)
+    writer.append(folder, writer.lines(0, 10, 20), torn='{"iteration": 30, "train_l')
+    return folder
+
+
+def go_on(folder: Path, writer: Any) -> Path:
+    """Go on from the checkpoint of iteration 10, with other times and speeds, to the end."""
+    again = [line | {"wall_seconds": 90.0 + line["iteration"]} for line in writer.lines(20, 30, 40)]
+    writer.append(folder, again)
+    (folder / "best").mkdir()
+    for name in ("model.json", "model.safetensors"):
+        (folder / "best" / name).write_text("{}")
+    writer.end(folder, iteration=40)
+    return folder
+
+
+def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
+    tracker = MLflowTracker(lab, study)
+    runs = list(tracker.runs())
+    assert len(runs) == len({(run.cell, run.trial, run.seed) for run in runs}) == n_runs
+    expected = {"val_loss": [0, 10, 20, 30, 40], "val_loss_by_tokens": [0, 640, 1280, 1920, 2560]}
+    expected |= dict.fromkeys(("train_loss", "tokens_per_second"), [10, 20, 30, 40])
+    expected |= {"n_params": [0]} | dict.fromkeys(("iterations", "train_tokens", "final_val_loss"), [40])
+    client = connect(lab, tracking_uri(lab))
+    for run in runs:
+        for name, steps in expected.items():
+            assert [point.step for point in tracker.history(run.run_id, name)] == steps, (run.trial, name)
+        assert run.state == "complete"
+        assert len(run.values) > 30
+        files = [each.path for each in client.list_artifacts(run.run_id, "checkpoint")]
+        assert files == ["checkpoint/model.json", "checkpoint/model.safetensors"]
+    experiment = client.get_experiment_by_name(study).experiment_id
+    statuses = Counter(run.info.status for run in client.search_runs([experiment]))
+    assert statuses == {"FINISHED": n_runs, "RUNNING": 1}  # the parent is still open
+
+
+def test_killed_at_every_commit_of_shipping(lab: Path, tmp_path: Path, writer: Any, shipper: Shipper) -> None:
+    study, folders = "every commit", []
+    for ended, moment in product((False, True), ("before", "after")):
+        code, n = KILLED, 0
+        while code == KILLED:
+            n += 1
+            folder = begin(tmp_path / f"{len(folders)}", f"all/{len(folders)}/0", writer)
+            folders.append(go_on(folder, writer) if ended else folder)
+            code = shipper.run(lab=lab, study=study, folders=[folder], die=[moment, n])
+        assert code == 0
+        assert n > 5
+    for folder in folders:
+        if not (folder / "end.json").exists():
+            go_on(folder, writer)
+    for _ in range(2):
+        assert shipper.run(lab=lab, study=study, folders=folders) == 0
+    assert_shipped_once(lab, study, len(folders))
+
+
+def test_killed_at_random_moments(lab: Path, tmp_path: Path, writer: Any, shipper: Shipper) -> None:
+    draw = random.Random(0)
+    study = "random moments"
+    folders = [go_on(begin(tmp_path / f"{each}", f"all/{each}/0", writer), writer) for each in range(12)]
+    codes = []
+    for _ in range(8):
+        pid = shipper.start(lab=lab, study=study, folders=folders)
+        Event().wait(draw.uniform(0.02, 0.4))
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        codes.append(shipper.wait())
+    assert KILLED in codes
+    assert shipper.run(lab=lab, study=study, folders=folders) == 0
+    assert_shipped_once(lab, study, len(folders))
+    assert all((folder / "shipped").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_at_every_commit_of_opening(moment: str, lab: Path, shipper: Shipper) -> None:
+    client = connect(lab, tracking_uri(lab))
+    code, n = KILLED, 0
+    while code == KILLED:
+        n += 1
+        study = f"opening {moment} {n}"
+        code = shipper.run(lab=lab, study=study, folders=[], die=[moment, n], in_open=True)
+        if n % 2:  # the next process finds what it needs as well
+            assert shipper.run(lab=lab, study=study, folders=[]) == 0
+        else:
+            MLflowTracker(lab, study).open({"params": {"sampler": "tpe"}, "study": "name: s\n"})
+        (parent,) = client.search_runs([client.get_experiment_by_name(study).experiment_id])
+        assert parent.data.params == {"sampler": "tpe"}
+        assert parent.info.status == "RUNNING"
+    assert n > 4
+
+
+def test_a_fresh_lab_killed_while_its_database_is_made(tmp_path: Path, shipper: Shipper) -> None:
+    for delay in (0.1, 0.5):
+        pid = shipper.start(lab=tmp_path, study="fresh", folders=[])
+        Event().wait(delay)
+        os.kill(pid, signal.SIGKILL)
+        assert shipper.wait() == KILLED
+        assert not (tmp_path / "mlflow.db").exists()
+    assert shipper.run(lab=tmp_path, study="fresh", folders=[]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == FRESH
+
+
+def test_two_processes_open_a_fresh_lab_together(tmp_path: Path) -> None:
+    shippers = [Shipper(), Shipper()]
+    for shipper in shippers:
+        shipper.start(lab=tmp_path, study="fresh", folders=[])
+    assert [shipper.wait() for shipper in shippers] == [0, 0]
+    for shipper in shippers:
+        shipper.close()
+    client = connect(tmp_path, tracking_uri(tmp_path))
+    assert sorted(each.name for each in client.search_experiments()) == ["Default", "fresh"]
+    assert len(client.search_runs([client.get_experiment_by_name("fresh").experiment_id])) == 1
+    assert client.get_experiment("0").artifact_location.startswith((tmp_path / "artifacts").as_uri())
+    assert {path.name for path in tmp_path.iterdir()} == FRESH

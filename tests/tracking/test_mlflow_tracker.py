@@ -1,0 +1,274 @@
+"""What MLflow shows: the parent run, the nested runs, their files and statuses, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
+from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import Description, TrackingUnavailable
+
+DESCRIPTION: Description = {
+    "study": "name: small\n",
+    "plan": {"cells": 9},
+    "environment": {
+        "python": "3.11.2",
+        "packages": {"torch": "2.13.0"},
+        "git": {"code": {"commit": "abc123", "dirty": True}, "study": None},
+        "device": {"cpu": "a fast one", "gpus": []},
+    },
+    "params": {"sampler": "tpe", "pruner": {"type": "asha"}, "trials_per_cell": 4, "constraints": "a | b"},
+    "tags": {"sweeplab.text_digest": "0123"},
+    "note": "Nine cells of four trials.",
+}
+
+
+@pytest.fixture
+def client(lab: Path) -> Any:
+    return connect(lab, tracking_uri(lab))
+
+
+@pytest.fixture
+def tracker(lab: Path, request: pytest.FixtureRequest) -> MLflowTracker:
+    return MLflowTracker(lab, request.node.name)
+
+
+def nested(client: Any, parent: str) -> list[Any]:
+    experiment = client.get_run(parent).info.experiment_id
+    return list(client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'"))
+
+
+def text(client: Any, run_id: str, name: str, folder: Path) -> str:
+    return Path(client.download_artifacts(run_id, name, str(folder))).read_text()
+
+
+def test_the_parent_describes_the_study(
+    tracker: MLflowTracker, client: Any, lab: Path, tmp_path: Path
+) -> None:
+    parent = client.get_run(tracker.open(DESCRIPTION))
+    experiment = client.get_experiment(parent.info.experiment_id)
+    assert experiment.name == parent.info.run_name == "test_the_parent_describes_the_study"
+    assert experiment.artifact_location == (lab / "artifacts").as_uri()
+    assert parent.info.status == "RUNNING"
+    params = {"sampler": "tpe", "pruner": '{"type": "asha"}', "trials_per_cell": "4", "constraints": "a | b"}
+    assert parent.data.params == params
+    expected = {"sweeplab.state": "running", "sweeplab.text_digest": "0123", "sweeplab.device": "a fast one"}
+    expected |= {
+        "mlflow.source.git.commit": "abc123",
+        "sweeplab.git_dirty": "True",
+        "sweeplab.torch": "2.13.0",
+    }
+    assert expected.items() <= parent.data.tags.items()
+    note = parent.data.tags["mlflow.note.content"]
+    assert "Nine cells of four trials." in note
+    assert "| constraints | a &#124; b |" in note
+    run_id = parent.info.run_id
+    assert text(client, run_id, "study.yaml", tmp_path) == "name: small\n"
+    assert json.loads(text(client, run_id, "plan.json", tmp_path)) == {"cells": 9}
+    assert json.loads(text(client, run_id, "environment.json", tmp_path)) == DESCRIPTION["environment"]
+
+
+def test_a_study_opened_again_with_another_budget(tracker: MLflowTracker, client: Any, lab: Path) -> None:
+    first = tracker.open({"params": {"trials_per_cell": 4}})
+    second = MLflowTracker(lab, "test_a_study_opened_again_with_another_budget")
+    assert second.open({"params": {"trials_per_cell": 8, "time": "30m"}}) == first
+    data = client.get_run(first).data
+    assert data.params == {"trials_per_cell": "4", "time": "30m"}
+    assert data.tags["sweeplab.now.trials_per_cell"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [("complete", "FINISHED"), ("pruned", "FINISHED"), ("diverged", "FINISHED"), ("failed", "FAILED")],
+)
+def test_a_nested_run(
+    state: str, status: str, lab: Path, client: Any, run_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    tracker = MLflowTracker(lab, f"nested {state}")
+    parent = tracker.open(DESCRIPTION)
+    tracker.ship(run_folder("n_embd=32/7/3", state, sampled={"learning_rate": 0.01}))
+    (run,) = nested(client, parent)
+    assert run.info.run_name == "n_embd=32 #7 seed 3"
+    assert (run.info.status, run.info.start_time) == (status, 1_700_000_000_250)
+    assert run.info.end_time == run.info.start_time + 15_000
+    tags = run.data.tags
+    assert tags["sweeplab.key"] == f"nested {state}/n_embd=32/7/3"
+    assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == ("n_embd=32", "7", "3")
+    assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.01}')
+    assert tags["mlflow.source.git.commit"] == "abc123"
+    assert tags.get("sweeplab.error") == ("ValueError: no" if state == "failed" else None)
+    assert text(client, run.info.run_id, "checkpoint/model.safetensors", tmp_path) == "weights"
+    if state == "failed":
+        assert text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
+
+
+def test_a_run_under_way_is_not_shown_as_ended(
+    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path]
+) -> None:
+    parent = tracker.open({})
+    folder = run_folder()
+    tracker.ship(folder)
+    (run,) = nested(client, parent)
+    assert (run.info.status, run.info.end_time) == ("RUNNING", None)
+    assert run.data.metrics["n_params"] == 1234
+    assert client.list_artifacts(run.info.run_id) == []
+    assert not (folder / "shipped").exists()
+    tracker.close({"state": "interrupted"})
+    assert nested(client, parent)[0].info.status == client.get_run(parent).info.status == "SCHEDULED"
+
+
+def test_closing_writes_the_best(
+    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path]
+) -> None:
+    parent = tracker.open({"note": "A study."})
+    tracker.ship(run_folder("all/0/0", "complete"))
+    tracker.ship(run_folder("all/1/0", "pruned"))
+    for _ in range(2):
+        tracker.close(
+            {
+                "state": "complete",
+                "best_val_loss": 3.8,
+                "best_run": "all/1/0",
+                "counts": {"complete": 1, "pruned": 1},
+            }
+        )
+    run = client.get_run(parent)
+    assert (run.info.status, run.data.metrics) == ("FINISHED", {"best_val_loss": 3.8})
+    assert [(point.step, point.value) for point in client.get_metric_history(parent, "best_val_loss")] == [
+        (2, 3.8)
+    ]
+    best = client.get_run(run.data.tags["sweeplab.best_run"])
+    assert best.data.tags["sweeplab.trial"] == "1"
+    assert run.data.tags["sweeplab.runs.pruned"] == "1"
+    assert run.data.tags["mlflow.note.content"].startswith("# test_closing_writes_the_best\n\nA study.")
+    assert "Best val_loss 3.8 by `all/1/0`" in run.data.tags["mlflow.note.content"]
+
+
+def test_more_than_fits_one_call(
+    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], writer: Any
+) -> None:
+    parent = tracker.open({})
+    values = {f"value_{each}": each for each in range(250)} | {"long": "x" * 10_000}
+    folder = run_folder(values=values)
+    writer.append(folder, writer.lines(*range(30, 530)))
+    tracker.ship(folder)
+    (run,) = nested(client, parent)
+    assert len(run.data.params) == 251
+    assert run.data.params["long"] == "x" * 6000
+    assert [point.step for point in tracker.history(run.info.run_id, "val_loss")] == [
+        0,
+        10,
+        20,
+        *range(30, 530),
+    ]
+    assert len(tracker.history(run.info.run_id, "train_loss_by_tokens")) == 502
+
+
+def test_no_infinity_in_a_chart(tracker: MLflowTracker, run_folder: Callable[..., Path], writer: Any) -> None:
+    tracker.open({})
+    folder = run_folder()
+    writer.append(folder, [writer.point(30, val_loss=math.inf, train_loss=math.nan)])
+    writer.end(folder, "diverged", best_val_loss=None, final_val_loss=math.inf)
+    tracker.ship(folder)
+    (run,) = tracker.runs()
+    assert math.isnan(run.metrics["final_val_loss"])
+    assert math.isnan(tracker.history(run.run_id, "val_loss")[-1].value)
+    assert "best_val_loss" not in run.metrics
+
+
+def test_a_run_deleted_by_hand_is_made_again(
+    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], writer: Any
+) -> None:
+    parent = tracker.open({})
+    folder = run_folder()
+    tracker.ship(folder)
+    client.delete_run(nested(client, parent)[0].info.run_id)
+    writer.append(folder, writer.lines(30))
+    with pytest.raises(TrackingUnavailable):
+        tracker.ship(folder)
+    tracker.ship(folder)
+    (run,) = tracker.runs()
+    assert len(tracker.history(run.run_id, "val_loss")) == 4
+
+
+def test_a_deleted_experiment_is_said(tracker: MLflowTracker, client: Any) -> None:
+    parent = client.get_run(tracker.open({}))
+    client.delete_experiment(parent.info.experiment_id)
+    with pytest.raises(BadInput, match="was deleted in MLflow"):
+        MLflowTracker(tracker._lab, "test_a_deleted_experiment_is_said").open({})
+
+
+def test_another_place_has_not_got_what_was_shipped_here(
+    tracker: MLflowTracker, run_folder: Callable[..., Path]
+) -> None:
+    tracker.open({})
+    folder = run_folder(state="complete")
+    tracker.ship(folder)
+    assert (folder / "shipped").read_text() == tracking_uri(tracker._lab)
+    (folder / "shipped").write_text("https://elsewhere")
+    tracker.ship(folder)
+    assert (folder / "shipped").read_text() == tracking_uri(tracker._lab)
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_server_that_is_down_does_not_block(
+    listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:  # and never answers
+            server.listen()
+        place = f"http://127.0.0.1:{server.getsockname()[1]}"
+        tracker = MLflowTracker(tmp_path, "down", place.replace("//", "//me:secret@"))
+        began = time.monotonic()
+        with pytest.raises(TrackingUnavailable, match=place):
+            tracker.open({})
+        assert time.monotonic() - began < 5
+        if listens:
+            began = time.monotonic()
+            for _ in range(10):
+                with pytest.raises(TrackingUnavailable, match="did not answer"):
+                    tracker.ship(tmp_path)
+            assert time.monotonic() - began < 0.5
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "file:///somewhere", "ftp://somewhere", "/a/folder"])
+def test_a_place_that_mlflow_does_not_know(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="allowed: sqlite"):
+        MLflowTracker(tmp_path, "s", uri)
+
+
+def test_where_tracking_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tracking_uri(Path("lab")) == f"sqlite:///{tmp_path}/lab/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///x.db")
+    assert tracking_uri(Path("lab")) == f"sqlite:///{tmp_path}/x.db"
+    assert tracking_uri(Path("lab"), "http://a/b") == "http://a/b"
+    assert artifact_location(Path("lab"), "sqlite:///x.db") == f"file://{tmp_path}/lab/artifacts"
+    assert artifact_location(Path("lab"), "http://a/b") is None
+
+
+def test_nothing_is_left_in_the_working_folder(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_folder: Callable[..., Path]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracker = MLflowTracker(lab, "elsewhere")
+    tracker.open(DESCRIPTION)
+    tracker.ship(run_folder("all/0/0", "complete"))
+    assert [path.name for path in tmp_path.iterdir()] == ["all"]
+    assert {path.name for path in lab.iterdir()} == {
+        "artifacts",
+        "mlflow.db",
+        "mlflow.db.lock",
+        "tracking.lock",
+    }

@@ -1,0 +1,140 @@
+"""What every tracker keeps to. A tracker's tests inherit the contract and say how to make one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.tracking.tracker import ENDED, TRACKERS, Tracker
+
+
+class TrackerContract:
+    @pytest.fixture
+    def make(self) -> Callable[[], Tracker]:
+        """Return a function that makes a new tracker of the same study, as another process would."""
+        raise pytest.UsageError("a tracker's tests say how to make one")
+
+    @pytest.fixture
+    def tracker(self, make: Callable[[], Tracker]) -> Tracker:
+        tracker = make()
+        tracker.open({})
+        return tracker
+
+    def test_opens_the_same_study_again(self, make: Callable[[], Tracker], tracker: Tracker) -> None:
+        assert make().open({}) == make().open({})
+        assert list(tracker.runs()) == []
+
+    def test_reads_no_study_that_was_never_opened(self, make: Callable[[], Tracker]) -> None:
+        with pytest.raises(BadInput, match="no study"):
+            list(make().runs())
+
+    def test_ships_a_run_with_all_its_numbers(
+        self, tracker: Tracker, run_folder: Callable[..., Path], writer: Any
+    ) -> None:
+        tracker.ship(run_folder("n_layer=1,n_embd=32/7/3", "complete"))
+        (run,) = tracker.runs()
+        assert (run.cell, run.trial, run.seed, run.state) == ("n_layer=1,n_embd=32", 7, 3, "complete")
+        assert set(run.values) == set(writer.values)
+        assert (run.values["betas"], run.values["dropout"]) == ("(0.9, 0.95)", "0.2")
+        expected = {"n_params": 1234, "n_params_non_embedding": 1000, "train_tokens": 1920, "iterations": 30}
+        expected |= {"train_flops": 1e9, "wall_seconds": 15.0, "best_val_loss": 3.8, "final_val_loss": 3.8}
+        assert expected.items() <= run.metrics.items()
+        steps = {"val_loss": [0, 10, 20, 30], "val_loss_by_tokens": [0, 640, 1280, 1920]}
+        steps |= dict.fromkeys(
+            ("train_loss", "learning_rate", "grad_norm", "tokens_per_second"), [10, 20, 30]
+        )
+        for name, expected_steps in steps.items():
+            points = tracker.history(run.run_id, name)
+            assert [each.step for each in points] == expected_steps
+        assert [each.value for each in tracker.history(run.run_id, "val_loss")] == [4.0, 3.875, 3.75, 3.625]
+        times = [each.timestamp_ms for each in tracker.history(run.run_id, "val_loss_by_tokens")]
+        assert times == [1_700_000_000_250 + 5000 * each for each in range(4)]
+
+    @pytest.mark.parametrize("again", ["same process", "new process", "new process, marker lost"])
+    @pytest.mark.parametrize("state", ["", "pruned"])
+    def test_shipping_twice_changes_nothing(
+        self, state: str, again: str, make: Callable[[], Tracker], run_folder: Callable[..., Path]
+    ) -> None:
+        first = make()
+        first.open({})
+        folder = run_folder(state=state)
+        first.ship(folder)
+        (before,) = first.runs()
+        curve = first.history(before.run_id, "train_loss_by_tokens")
+        second = first if again == "same process" else make()
+        if second is not first:
+            second.open({})
+        if "lost" in again:
+            (folder / "shipped").unlink(missing_ok=True)
+        second.ship(folder)
+        second.ship(folder)
+        (after,) = second.runs()
+        assert (after.run_id, after.metrics, after.values) == (before.run_id, before.metrics, before.values)
+        assert second.history(after.run_id, "train_loss_by_tokens") == curve
+        assert len(curve) == (3 if state else 2)
+
+    def test_ships_what_is_new_as_the_run_goes_on(
+        self, tracker: Tracker, run_folder: Callable[..., Path], writer: Any
+    ) -> None:
+        folder = run_folder()
+        tracker.ship(folder)
+        writer.append(folder, writer.lines(30), torn='{"iteration": 40, "val')
+        tracker.ship(folder)
+        # The writer was killed there; its successor starts from the checkpoint of iteration 10.
+        slower = [line | {"wall_seconds": line["wall_seconds"] + 100} for line in writer.lines(20, 30, 40)]
+        writer.append(folder, slower)
+        tracker.ship(folder)
+        writer.end(folder, iteration=40)
+        tracker.ship(folder)
+        (run,) = tracker.runs()
+        curve = tracker.history(run.run_id, "train_loss")
+        assert [each.step for each in curve] == [10, 20, 30, 40]
+        assert [each.timestamp_ms - 1_700_000_000_250 for each in curve] == [5_000, 10_000, 15_000, 120_000]
+        assert run.state == "complete"
+
+    @pytest.mark.parametrize("state", ENDED)
+    def test_says_how_a_run_ended(
+        self, state: str, tracker: Tracker, run_folder: Callable[..., Path]
+    ) -> None:
+        folder = run_folder(state=state)
+        tracker.ship(folder)
+        assert [run.state for run in tracker.runs()] == [state]
+
+    def test_ships_no_folder_whose_run_was_not_admitted(self, tracker: Tracker, tmp_path: Path) -> None:
+        tracker.ship(tmp_path)
+        assert list(tracker.runs()) == []
+
+    def test_a_run_waits_and_goes_on(
+        self, make: Callable[[], Tracker], tracker: Tracker, run_folder: Callable[..., Path], writer: Any
+    ) -> None:
+        def states() -> list[str]:
+            return [run.state for run in tracker.runs()]
+
+        folder = run_folder()
+        tracker.ship(folder)
+        assert states() == ["running"]
+        tracker.wait(folder)
+        tracker.ship(folder)
+        assert states() == ["waiting"]
+        writer.append(folder, writer.lines(30))
+        tracker.ship(folder)
+        assert states() == ["running"]
+        successor = make()
+        successor.open({})
+        successor.ship(folder)
+        assert states() == ["waiting"]
+        writer.append(folder, writer.lines(40))
+        successor.ship(folder)
+        assert states() == ["running"]
+        successor.close({"state": "interrupted"})
+        assert states() == ["waiting"]
+
+
+class TestMLflow(TrackerContract):
+    @pytest.fixture
+    def make(self, lab: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
+        return lambda: TRACKERS["mlflow"](lab, f"it's {request.node.name}", None)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+
+from sweeplab.train.progress import Progress
+
+VALUES = {
+    "max_iters": 1000, "patience": 3, "min_delta": 0.1, "lr_decay": True,
+    "scheduler_type": "constant", "patience_lr": 2,
+}  # fmt: skip
+
+
+def states(losses, **changed):
+    progress = Progress()
+    values = VALUES | changed
+    found = [progress.evaluated(loss, index * 100, values) for index, loss in enumerate(losses)]
+    return found, progress
+
+
+def test_stops_after_patience_evaluations_without_an_improvement_by_min_delta() -> None:
+    found, progress = states([4.0, 3.0, 2.95, 2.94, 2.93])
+    assert found == ["running"] * 4 + ["stopped"]
+    assert progress.best == 2.93  # the best is the best, however small the step
+
+
+def test_small_steps_that_add_up_are_an_improvement() -> None:
+    found, _ = states([4.0, 3.95, 3.89, 3.84, 3.78, 3.73])
+    assert set(found) == {"running"}
+
+
+def test_no_patience_never_stops() -> None:
+    found, _ = states([4.0] * 11, patience=None)
+    assert found == ["running"] * 10 + ["complete"]
+
+
+def test_not_finite_or_far_above_the_start_is_diverged() -> None:
+    assert states([4.0, math.nan])[0][-1] == "diverged"
+    assert states([4.0, math.inf])[0][-1] == "diverged"
+    assert states([math.nan])[0][-1] == "diverged"
+    assert states([4.0, 11.9])[0][-1] == "running"
+    assert states([4.0, 12.1])[0][-1] == "diverged"
+
+
+def test_plateau_halves_every_patience_lr_bad_evaluations() -> None:
+    _, progress = states([4.0] + [4.0] * 5, scheduler_type="plateau", patience=None)
+    assert progress.n_halvings == 2
+    _, progress = states([4.0] + [4.0] * 5, scheduler_type="constant", patience=None)
+    assert progress.n_halvings == 0

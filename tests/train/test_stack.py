@@ -1,0 +1,235 @@
+"""A run computes the same bits in any stack; what it does is its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sweeplab.train.checkpoint import read_snapshot, write_snapshot
+from sweeplab.train.run import Run, shape_key
+from sweeplab.train.stack import Stack
+
+
+def train(stack: Stack, until: int | None = None):
+    """Advance to the end, or until every run is at an iteration; return what each run did."""
+    losses: dict[str, list] = {}
+    weights = {}
+    while len(stack):
+        for record in stack.advance():
+            losses.setdefault(record.key, []).append(
+                (record.iteration, record.val_loss, [point["train_loss"] for point in record.points])
+            )
+            if record.state != "running" or record.iteration == until:
+                weights[record.key] = stack.snapshot(record.key).rows
+                stack.release(record.key)
+    return losses, weights
+
+
+def assert_same(one, other, keys) -> None:
+    for key in keys:
+        assert one[0][key] == other[0][key]
+        for name, row in one[1][key].items():
+            assert torch.equal(row, other[1][key][name]), (key, name)
+
+
+@pytest.mark.parametrize(
+    "shape", ["P", "B", pytest.param("A", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
+def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> None:
+    runs = unlike(shape)
+    together = Stack(runs[0].values, tokens, tokens, capacity=4)
+    for run in runs:
+        together.admit(run)
+    found = train(together)
+    for run in runs:
+        alone = Stack(run.values, tokens, tokens)
+        alone.admit(run)
+        assert_same(train(alone), found, [run.key])
+
+
+@pytest.mark.parametrize("fault", ["learning rate", "weight"])
+def test_a_diverging_neighbour_changes_no_bit(fault, unlike, tokens) -> None:
+    runs = unlike("P")
+    found = {}
+    for broken in (False, True):
+        stack = Stack(runs[0].values, tokens, tokens, capacity=4)
+        for index, run in enumerate(runs):
+            values = dict(run.values)
+            if broken and index == 1 and fault == "learning rate":
+                values["learning_rate"] = 1e6
+            stack.admit(Run(run.key, values))
+        if broken and fault == "weight":
+            stack._rows["weights"][1, 100] = float("nan")
+        found[broken] = train(stack)
+    assert_same(found[False], found[True], ["run0", "run2", "run3"])
+    assert found[False][0]["run1"] != found[True][0]["run1"]
+
+
+def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens) -> None:
+    stack = Stack(values_of(), tokens, tokens, capacity=2)
+    stack.admit(Run("good", values_of(seed=1)))
+    stack.admit(Run("bad", values_of(seed=2, learning_rate=1e6, grad_clip=None)))
+    states = {}
+    while len(stack):
+        for record in stack.advance():
+            if record.state != "running":
+                states[record.key] = (record.state, record.iteration)
+                stack.release(record.key)
+    assert states == {"bad": ("diverged", 25), "good": ("complete", 50)}
+
+
+def test_a_run_that_enters_late_computes_the_same(unlike, tokens) -> None:
+    runs = unlike("P")
+    alone = Stack(runs[3].values, tokens, tokens)
+    alone.admit(runs[3])
+    expected = train(alone)
+    stack = Stack(runs[0].values, tokens, tokens, capacity=3)
+    for run in runs[:2]:
+        stack.admit(run)
+    for _ in range(2):
+        records = stack.advance()
+    assert {record.iteration for record in records} == {25}
+    stack.release("run0")
+    stack.admit(runs[3])
+    assert_same(expected, train(stack), ["run3"])
+
+
+def test_evaluating_more_often_changes_no_step(values_of, tokens) -> None:
+    ends = []
+    for interval in (50, 7):
+        stack = Stack(values_of(eval_interval=interval), tokens, tokens)
+        stack.admit(Run("run", values_of(eval_interval=interval)))
+        ends.append(train(stack)[1]["run"]["weights"])
+    assert torch.equal(*ends)
+
+
+def test_another_seed_is_another_run(values_of, tokens) -> None:
+    found = []
+    for seed in (0, 1):
+        stack = Stack(values_of(), tokens, tokens)
+        stack.admit(Run("run", values_of(seed=seed)))
+        found.append(train(stack)[0]["run"])
+    assert found[0][0][1] != found[1][0][1]  # initial weights
+    assert found[0][-1][1] != found[1][-1][1]
+
+
+RESUME = """
+import sys, numpy as np, torch
+from pathlib import Path
+from sweeplab.train.checkpoint import read_snapshot, write_snapshot
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+import json
+torch.set_num_threads(1)
+folder, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
+tokens = np.load(folder / "tokens.npy")
+stack = Stack(runs[0], tokens, tokens, capacity=3)
+stack.admit(Run("other", runs[1]))
+stack.admit(Run("resumed", runs[0]), read_snapshot(folder / "middle"))
+while "resumed" in stack.keys:
+    for record in stack.advance():
+        if record.state != "running":
+            write_snapshot(folder / record.key, stack.snapshot(record.key))
+            stack.release(record.key)
+"""
+
+
+@pytest.mark.parametrize("paused_at", ["evaluation", "between"])
+def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
+    paused_at, unlike, tokens, tmp_path: Path
+) -> None:
+    import json
+
+    runs = unlike("P")
+    whole = Stack(runs[2].values, tokens, tokens)
+    whole.admit(runs[2])
+    expected = train(whole)[1]["run2"]
+
+    first = Stack(runs[0].values, tokens, tokens, capacity=4)
+    for run in runs:
+        first.admit(run)
+    first.advance()
+    first.advance()
+    if paused_at == "between":
+        steps = iter([False] * 6 + [True])
+        assert first.advance(lambda: next(steps)) == []
+    (tmp_path / "middle").mkdir()
+    write_snapshot(tmp_path / "middle", first.snapshot("run2"))
+    np.save(tmp_path / "tokens.npy", tokens)
+    (tmp_path / "resumed").mkdir()
+    (tmp_path / "other").mkdir()
+    arguments = [str(tmp_path), json.dumps([dict(runs[2].values), dict(runs[0].values)])]
+    subprocess.run([sys.executable, "-c", RESUME, *arguments], check=True)
+    found = read_snapshot(tmp_path / "resumed")
+    assert found is not None
+    for name, row in expected.items():
+        assert torch.equal(row, found.rows[name]), name
+
+
+def test_pausing_loses_no_point_of_the_curve(values_of, tokens) -> None:
+    stack = Stack(values_of(), tokens, tokens)
+    stack.admit(Run("run", values_of()))
+    stack.advance()
+    steps = iter([False] * 12 + [True])
+    assert stack.advance(lambda: next(steps)) == []
+    other = Stack(values_of(), tokens, tokens)
+    other.admit(Run("run", values_of()), stack.snapshot("run"))
+    (record,) = other.advance()
+    assert [point["iteration"] for point in record.points] == [5, 10, 15, 20, 25]
+
+
+def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> None:
+    values = values_of(learning_rate=3e-2, grad_clip=None, max_iters=100, warmup_iters=0, eval_interval=10)
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    best = None
+    while len(stack):
+        for record in stack.advance():
+            if record.is_best:
+                best = (record.val_loss, stack.weights("run"))
+            if record.state != "running":
+                kept = stack.weights("run", best=True)
+                stack.release("run")
+    assert best is not None
+    assert all(torch.equal(kept[name], weight) for name, weight in best[1].items())
+
+
+def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
+    val = tokens[:1000]
+    values = values_of(eval_full=True, max_iters=1)
+    stack = Stack(values, tokens, val)
+    stack.admit(Run("run", values))
+    (record,) = stack.advance()
+    windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
+    weights = stack._rows["weights"]
+    expected = stack.decoder.losses(weights, torch.from_numpy(windows)[None]).item()
+    assert record.val_loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_learns(values_of, tokens) -> None:
+    values = values_of(learning_rate=1e-2, max_iters=300, eval_interval=300, dropout=0.0)
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    losses = [loss for _, loss, _ in train(stack)[0]["run"]]
+    assert losses[0] == pytest.approx(np.log(65), abs=0.1)
+    assert losses[1] < 1.5  # the walk's own entropy is 1.04
+
+
+def test_refuses_what_does_not_fit(values_of, tokens) -> None:
+    stack = Stack(values_of(), tokens, tokens)
+    with pytest.raises(ValueError, match="no place"):
+        stack.admit(Run("wide", values_of(n_embd=64)))
+    stack.admit(Run("one", values_of()))
+    with pytest.raises(ValueError, match="no place"):
+        stack.admit(Run("two", values_of()))
+
+
+def test_having_dropout_at_all_is_part_of_the_shape(values_of) -> None:
+    assert shape_key(values_of(dropout=0.1)) == shape_key(values_of(dropout=0.3))
+    assert shape_key(values_of(dropout=0.0)) != shape_key(values_of(dropout=0.3))
+    assert shape_key(values_of(learning_rate=1.0, seed=3)) == shape_key(values_of())
