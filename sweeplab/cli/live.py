@@ -15,7 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeplab import load_study
-from sweeplab.study.supervisor import Progress, StudyResult
+from sweeplab.api import StudyResult
+from sweeplab.study.listing import tracking_uri_of
+from sweeplab.study.supervisor import Progress
+from sweeplab.tracking.connection import tracking_uri
 
 EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
 LINE_SECONDS = 15.0
@@ -72,8 +75,8 @@ def _say_how_it_ended(console: Console, result: StudyResult, file: Path) -> None
         say(f"go on with: sweeplab study run {file}")
     if result.report:
         say(f"report: {result.report}")
-        uri = f"sqlite:///{result.folder.lab / 'mlflow.db'}"
-        say(f"browse: mlflow ui --backend-store-uri {result.uri or uri}")
+        uri = tracking_uri(result.folder.lab, tracking_uri_of(result.folder))
+        say(f"browse: mlflow ui --backend-store-uri {uri}")
 
 
 class _Lines:

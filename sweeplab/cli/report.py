@@ -29,8 +29,8 @@ def scaling(
     """Write the scaling report: loss against n_layer, n_embd and parameters, as a page and as data."""
     import json
 
-    from sweeplab.report.scaling import report_scaling
+    from sweeplab.api import scaling_report
     from sweeplab.study.listing import find_study
 
-    page = report_scaling(find_study(lab, name), dashboard=dashboard)
+    page = scaling_report(find_study(lab, name), dashboard)
     typer.echo(json.dumps({"report": str(page)}) if as_json else page)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeplab.data.cache import cache_folder, write_whole
+from sweeplab.data.cache import cache_folder
 from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
 
 BETWEEN_DOCUMENTS = "\n\n"
 

@@ -19,10 +19,11 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from sweeplab.data.cache import cache_folder, write_whole
+from sweeplab.data.cache import cache_folder
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.files import write_whole
 
 FORMAT = 1  # part of every digest: raise it when the same text would give other tokens
 TOKEN = np.dtype("<u2")

@@ -77,7 +77,7 @@ def read_dashboard(path: Path | None = None) -> Dashboard:
     file = path or DEFAULT
     document = _document(file)
     problems = list(_unknown(file, document, ("title", "panels"), "key"))
-    items = document.get("panels")
+    items: Any = document.get("panels")
     if not isinstance(items, list) or not items:
         problems.append(
             Problem("there is no list of panels", "panels: [{panel: loss, x: n_params}]", file=file)
@@ -91,6 +91,7 @@ def read_dashboard(path: Path | None = None) -> Dashboard:
 
 
 def _document(file: Path) -> Any:
+    """Return the file as ruamel.yaml's mapping, which knows its lines."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -107,16 +108,16 @@ def _document(file: Path) -> Any:
         raise BadInput(Problem(str(error.problem or error.context), "", "", file, *place)) from error
     except (UnicodeDecodeError, YAMLError, RecursionError) as error:
         raise BadInput(Problem(f"not YAML: {str(error).splitlines()[0]}", file=file)) from error
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         raise BadInput(Problem("a dashboard is a mapping", "title, panels", file=file))
     return document
 
 
 def _panel_problems(file: Path, item: Any, place: tuple[int, int]) -> Iterator[Problem]:
-    if not isinstance(item, Mapping) or "panel" not in item:
+    kind = item.get("panel") if isinstance(item, dict) else None
+    if kind is None:
         yield _problem(file, place, "this is no panel", "panel: " + " | ".join(PANELS))
         return
-    kind = item["panel"]
     if not isinstance(kind, str) or kind not in PANELS:
         near = nearest(str(kind), PANELS)
         yield _problem(file, item.lc.value("panel"), f"unknown panel {kind!r}", ", ".join(PANELS), near)
@@ -154,6 +155,7 @@ def _listed(written: Any) -> list[Any]:
 
 
 def _spec(item: Mapping[str, Any]) -> PanelSpec:
-    return PanelSpec(
-        **{name: tuple(_listed(value)) if name in _LISTS else str(value) for name, value in item.items()}
-    )
+    options: dict[str, Any] = {
+        name: tuple(_listed(value)) if name in _LISTS else str(value) for name, value in item.items()
+    }
+    return PanelSpec(**options)

@@ -1,4 +1,4 @@
-"""Panels drawn with Plotly. Ink, grid and ground are left to the page's style, so that it can be light or dark.
+"""Panels drawn with Plotly; ink, grid and ground are left to the page's style, so that it can be dark.
 
 Colours run in order of size from indigo over magenta to orange: apart for the colour-blind along blue-yellow,
 and each at least 3:1 against white and against near-black. Shape of the marker says the same once more.
@@ -7,8 +7,8 @@ and each at least 3:1 against white and against near-black. Shape of the marker 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pandas import DataFrame
 
@@ -23,6 +23,10 @@ GREY = "rgb(128,128,128)"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 # Above so many points a curve is drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
+_LEGENDS = {
+    "full": {"x": 1.01, "y": 1, "font": {"size": 12}},
+    "half": {"x": 0, "y": 1.02, "yanchor": "bottom", "orientation": "h", "font": {"size": 12}},
+}
 
 
 def draw(panel: Panel) -> go.Figure:
@@ -37,9 +41,9 @@ def draw(panel: Panel) -> go.Figure:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         margin={"l": 64, "r": 16, "t": 12, "b": 52},
-        height=380 if panel.width == "half" else 440,
+        height=_height(panel),
         hoverlabel={"font": {"family": FONT, "size": 12}},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "font": {"size": 12}},
+        legend=_LEGENDS[panel.width],
     )
     return figure
 
@@ -71,19 +75,21 @@ def _draw_loss(panel: LossPanel) -> go.Figure:
 
     figure = go.Figure()
     lines = list(dict.fromkeys(panel.data["line"]))
+    # Many trials fade, so that the best ones stay in front of them.
+    crowd = max(0.3, min(1.0, (200 / len(panel.data)) ** 0.5))
     for name, colour, symbol in zip(lines, colours(len(lines)), _symbols(), strict=False):
         rows = panel.data[panel.data["line"] == name]
-        for state, mark in (("ended", symbol), ("pruned", f"{symbol}-open")):
-            faint = rows[~rows["best"] & ((rows["state"] == "pruned") == (state == "pruned"))]
+        for pruned, mark, opacity in ((False, symbol, 0.4 * crowd), (True, f"{symbol}-open", 0.65 * crowd)):
+            faint = rows[~rows["best"] & ((rows["state"] == "pruned") == pruned)]
             figure.add_scatter(
                 x=faint["x"], y=faint["loss"], mode="markers", legendgroup=name, showlegend=False,
-                marker={"color": colour, "symbol": mark, "size": 6, "opacity": 0.45},
+                marker={"color": colour, "symbol": mark, "size": 7, "opacity": opacity},
                 customdata=faint[["cell", "trial", "state"]], hovertemplate=_hover(panel),
             )  # fmt: skip
         best = rows[rows["best"]]
         spread = (best["loss_high"] - best["loss"], best["loss"] - best["loss_low"])
         figure.add_scatter(
-            x=best["x"], y=best["loss"], mode="lines+markers", legendgroup=name, name=name or "best of each cell",
+            x=best["x"], y=best["loss"], mode="lines+markers", legendgroup=name, name=name,
             line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": 9},
             error_y={
                 "type": "data", "symmetric": False, "array": spread[0], "arrayminus": spread[1],
@@ -102,12 +108,15 @@ def _draw_loss(panel: LossPanel) -> go.Figure:
 def _draw_heat_map(panel: HeatMapPanel) -> go.Figure:
     import plotly.graph_objects as go
 
+    # Fields too small for their number are read by a scale of colours.
+    crowded = len(panel.data) > 80
     table = panel.data.pivot_table(index=panel.y.column, columns=panel.x.column, values="loss", aggfunc="min")
     figure = go.Figure(
         go.Heatmap(
             z=table.to_numpy(), x=[f"{x:g}" for x in table.columns], y=[f"{y:g}" for y in table.index],
-            colorscale="Cividis", xgap=3, ygap=3, texttemplate="%{z:.3f}", textfont={"size": 13},
-            colorbar={"title": {"text": panel.loss, "side": "right"}, "thickness": 12, "outlinewidth": 0},
+            colorscale="Cividis", xgap=3, ygap=3, showscale=crowded,
+            texttemplate="" if crowded else "%{z:.3f}", textfont={"size": 13},
+            colorbar={"thickness": 12, "outlinewidth": 0},
             hovertemplate=f"{panel.y.column} %{{y}}<br>{panel.x.column} %{{x}}<br>%{{z:.4f}}<extra></extra>",
             hoverongaps=False,
         )
@@ -126,16 +135,17 @@ def _draw_curves(panel: CurvesPanel) -> go.Figure:
     figure.add_trace(
         kind(
             x=x, y=y, mode="lines", name="every run", hoverinfo="skip",
-            line={"color": GREY, "width": 1}, opacity=0.35,
+            line={"color": GREY, "width": 1}, opacity=0.45,
         )
     )  # fmt: skip
     cells = list(dict.fromkeys(panel.best["cell"]))
+    mode = "lines+markers" if len(panel.best) <= 40 * len(cells) else "lines"
     for cell, colour, symbol in zip(cells, colours(len(cells)), _symbols(), strict=False):
         rows = panel.best[panel.best["cell"] == cell]
         trial = rows["trial"].iloc[0]
         figure.add_trace(
             kind(
-                x=rows["x"], y=rows["value"], mode="lines+markers", name=str(cell).replace(",", ", "),
+                x=rows["x"], y=rows["value"], mode=mode, name=str(cell).replace(",", ", "),
                 line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": 5},
                 hovertemplate=f"{cell}, trial {trial}<br>%{{x:.4s}}: %{{y:.4f}}<extra></extra>",
             )
@@ -146,7 +156,17 @@ def _draw_curves(panel: CurvesPanel) -> go.Figure:
     return figure
 
 
-_DRAWN = {LossPanel: _draw_loss, HeatMapPanel: _draw_heat_map, CurvesPanel: _draw_curves}
+_DRAWN: dict[type[Panel], Callable[[Any], go.Figure]] = {
+    LossPanel: _draw_loss,
+    HeatMapPanel: _draw_heat_map,
+    CurvesPanel: _draw_curves,
+}
+
+
+def _height(panel: Panel) -> int:
+    """Return the figure's height in pixels: rows of a heat map stay low."""
+    most = 380 if panel.width == "half" else 440
+    return min(most, 110 + 64 * len(panel.y.marks)) if isinstance(panel, HeatMapPanel) else most
 
 
 def _axis(axis: Axis, low: float, high: float) -> dict[str, object]:
@@ -171,7 +191,7 @@ def _padded(low: float, high: float, log: bool) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:
-    """Return round values from `low` to `high`, about six; on a log axis of decades 1, 2 and 5 of each."""
+    """Return four to nine round values from `low` to `high`; on a log axis of decades 1, 2 and 5 of each."""
     if log:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         for digits in ((1,), (1, 3), (1, 2, 5)):
@@ -179,8 +199,8 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
             inside = [value for value in values if low <= value <= high]
             if len(inside) >= 4:
                 return inside
-    step = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step *= max(factor for factor in (1, 2, 5) if factor * step <= (high - low) / 3)
+    power = 10.0 ** math.floor(math.log10((high - low) / 8))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= (high - low) / 8)
     return [round(index * step, 12) for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 

@@ -14,7 +14,8 @@ from pandas import DataFrame
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from sweeplab.report.panels import Panel, TablePanel
-from sweeplab.report.summary import Summary, written
+from sweeplab.report.summary import Summary
+from sweeplab.report.words import written
 
 # More rows than these make a page slow; the CSV behind the table has them all.
 MOST_ROWS = {"figure": 300, "table": 2000}
@@ -70,6 +71,7 @@ def _section(index: int, panel: Panel) -> _Section:
     is_table = isinstance(panel, TablePanel)
     most = MOST_ROWS["table" if is_table else "figure"]
     columns = [_Column(str(name), _kind(panel.data, str(name))) for name in panel.data.columns]
+    names = [column.name for column in columns]
     rows = panel.data.head(most).itertuples(index=False, name=None)
     return _Section(
         id=f"panel-{index}",
@@ -80,7 +82,7 @@ def _section(index: int, panel: Panel) -> _Section:
         is_table=is_table,
         figure="" if is_table or panel.missing else _figure(panel),
         columns=columns,
-        rows=[list(zip((_cell(value) for value in row), columns, strict=True)) for row in rows],
+        rows=[list(zip(map(_cell, names, row), columns, strict=True)) for row in rows],
         n_rows=len(panel.data),
         csv="data:text/csv;base64," + base64.b64encode(panel.data.to_csv(index=False).encode()).decode(),
     )
@@ -100,10 +102,10 @@ def _kind(data: DataFrame, column: str) -> str:
     return "number" if is_numeric_dtype(data[column]) and not is_bool_dtype(data[column]) else "text"
 
 
-def _cell(value: Any) -> _Cell:
+def _cell(column: str, value: Any) -> _Cell:
     if value is None or value != value:
         return _Cell("", "")
-    return _Cell(written(value), str(value))
+    return _Cell(f"{value:.4f}" if "loss" in column else written(value), str(value))
 
 
 def _version() -> str:

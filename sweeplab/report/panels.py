@@ -1,27 +1,29 @@
 """What each panel of a report shows, computed from the runs; drawing it is another module's.
 
-A panel's `data` is all that is drawn, a row a mark, and what a reader gets to download. Only trials that ended
-(complete or stopped) stand for a loss; a trial is the mean of its seeds. A panel with nothing to draw says why.
+A panel's `data` is all that is drawn, a row a mark, and what a reader gets to download. Only trials that
+ended (complete or stopped) stand for a loss; a trial is the mean of its seeds. A panel with nothing to draw
+says why.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from pandas import DataFrame, Series
+from pandas.api.types import is_numeric_dtype
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.report.dashboard import CURVES, FACTS, LOSSES, PROGRESS, PanelSpec
+from sweeplab.report.words import STATES, counted, several, written
 
 ENDED = ("complete", "stopped")
-# The state of a trial is that of its seed which stands first here.
-STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
 FEW = 10
+_TRIAL = ["cell", "trial"]
+_RUN = ["cell", "trial", "seed"]
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,14 @@ class HeatMapPanel(Panel):
 
     x: Axis
     y: Axis
-    loss: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesPanel(Panel):
-    """A metric while training. `data`: cell, trial, seed, x, value, best; `best` is the mean over its seeds."""
+    """A metric while training. `data`: cell, trial, seed, x, value, best.
+
+    `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value.
+    """
 
     x: Axis
     y: Axis
@@ -84,7 +88,7 @@ class TablePanel(Panel):
 def panel(spec: PanelSpec, runs: DataFrame, curves: DataFrame) -> Panel:
     """Compute the panel that a dashboard asks for.
 
-    `runs` has a row a run, `curves` a row a measurement: cell, trial, seed, iteration, train_tokens, metric, value.
+    `runs` has a row a run; `curves` a row a measurement, with its metric and value.
     """
     return _BUILDERS[spec.panel](spec, runs, curves)
 
@@ -95,8 +99,8 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     The last column, `best`, marks the trial of the lowest loss among those of a cell that ended.
     """
     table = runs.assign(loss=_finite(runs, metric), rank=[_rank(state) for state in runs["state"]])
-    grouped = table.groupby(["cell", "trial"], sort=False)
-    trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(["cell", "trial"])
+    grouped = table.groupby(_TRIAL, sort=False)
+    trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(_TRIAL)
     trials["state"] = grouped["rank"].min().map(dict(enumerate(STATES)))
     trials["seeds"] = grouped.size()
     trials["loss"], trials["loss_low"], trials["loss_high"] = (
@@ -121,27 +125,22 @@ def searched_of(runs: DataFrame) -> list[str]:
     return [name for name in names if (by_cell[name].nunique() > 1).any()]
 
 
-def counted(counts: Mapping[str, int]) -> str:
-    """Say how many there are of each: "24 complete, 3 pruned"."""
-    return ", ".join(f"{counts[name]:,} {name}" for name in (*reversed(STATES),) if counts.get(name))
-
-
 def _loss_panel(spec: PanelSpec, runs: DataFrame, _: DataFrame) -> LossPanel:
     metric = spec.metric or "best_val_loss"
     trials = trials_table(runs, metric)
     shown = trials[trials["state"].isin((*ENDED, "pruned")) & trials["loss"].notna()].copy()
     shown["x"] = _finite(shown, spec.x)
-    if "x" in spec.log:
-        shown = shown[shown["x"] > 0]
+    for axis in spec.log:
+        shown = shown[shown[{"x": "x", "y": "loss_low"}[axis]] > 0]
     shown = shown[shown["x"].notna()]
-    lines = spec.lines or _lines(spec.x, grid_of(runs))
+    lines = [name for name in spec.lines or _lines(spec.x, grid_of(runs)) if name in runs]
     shown["line"] = _labels(shown, lines)
     # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
     apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
     ended = shown[shown["state"].isin(ENDED)]
     shown["best"] = shown.index.isin(ended.groupby(apart)["loss"].idxmin())
     view, outside = _view(shown)
-    columns = ["cell", "trial", "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
+    columns = [*_TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
     return LossPanel(
         title=spec.title or f"Loss against {_title(spec.x)}",
         width=spec.width,
@@ -157,33 +156,31 @@ def _loss_panel(spec: PanelSpec, runs: DataFrame, _: DataFrame) -> LossPanel:
 
 def _heat_map_panel(spec: PanelSpec, runs: DataFrame, _: DataFrame) -> HeatMapPanel:
     metric = spec.metric or "best_val_loss"
-    grid = [name for name in grid_of(runs) if runs[name].nunique() > 1 and _finite(runs, name).notna().all()]
+    grid = [name for name in grid_of(runs) if _finite(runs, name).nunique() > 1]
     free = [name for name in grid if name not in (spec.x, spec.y)]
     y = spec.y or (free.pop(0) if free else "")
     x = spec.x or (free.pop(0) if free else "")
-    missing = (
-        ""
-        if x and y
-        else "a heat map needs two sizes in the grid; "
-        + (f"this study's has {' and '.join(grid)} only" if grid else "this study has no grid of sizes")
-    )
     trials = trials_table(runs, metric)
     ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
-    for name in (x, y):
-        missing = missing or _missing(name, runs, ended, metric)
-    best = ended.iloc[:0] if missing else ended.loc[sorted(ended.groupby([x, y])["loss"].idxmin())]
-    others = [name for name in grid if name not in (x, y)]
+    if runs.empty or (x and y):
+        missing = _missing(x, runs, ended, metric) or _missing(y, runs, ended, metric)
+    else:
+        missing = f"a heat map needs two sizes that vary in the grid; here {grid[0] if grid else 'none'} does"
+    best = DataFrame()
+    marks: dict[str, tuple[float, ...]] = {x: (), y: ()}
+    if not missing:
+        lowest = ended.groupby([x, y])["loss"].idxmin()
+        best = ended.loc[sorted(lowest), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
+        marks = {name: _marks(best[name], most=None) for name in (x, y)}
+    others = ", ".join(name for name in grid if name not in (x, y))
     return HeatMapPanel(
         title=spec.title or "Best loss of each cell",
         width=spec.width,
-        data=best[list(dict.fromkeys((*filter(None, (y, x)), "loss", "cell", "trial")))].reset_index(
-            drop=True
-        ),
-        notes=(f"Each field is the best over {', '.join(others)}.",) if others and not missing else (),
+        data=best,
+        notes=(f"The lowest {LOSSES[metric]}{f', over {others}' if others else ''}.",),
         missing=missing,
-        x=Axis(x, _title(x), marks=_marks(best[x], most=None) if not missing else ()),
-        y=Axis(y, _title(y), marks=_marks(best[y], most=None) if not missing else ()),
-        loss=LOSSES[metric],
+        x=Axis(x, _title(x), marks=marks[x]),
+        y=Axis(y, _title(y), marks=marks[y]),
     )
 
 
@@ -191,26 +188,20 @@ def _curves_panel(spec: PanelSpec, runs: DataFrame, curves: DataFrame) -> Curves
     metric, x = spec.metric or "val_loss", spec.x or "train_tokens"
     trials = trials_table(runs)
     kept = runs[~runs["state"].isin(("diverged", "failed"))]
-    drawn = curves[curves["metric"] == metric].merge(
-        kept[["cell", "trial", "seed"]], on=["cell", "trial", "seed"]
-    )
+    drawn = curves[curves["metric"] == metric].merge(kept[_RUN], on=_RUN)
     drawn = drawn.assign(x=_finite(drawn, x), value=_finite(drawn, "value")).dropna(subset=["x", "value"])
     for axis in spec.log:
         drawn = drawn[drawn[{"x": "x", "y": "value"}[axis]] > 0]
-    drawn = drawn.merge(trials[["cell", "trial", "best", "n_params"]], on=["cell", "trial"])
-    drawn = drawn.sort_values(["n_params", "cell", "trial", "seed", "x"], ignore_index=True)
-    best = (
-        drawn[drawn["best"]]
-        .groupby(["cell", "trial", "n_params", "x"], sort=False)["value"]
-        .mean()
-        .reset_index()
-    )
-    left_out = counted(runs.loc[~runs.index.isin(kept.index), "state"].value_counts().to_dict())
+    drawn = drawn.merge(trials[[*_TRIAL, "best", "n_params"]], on=_TRIAL)
+    drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
+    by_x = drawn[drawn["best"]].groupby([*_TRIAL, "n_params", "x"], sort=False)
+    best = by_x["value"].mean().reset_index()
+    left_out = counted(runs.loc[~runs.index.isin(kept.index), "state"])
     notes = ("Bold: the best trial of each cell, the mean of its seeds. Faint: every run, pruned ones too.",)
     return CurvesPanel(
         title=spec.title or "Learning curves",
         width=spec.width,
-        data=drawn[["cell", "trial", "seed", "x", "value", "best"]],
+        data=drawn[[*_RUN, "x", "value", "best"]],
         notes=(*notes, *((f"Not drawn: {left_out}.",) if left_out else ())),
         missing="" if len(drawn) else f"no run has a {metric} yet" + (f" ({left_out})" if left_out else ""),
         x=Axis(x, PROGRESS[x], "x" in spec.log),
@@ -241,12 +232,12 @@ _BUILDERS: dict[str, Callable[[Any, DataFrame, DataFrame], Panel]] = {
 
 
 def _loss_notes(trials: DataFrame, shown: DataFrame) -> list[str]:
-    notes = ["Large: the best trial of each cell. Small: the other trials that ended."]
+    notes = ["Large: the best trial of each cell; small: the others that ended."]
     if (shown["state"] == "pruned").any():
         notes.append("Hollow: pruned trials, at the best loss they reached.")
     if (shown["seeds"] > 1).any():
-        notes.append("A trial is the mean of its seeds; bars reach from the lowest to the highest of them.")
-    left_out = counted(trials.loc[~trials.index.isin(shown.index), "state"].value_counts().to_dict())
+        notes.append("A trial is the mean of its seeds; bars span them.")
+    left_out = counted(trials.loc[~trials.index.isin(shown.index), "state"])
     return [*notes, *([f"Not drawn: {left_out}."] if left_out else [])]
 
 
@@ -260,8 +251,9 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
     if not above:
         return None, []
     low = min(shown["loss"].min(), shown.loc[shown["best"], "loss_low"].min())
-    what = "trial lies" if above == 1 else "trials lie"
-    return (low - 0.04 * (top - low), top), [f"{above:,} {what} above the view; double-click to see all."]
+    return (low - 0.04 * (top - low), top), [
+        f"Above the view: {several(above, 'trial')}; double-click to see all."
+    ]
 
 
 def _missing(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> str:
@@ -271,12 +263,12 @@ def _missing(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> str
     if column not in runs:
         return f"the runs have no {column}"
     if not (shown["state"].isin(ENDED)).any():
-        return f"no trial has ended with a {metric} yet ({counted(runs['state'].value_counts().to_dict())})"
+        return f"no trial has ended with a {metric} yet ({counted(runs['state'])})"
     values = _finite(runs, column)
     if values.isna().all():
         return f"{column} is not a number"
     if values.nunique() == 1:
-        return f"{column} is {values.iloc[0]:g} in every run"
+        return f"{column} is {written(values.iloc[0])} in every run"
     return ""
 
 
@@ -294,7 +286,7 @@ def _labels(table: DataFrame, names: Sequence[str]) -> Series:
 
 def _natural(column: Series) -> Series:
     """Make a column of labels sort by the numbers in them."""
-    if column.dtype != object:
+    if is_numeric_dtype(column):
         return column
     keys = [
         tuple(float(part) for part in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(label))) for label in column

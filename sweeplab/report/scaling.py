@@ -47,8 +47,7 @@ def write_scaling_report(
 
 def _with_columns(table: DataFrame, columns: tuple[str, ...]) -> DataFrame:
     """Return the table with what a report always reads: a study without runs has a table without columns."""
-    missing = {name: [None] * len(table) for name in columns if name not in table}
-    return table.assign(**missing) if missing else table
+    return table.reindex(columns=[*table.columns, *(name for name in columns if name not in table)])
 
 
 def _json(title: str, summary: Summary, panels: list[Panel]) -> str:
@@ -66,8 +65,7 @@ def _json(title: str, summary: Summary, panels: list[Panel]) -> str:
     document = {
         "title": title,
         "study": summary.study,
-        "summary": list(summary.sentences),
-        "states": summary.states,
+        "summary": dict(summary.entries),
         "best": summary.best,
         "panels": described,
     }

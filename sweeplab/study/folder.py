@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeplab.files import write_whole
+
 DEFAULT_LAB = "lab"
 
 
@@ -77,7 +79,7 @@ class StudyFolder:
 
     def write_elapsed(self, seconds: float) -> None:
         """Remember how long the study has been run so far."""
-        _write_json(self.path / "elapsed.json", {"seconds": seconds})
+        write_whole(self.path / "elapsed.json", _json({"seconds": seconds}))
 
 
 def run_key(cell: str, number: int, seed: int) -> str:
@@ -85,10 +87,8 @@ def run_key(cell: str, number: int, seed: int) -> str:
     return f"{cell}/{number}/{seed}"
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    temporary.replace(path)
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps({key: _finite(value) for key, value in content.items()}, indent=1).encode()
 
 
 def _finite(value: Any) -> Any:
@@ -105,7 +105,7 @@ class RunFolder:
         """Write run.json once, before the first point."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "run.json").exists():
-            _write_json(self.path / "run.json", description)
+            write_whole(self.path / "run.json", _json(description))
 
     @property
     def description(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class RunFolder:
 
     def end(self, outcome: Mapping[str, Any]) -> None:
         """Write how the run ended; nothing of the run is written after it."""
-        _write_json(self.path / "end.json", {key: _finite(value) for key, value in outcome.items()})
+        write_whole(self.path / "end.json", _json(outcome))
 
     @property
     def outcome(self) -> dict[str, Any] | None:

@@ -47,9 +47,7 @@ class Parameter:
         if isinstance(entry, Choices):
             return CategoricalDistribution(self._stored)
         if entry.integer:
-            return IntDistribution(
-                int(entry.min), int(entry.max), log=entry.log, step=int(entry.step or 1)
-            )
+            return IntDistribution(int(entry.min), int(entry.max), log=entry.log, step=int(entry.step or 1))
         return FloatDistribution(entry.min, entry.max, log=entry.log, step=entry.step)
 
     @property

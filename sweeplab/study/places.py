@@ -44,7 +44,7 @@ class Places:
         """Drop what is known of a path and all that lies below it."""
         for known in (self.keys, self.values, self.overrides):
             for each in [each for each in known if each[: len(path)] == path]:
-                del known[each]  # type: ignore[attr-defined]
+                del known[each]
 
     def problem(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
@@ -71,6 +71,7 @@ class Complaints:
     def __call__(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
     ) -> None:
+        """Take note of a problem at a path."""
         self.problems.append(self.places.problem(path, what, allowed, nearest, at_key=at_key))
 
     def unknown(self, path: Location, known: Sequence[str], kind: str, near: str = "") -> None:
@@ -80,5 +81,6 @@ class Complaints:
         name = str(path[-1])
         near = near or nearest(name, known)
         # A list of every hyperparameter would drown the name that was meant.
-        allowed = ", ".join(known) if len(known) <= 20 else "" if near else "`sweeplab hyperparameters` lists them"
+        drowns = len(known) > 20
+        allowed = ", ".join(known) if not drowns else "" if near else "`sweeplab hyperparameters` lists them"
         self(path, f"{dotted(path[:-1])} has no {kind} {shown(name)}", allowed, near, at_key=True)

@@ -80,7 +80,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
-    probes = [_probe(space, spec.seeds[0]) for space in spaces]
+    probes = [_probe(space) for space in spaces]
     _check_samples(spec, found, probes)
     for block_size in {values["block_size"] for _, valid in probes for values in valid}:
         check_length(dataset, block_size)
@@ -141,18 +141,9 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _probe(space: Space, seed: int) -> tuple[float, list[dict[str, Any]]]:
-    """Return which share of a cell's space meets the constraints, and effective values of samples that do."""
-    from optuna.trial import FixedTrial
-
-    names = space.distributions()
-    samples: list[dict[str, Any]] = [{}]
-    if names:
-        from scipy.stats.qmc import Halton
-
-        points = Halton(len(names), rng=0).random(N_PROBES)
-        samples = [space.suggest(FixedTrial(space.quasi_random(point))) for point in points.tolist()]
-    values = [space.resolve(sample, seed) for sample in samples]
+def _probe(space: Space) -> tuple[float, list[dict[str, Any]]]:
+    """Return which share of a cell's space meets the rules, and effective values of the samples that do."""
+    values = list(space.draws(N_PROBES if space.distributions() else 1))
     valid = [each for each in values if not space.broken(each)]
     return len(valid) / len(values), valid
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.expressions import Expression
@@ -15,8 +15,10 @@ from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
 
 # What the facts of a model follow from.
-_SIZES = frozenset("vocab_size block_size n_layer n_embd bias qkv_bias head_bias tie_weights".split())
-_TOKENS = frozenset("max_iters batch_size block_size".split())
+_SIZES = frozenset(
+    {"vocab_size", "block_size", "n_layer", "n_embd", "bias", "qkv_bias", "head_bias", "tie_weights"}
+)
+_TOKENS = frozenset({"max_iters", "batch_size", "block_size"})
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
     "n_params_non_embedding": _SIZES,
@@ -118,8 +120,7 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
     found = [_search_rule(name, entry) for name, entry in spec.search.items()]
     found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
-    if vocab_size is not None and spec.fixed.get("vocab_size", AUTO) != AUTO:
-        found.append(_expression_rule(f"vocab_size >= {vocab_size}", _place(spec, "vocab_size")))
+    found.append(_expression_rule(f"vocab_size >= {vocab_size or 0}", _place(spec, "vocab_size")))
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
     return [rule for rule in found if rule]

@@ -16,6 +16,7 @@ from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.study.parameters import Parameter, Scalar
 from sweeplab.study.places import shown
 from sweeplab.study.rules import Rule, derive, expanded, needs, order, rules, wanted
+from sweeplab.study.rules import facts as facts  # part of what a space is asked for
 from sweeplab.study.spec import Choices, Derived, Divisors, SearchSpec, StudySpec
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Space:
     """
 
     def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
+        self.cell = cell
         self._search = spec.search
         self._base = defaults() | spec.fixed | cell.values
         self._unknown: set[str] = set()
@@ -133,7 +135,7 @@ class Space:
             self._varying.add(name)
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
-        """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own."""
+        """Return Optuna's name of a parameter: it refuses choices that change, so each list has its own."""
         varies = isinstance(entry, Divisors) and entry.of in self._varying
         return f"{name}@{entry.of}={of}" if isinstance(entry, Divisors) and varies else name
 
@@ -144,7 +146,9 @@ class Space:
         counts = [parameter.count or math.inf for parameter in self._of.get(name, ())]
         if not 0 < sum(counts) <= MOST_LISTED:
             return None
-        values = [each for parameter in self._of[name] for each in parameter.values()]
+        values = [
+            each for parameter in self._of[name] for each in map(parameter.decoded, parameter.stored_values())
+        ]
         return list(dict.fromkeys([*values, *([self._base[name]] if name in self._conditional else [])]))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -25,10 +25,10 @@ from sweeplab.study.places import Location, Places
 
 DEFAULT_TRIALS_PER_CELL = 10
 SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-AUTO = "auto"
+AUTO: Final = "auto"
 
 
-class Refusal(ValueError):
+class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
     """Says of one value what is wrong with it, what is allowed and which name was probably meant."""
 
     def __init__(self, what: str, allowed: str = "", nearest: str = "") -> None:
@@ -100,7 +100,7 @@ Seconds = Annotated[
     Positive,
     BeforeValidator(_seconds),
     WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[0-9.dhms]+$"}]}
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9.dhms]+$"}]}
     ),
 ]
 Count = Annotated[
@@ -123,7 +123,9 @@ class DataSpec(Section):
     corpus: str = Field(description="Name of the corpus")
     tokenizer: str = Field(description="Name of the tokenizer")
     path: str | None = Field(
-        None, description="File or glob of the corpus, relative to the study file's folder", min_length=1
+        default=None,
+        description="File or glob of the corpus, relative to the study file's folder",
+        min_length=1,
     )
 
     @field_validator("corpus")
@@ -150,17 +152,21 @@ def _known(name: str, known: list[str]) -> str:
 class Objective(Section):
     """What a trial is valued by."""
 
-    metric: Literal["val_loss"] = Field("val_loss", description="Metric of a run that values it")
-    goal: Literal["minimize"] = Field("minimize", description="Which way is better")
-    at: Literal["best", "final"] = Field("best", description="The best of a run's evaluations, or its last")
+    metric: Literal["val_loss"] = Field(default="val_loss", description="Metric of a run that values it")
+    goal: Literal["minimize"] = Field(default="minimize", description="Which way is better")
+    at: Literal["best", "final"] = Field(
+        default="best", description="The best of a run's evaluations, or its last"
+    )
 
 
 class Budget(Section):
-    """How much is spent: totals, so that running again adds nothing. The first part used up ends the study."""
+    """How much is spent: totals, so that running again adds nothing. The first one used up is the end."""
 
-    trials_per_cell: int | None = Field(None, ge=1, description="Trials of each cell that ended in any state")
-    time: Seconds | None = Field(None, description="Wall time: seconds, or such as 30m, 2h, 1h30m")
-    flops: Positive | None = Field(None, description="Floating-point operations of all training")
+    trials_per_cell: int | None = Field(
+        default=None, ge=1, description="Trials of each cell that ended in any state"
+    )
+    time: Seconds | None = Field(default=None, description="Wall time: seconds, or such as 30m, 2h, 1h30m")
+    flops: Positive | None = Field(default=None, description="Floating-point operations of all training")
 
     @model_validator(mode="before")
     @classmethod
@@ -201,16 +207,20 @@ class Pruner(Algorithm):
 class Engine(Section):
     """What starts the processes that train."""
 
-    type: Literal["local"] = Field("local", description="Processes on this machine")
-    workers: Count = Field(AUTO, description="How many processes; auto: one a GPU, or one a core")
-    stack: Count = Field(AUTO, description="How many runs of one shape train as one program; auto: what pays")
+    type: Literal["local"] = Field(default="local", description="Processes on this machine")
+    workers: Count = Field(default=AUTO, description="How many processes; auto: one a GPU, or one a core")
+    stack: Count = Field(
+        default=AUTO, description="How many runs of one shape train as one program; auto: what pays"
+    )
 
 
 class Track(Section):
     """What is kept of a run, and where."""
 
-    checkpoints: Literal["best", "last", "none"] = Field("best", description="Which weights of a run are kept")
-    uri: str | None = Field(None, description="MLflow's tracking URI; the lab's own database if missing")
+    checkpoints: Literal["best", "last", "none"] = Field(default="best", description="Which weights are kept")
+    uri: str | None = Field(
+        default=None, description="MLflow's tracking URI; the lab's own database if missing"
+    )
 
 
 class StudySpec(Section):
@@ -228,14 +238,13 @@ class StudySpec(Section):
     constraints: list[str] = Field(
         default_factory=list, description="Expressions that hold for every cell and trial"
     )
-    objective: Objective = Field(default_factory=Objective)
-    budget: Budget = Field(default_factory=lambda: Budget(trials_per_cell=DEFAULT_TRIALS_PER_CELL))
-    sampler: Sampler = Field(default_factory=Sampler)
-    pruner: Pruner = Field(default_factory=Pruner)
+    objective: Objective = Objective()
+    budget: Budget = Budget()
+    sampler: Sampler = Sampler()
+    pruner: Pruner = Pruner()
     seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once a seed")
-    engine: Engine = Field(default_factory=Engine)
-    track: Track = Field(default_factory=Track)
-    source: Path | None = None
+    engine: Engine = Engine()
+    track: Track = Track()
 
     _places: Places = PrivateAttr(default_factory=Places)
 
@@ -252,6 +261,11 @@ class StudySpec(Section):
         if repeated := {seed for seed in seeds if seeds.count(seed) > 1}:
             raise Refusal(f"has {', '.join(map(str, sorted(repeated)))} more than once")
         return seeds
+
+    @property
+    def source(self) -> Path | None:
+        """Return the study file, or None where there is none."""
+        return self._places.file
 
     @property
     def data_path(self) -> str | None:

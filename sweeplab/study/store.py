@@ -129,7 +129,7 @@ class Store:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
             name = self._study_name(cell)
-            pruner = make_pruner(self.spec.pruner, name)
+            pruner = make_pruner(self.spec.pruner)
             self._studies[cell.index] = optuna.load_study(study_name=name, storage=self._storage, pruner=pruner)
         return self._studies[cell.index]
 

@@ -24,8 +24,6 @@ from sweeplab.study.plan import Plan, make_plan
 from sweeplab.tracking.tracker import TRACKERS, Description, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from sweeplab.study.spec import StudySpec
     from sweeplab.study.store import Store
 
@@ -74,29 +72,12 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class StudyResult:
-    """How a study stands after `run`: `status` is complete, interrupted or failed."""
+class Ending:
+    """How a study stands after it was run: `status` is complete, interrupted or failed."""
 
     folder: StudyFolder
     status: str
     errors: list[str]
-    report: Path | None
-    uri: str | None
-
-    def trials(self) -> pd.DataFrame:
-        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics."""
-        from sweeplab.analysis.table import runs_table
-
-        return runs_table(self.folder.lab, self.folder.name, self.uri)
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """Return the run of the lowest validation loss as a dict; empty when none has finished."""
-        frame = self.trials()
-        ended = frame[frame["state"].isin(["complete", "stopped"])]
-        if ended.empty:
-            return {}
-        return {str(key): value for key, value in ended.loc[ended["value"].idxmin()].items()}
 
 
 def run_study(
@@ -104,7 +85,7 @@ def run_study(
     lab: Path,
     listen: Callable[[Event, Progress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
-) -> StudyResult:
+) -> Ending:
     """Run a study to the end of its budget, or go on with it.
 
     `listen` hears every event of a worker and, several times a second, `{"event": "tick"}`. `interrupts` counts
@@ -153,7 +134,7 @@ class _Supervisor:
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
-    def run(self) -> StudyResult:
+    def run(self) -> Ending:
         started = time.monotonic()
         if self._has_work():
             self.engine.start()
@@ -212,26 +193,21 @@ class _Supervisor:
             for run in self.folder.runs():
                 self.tracker.ship(run.path)
 
-    def _finish(self) -> StudyResult:
+    def _finish(self) -> Ending:
         counts = self.store.counts()
         try:
             for run in self.folder.runs():
                 self.tracker.ship(run.path)
         except TrackingUnavailable as error:
             message = f"{error}; what it lacks is kept in {self.folder.path} and sent when the study is run again"
-            return StudyResult(self.folder, "failed", [*self.progress.errors, message], None, self.spec.track.uri)
+            return Ending(self.folder, "failed", [*self.progress.errors, message])
         failed = self.lost_workers or self.progress.errors or any(each.failed for each in counts)
         status = "interrupted" if self.interrupts() else "failed" if failed else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
         self.tracker.close(
             {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": self.folder.states()}
         )
-        report = None
-        if best[1] is not None:
-            from sweeplab.report.scaling import report_scaling
-
-            report = report_scaling(self.folder, self.spec.track.uri)
-        return StudyResult(self.folder, status, self.progress.errors, report, self.spec.track.uri)
+        return Ending(self.folder, status, self.progress.errors)
 
     def _ended(self) -> list[tuple[float | None, str | None]]:
         outcomes = ((run.outcome, run.description["key"]) for run in self.folder.runs())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
@@ -110,9 +111,8 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
 
 def _float(value: float) -> str:
     if value and not 1e-2 < abs(value) < 1e6:
-        mantissa, exponent = f"{value:.15e}".split("e")
-        short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-        return short if float(short) == value else repr(value)
+        mantissa, exponent = f"{Decimal(repr(value)).normalize():e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
     return repr(value)
 
 

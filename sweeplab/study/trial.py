@@ -94,10 +94,10 @@ class TrialInHand:
         training.folder.append(
             point | {"train_tokens": iteration * tokens} for iteration, point in sorted(points.items())
         )
-        if record.state == "diverged":
-            return []
         if record.state != "running":
             self.states[training.seed] = record.state
+        if record.state == "diverged":
+            return []
         return self.curves.add(training.seed, record.iteration, record.val_loss, record.state != "running")
 
     def ending(self, outcome: Outcome, error: str | None = None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ SERVERS = ("http", "https", "databricks")
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # With retries MLflow blocks for minutes where no server answers, and makes a run twice where only the
     # answer was lost. Here the next ship is the retry.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,12 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sweeplab.files import write_whole
 from sweeplab.train.stack import Snapshot
 
 
 class DamagedCheckpoint(Exception):  # noqa: N818 - a state of a file
     """Say that a checkpoint's tensors are missing or are not the ones that were written."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put a file in place by temporary name, fsync and rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def write_checkpoint(folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -40,9 +30,9 @@ def write_checkpoint(folder: Path, name: str, tensors: Mapping[str, Tensor], fac
     content = save({key: tensor.contiguous() for key, tensor in tensors.items()})
     digest = hashlib.sha256(content).hexdigest()
     tensor_file = f"{name}-{digest[:12]}.safetensors"
-    write_atomically(folder / tensor_file, content)
+    write_whole(folder / tensor_file, content)
     description = {"tensors": tensor_file, "sha256": digest, **facts}
-    write_atomically(folder / f"{name}.json", json.dumps(description, indent=1).encode())
+    write_whole(folder / f"{name}.json", json.dumps(description, indent=1).encode())
     for old in folder.glob(f"{name}-*.safetensors"):
         if old.name != tensor_file:
             old.unlink()

@@ -56,7 +56,7 @@ def test_minimal_and_category_choose_rows() -> None:
 
 def test_refuses_an_unknown_category_with_the_nearest() -> None:
     with pytest.raises(
-        BadInput, match="unknown category 'optimizer'; allowed: data, .*; did you mean 'optimiser'"
+        BadInput, match=r"unknown category 'optimizer'; allowed: data, .*; did you mean 'optimiser'"
     ):
         printed("--category", "optimizer")
 

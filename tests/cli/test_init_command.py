@@ -87,7 +87,7 @@ def test_replaces_a_file_only_by_force(folder: Path) -> None:
 def test_writes_where_it_is_told(folder: Path) -> None:
     run("mine", "--output", "other.yaml")
     assert [path.name for path in folder.iterdir()] == ["other.yaml"]
-    with pytest.raises(BadInput, match="no/such.yaml: No such file or directory"):
+    with pytest.raises(BadInput, match=r"no/such\.yaml: No such file or directory"):
         run("mine", "--output", "no/such.yaml")
 
 

@@ -200,7 +200,7 @@ def test_processes_that_prepare_together_build_once_and_agree(
 WRITE_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from sweeplab.data.cache import write_whole
+from sweeplab.files import write_whole
 print("ready", flush=True)
 for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
     write_whole(Path(sys.argv[1]), content)

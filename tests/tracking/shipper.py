@@ -1,8 +1,9 @@
-"""Ship in processes of their own that die on the way: one a line of standard input, forked with MLflow loaded.
+"""Ship in processes of their own that die on the way: a line of input a process, forked with MLflow loaded.
 
-A job is {"lab", "study", "folders", "die": [moment, n]}: kill -9 itself at the n-th commit of the database,
-"before" it or "after" it, in "open" or in "ship"; without "die" the process ends by itself, or is killed from
-outside. Prints the pid when the job begins; it is waited for when the next line comes.
+A job is {"lab", "study", "folders", "die": [moment, n], "in_open"}. Its process kills itself with SIGKILL
+"before" or "after" the n-th commit that writes to the database, counted from the opening of the study or
+from the end of it; without "die" it ends by itself, or is killed from outside. Its pid is printed. A line
+with that pid waits for its end, and its exit code is printed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ from sweeplab.tracking.mlflow import MLflowTracker
 
 
 def die_at(moment: str, n: int) -> None:
-    left = [n]
+    left, writes = [n], [False]
 
-    def count(_: Session) -> None:
-        left[0] -= 1
+    def flushed(session: Session, _: Any) -> None:
+        writes[0] |= bool(session.new or session.dirty or session.deleted)
+
+    def committed(_: Session) -> None:
+        left[0] -= writes[0]
+        writes[0] = False
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event.listen(Session, f"{moment}_commit", count)
+    event.listen(Session, "after_flush", flushed)
+    event.listen(Session, f"{moment}_commit", committed)
 
 
 def work(job: dict[str, Any]) -> None:
@@ -45,14 +51,16 @@ def work(job: dict[str, Any]) -> None:
 
 
 for line in sys.stdin:
+    order = json.loads(line)
+    if isinstance(order, int):
+        print(os.waitstatus_to_exitcode(os.waitpid(order, 0)[1]), flush=True)
+        continue
     pid = os.fork()
     if pid == 0:
         try:
-            work(json.loads(line))
+            work(order)
         except BaseException as error:
             print(f"failed: {error!r}", file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
     print(pid, flush=True)
-    if sys.stdin.readline() == "wait\n":
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

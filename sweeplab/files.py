@@ -1,0 +1,27 @@
+"""The one way in which a file that must be whole is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file so that a kill at any moment leaves what was there before, or all of `content`.
+
+    One process at a time writes `target`, by a lock or a lease of the caller's: the temporary name is always
+    the same one, so that what a killed process leaves is written over and not gathered.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written; nothing is left behind.
+    """
+    temporary = target.with_name(f"{target.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,229 @@
+"""Samplers and pruners: which there are, which options they take, and Optuna's objects for them.
+
+Options are Optuna's own, by Optuna's names; what Optuna calls a resource is an iteration here, and has a
+second name that says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sweeplab.errors import nearest
+from sweeplab.study.places import Complaints, Location, dotted, shown
+from sweeplab.study.spec import Algorithm, Pruner, Sampler
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+
+    from sweeplab.study.space import Space
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A sampler or pruner: Optuna's class, our names of its options, and what we give it unasked.
+
+    A `sequence` counts its trials through points that its seed fixes: all of a cell's trials need one seed.
+    """
+
+    optuna: str
+    meaning: str
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    sequence: bool = False
+
+
+# What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
+_QUIET = {"warn_independent_sampling": False}
+_HALVING = {
+    "min_iters": "min_resource",
+    "factor": "reduction_factor",
+    "early_stopping_rate": "min_early_stopping_rate",
+}
+
+SAMPLERS: dict[str, Kind] = {
+    "tpe": Kind("TPESampler", "Tree-structured Parzen estimator: the best all-rounder"),
+    "gp": Kind("GPSampler", "Gaussian process: for few trials of few numbers", defaults=_QUIET),
+    "cmaes": Kind(
+        "CmaEsSampler", "Covariance matrix adaptation: for many trials of numbers", defaults=_QUIET
+    ),
+    "qmc": Kind("QMCSampler", "Evenly spread points, whatever the results", defaults=_QUIET, sequence=True),
+    "random": Kind("RandomSampler", "Independent random points"),
+    "grid": Kind("GridSampler", "Every combination of the choices, in random order", sequence=True),
+}
+PRUNERS: dict[str, Kind] = {
+    "none": Kind("NopPruner", "Every trial runs to its end"),
+    "median": Kind("MedianPruner", "Ends a trial that is worse than the median of the others"),
+    "percentile": Kind("PercentilePruner", "Ends a trial that is not in the best share of the others"),
+    "asha": Kind("SuccessiveHalvingPruner", "At growing iterations the best 1/factor go on", _HALVING),
+    "hyperband": Kind(
+        "HyperbandPruner",
+        "Several halvings with different starts",
+        {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"},
+    ),
+    "patient": Kind(
+        "PatientPruner",
+        "Lets another pruner judge only a trial that no longer improves",
+        {"wrapped": "wrapped_pruner"},
+        {"wrapped_pruner": None},
+    ),
+    "threshold": Kind("ThresholdPruner", "Ends a trial whose value leaves an interval"),
+}
+OTHER_NAMES = {"patience": "patient"}
+
+_Algorithm = TypeVar("_Algorithm", bound=Algorithm)
+_WORDS = {"int": int, "float": int | float, "bool": bool, "str": str, "None": type(None)}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One of Optuna's options: its name, the words of its type, and whether it has to be given."""
+
+    name: str
+    words: frozenset[str]
+    required: bool
+
+    def accepts(self, value: Any) -> bool:
+        """Say whether a value has one of the option's types."""
+        if isinstance(value, bool):
+            return "bool" in self.words
+        return any(isinstance(value, _WORDS[word]) for word in self.words if word in _WORDS)
+
+    @property
+    def allowed(self) -> str:
+        """Say in words which values the option takes."""
+        return " or ".join(sorted(self.words))
+
+
+def optuna_class(kind: Kind) -> type[Any]:
+    """Return Optuna's class of a sampler or pruner."""
+    import optuna
+
+    home = optuna.samplers if kind in SAMPLERS.values() else optuna.pruners
+    return getattr(home, kind.optuna)  # type: ignore[no-any-return]
+
+
+def options(kind: Kind) -> dict[str, Option]:
+    """Return the options that a study file can give, by Optuna's names: those that YAML has words for."""
+    found = {}
+    for name, parameter in inspect.signature(optuna_class(kind).__init__).parameters.items():
+        written = parameter.annotation
+        words = frozenset(re.findall(r"\w+", written if isinstance(written, str) else _type_words(written)))
+        if name == "wrapped_pruner":
+            words = frozenset({"pruner", "None"})
+        elif name == "seed" or not words or not words <= _WORDS.keys():
+            continue
+        required = parameter.default is parameter.empty and name not in kind.defaults
+        found[name] = Option(name, words, required)
+    return found
+
+
+def _type_words(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def read_algorithm(
+    model: type[_Algorithm], written: Any, path: Location, complain: Complaints
+) -> _Algorithm | None:
+    """Return a sampler or pruner as a study file writes it, typed, or None and complain."""
+    before, kinds = len(complain.problems), SAMPLERS if model is Sampler else PRUNERS
+    held = {"type": written} if isinstance(written, str) else written
+    if not isinstance(held, Mapping) or "type" not in held:
+        complain(path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}")
+        return None
+    name = OTHER_NAMES.get(str(held["type"]), held["type"])
+    if name not in kinds:
+        place = path if isinstance(written, str) else (*path, "type")
+        complain(place, f"{dotted(path)} is {shown(name)}", " | ".join(kinds), nearest(str(name), kinds))
+        return None
+    given = {key: value for key, value in held.items() if key != "type"}
+    read = model(type=name, options=_read_options(kinds[name], given, path, complain))
+    if len(complain.problems) == before and name != "grid":
+        try:
+            _build(read)
+        except (ValueError, TypeError) as error:
+            complain(path, f"{dotted(path)}: Optuna refuses its options: {error}")
+    return read if len(complain.problems) == before else None
+
+
+def _read_options(
+    kind: Kind, given: Mapping[str, Any], path: Location, complain: Complaints
+) -> dict[str, Any]:
+    known, found = options(kind), dict[str, Any]()
+    for key, value in given.items():
+        option = known.get(kind.aliases.get(key, key))
+        if option is None:
+            complain.unknown((*path, key), [*known, *kind.aliases], "option")
+        elif option.name in found:
+            complain((*path, key), f"{dotted((*path, key))} is {option.name}, given already", at_key=True)
+        elif "pruner" in option.words and value is not None:
+            found[option.name] = read_algorithm(Pruner, value, (*path, key), complain)
+        elif not option.accepts(value):
+            complain((*path, key), f"{dotted((*path, key))} is {shown(value)}", option.allowed)
+        else:
+            found[option.name] = value
+    for name, option in known.items():
+        if option.required and name not in {kind.aliases.get(key, key) for key in given}:
+            complain(path, f"{dotted(path)} has no {name}", option.allowed)
+    return found
+
+
+def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int | None = None) -> BaseSampler:
+    """Return Optuna's sampler for a cell.
+
+    `seed` may differ from trial to trial; `cell_seed` (else `seed`) is one for all the trials of a cell and
+    serves the samplers that count through a sequence.
+
+    Raises:
+        ValueError: Optuna refuses an option, or a grid has no end.
+    """
+    if SAMPLERS[sampler.type].sequence and cell_seed is not None:
+        seed = cell_seed
+    if sampler.type == "grid":
+        return _grid_sampler(space, seed)
+    grouped = {"group": True} if sampler.type == "tpe" and space.has_conditions else {}
+    return _build(sampler, **grouped, seed=seed)  # type: ignore[no-any-return]
+
+
+def _grid_sampler(space: Space, seed: int) -> BaseSampler:
+    from optuna.samplers import GridSampler
+
+    class AskedGrid(GridSampler):
+        """A grid for ask and tell: Optuna's own stops the loop of `optimize`, and there is none."""
+
+        def after_trial(self, *_: Any) -> None:
+            pass
+
+    if space.n_points is None:
+        raise ValueError("a grid needs every parameter in every trial, with a step or as a list")
+    return AskedGrid({name: list(each.stored_values()) for name, each in space.parameters.items()}, seed)
+
+
+def make_pruner(pruner: Pruner) -> BasePruner:
+    """Return Optuna's pruner.
+
+    Raises:
+        ValueError: Optuna refuses an option.
+    """
+    return _build(pruner)  # type: ignore[no-any-return]
+
+
+def _build(algorithm: Algorithm, **unasked: Any) -> Any:
+    """Return Optuna's object, without its warning that what a study asks for by name is experimental."""
+    from optuna.exceptions import ExperimentalWarning
+
+    kind = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
+    given = {
+        name: make_pruner(value) if isinstance(value, Pruner) else value
+        for name, value in {**unasked, **kind.defaults, **algorithm.options}.items()
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return optuna_class(kind)(**given)

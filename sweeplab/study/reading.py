@@ -1,0 +1,120 @@
+"""A study file to a typed study, with overrides laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import TABLE
+from sweeplab.study.checks import SECTIONS, study_from
+from sweeplab.study.document import parse, position
+from sweeplab.study.places import Complaints, Location, Places, dotted
+from sweeplab.study.spec import StudySpec
+
+MAX_BYTES = 1_000_000
+# What may be written as the name of its type alone.
+SHORT_FORMS = ("sampler", "pruner")
+
+
+def read_study(path: Path, overrides: Sequence[str] = (), name: str | None = None) -> StudySpec:
+    """Read a study file, lay `name=value` overrides over it, and check it.
+
+    An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`. `name` gives
+    the study another name.
+
+    Raises:
+        BadInput: with everything that is wrong, each with its file, line and column, or its override.
+    """
+    complain = Complaints(Places(path))
+    document = parse(_text(path), complain)
+    if document is None:
+        if not complain.problems:
+            complain((), "the study is empty")
+        raise BadInput(*complain.problems)
+    if isinstance(document, dict):
+        for override in [*overrides, *([f"name={name}"] if name is not None else [])]:
+            _lay_over(document, override, complain)
+    try:
+        spec = study_from(document, complain.places)
+    except BadInput as error:
+        raise BadInput(*complain.problems, *error.problems) from None
+    if complain.problems:
+        raise BadInput(*complain.problems)
+    return spec
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        beside = [each.name for each in path.parent.glob("*.yaml")]
+        raise BadInput(Problem("no such file", "", nearest(path.name, beside), path)) from None
+    except OSError as error:
+        raise BadInput(Problem(f"cannot be read: {error.strerror}", file=path)) from error
+    if len(content) > MAX_BYTES:
+        raise BadInput(Problem("too large for a study", f"at most {MAX_BYTES:,} bytes", file=path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", "replace")
+        place = position(before, len(before))
+        raise BadInput(Problem("a byte that is not UTF-8", "", "", path, *place)) from error
+
+
+def _lay_over(document: dict[str, Any], override: str, complain: Complaints) -> None:
+    """Set what `name=value` says in the document, and note that it came from there."""
+    name, equals, text = override.partition("=")
+    below = Complaints(Places())
+    value = parse(text, below)
+    path = _place(name.strip())
+    if not equals:
+        below((), "has no value", "name=value")
+    elif path is None:
+        known = [*TABLE, *StudySpec.model_fields]
+        below(
+            (),
+            f"{name!r} is unknown",
+            "a hyperparameter, or a place such as budget.time",
+            nearest(name, known),
+        )
+    else:
+        _set(document, path, value, below)
+    if below.problems:
+        for each in below.problems:
+            complain.problems.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
+    elif path:
+        complain.places.forget(path)
+        complain.places.overrides[path] = override
+
+
+def _place(name: str) -> Location | None:
+    """Return where an override is to be set: a bare hyperparameter is fixed."""
+    if "." in name:
+        return tuple(name.split("."))
+    if name in StudySpec.model_fields:
+        return (name,)
+    return ("fixed", name) if name in TABLE else None
+
+
+def _set(document: dict[str, Any], path: Location, value: Any, complain: Complaints) -> None:
+    inner: Any = document
+    for depth, part in enumerate(path[:-1], start=1):
+        held = inner.get(part)
+        if held is None:
+            held = {}
+        elif path[:depth] in [(each,) for each in SHORT_FORMS] and isinstance(held, str):
+            held = {"type": held}
+        elif not isinstance(held, dict):
+            complain((), f"{dotted(path[:depth])} holds no keys")
+            return
+        inner[part] = held
+        inner = held
+    inner[path[-1]] = value
+    if path[0] in SECTIONS and len(path) > 1:
+        # A hyperparameter stands in one section: the override moves it.
+        for section in set(SECTIONS) - {path[0]}:
+            if isinstance(held := document.get(section), dict):
+                held.pop(path[1], None)
