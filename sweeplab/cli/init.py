@@ -10,7 +10,7 @@ import typer
 
 from sweeplab.errors import BadInput, Problem
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def init(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
+from sweeplab.study.document import parse
+from sweeplab.study.markdown import read_text
+from sweeplab.study.places import Complaints, Location, Places
 
 DEFAULT = Path(__file__).with_name("scaling.yaml")
 MAX_BYTES = 2**18
@@ -44,6 +47,7 @@ PANELS: dict[str, dict[str, Sequence[str] | None]] = {
     "table": {},
 }
 _LISTS = {"log", "lines"}
+_PARTS = ("title", "panels")
 
 
 @dataclass(frozen=True)
@@ -75,87 +79,58 @@ def read_dashboard(path: Path | None = None) -> Dashboard:
         BadInput: the file cannot be read, or asks for what there is not; every problem has its line.
     """
     file = path or DEFAULT
-    document = _document(file)
-    problems = list(_unknown(file, document, ("title", "panels"), "key"))
-    items: Any = document.get("panels")
-    if not isinstance(items, list) or not items:
-        problems.append(
-            Problem("there is no list of panels", "panels: [{panel: loss, x: n_params}]", file=file)
-        )
-        items = []
-    for index, item in enumerate(items):
-        problems += _panel_problems(file, item, items.lc.item(index))
-    if problems:
-        raise BadInput(*problems)
-    return Dashboard(str(document.get("title", "Scaling")), tuple(_spec(item) for item in items))
+    complain = Complaints(Places(file))
+    document = parse(read_text(file, MAX_BYTES), complain)
+    if not complain.problems:
+        _check(document, complain)
+    if complain.problems:
+        raise BadInput(*complain.problems)
+    return Dashboard(str(document.get("title", "Scaling")), tuple(map(_spec, document["panels"])))
 
 
-def _document(file: Path) -> Any:
-    """Return the file as ruamel.yaml's mapping, which knows its lines."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        raw = file.read_bytes()
-        if len(raw) > MAX_BYTES:
-            raise BadInput(Problem(f"{len(raw):,} bytes are too many", f"{MAX_BYTES:,}", file=file))
-        document = YAML().load(raw.decode())
-    except OSError as error:
-        raise BadInput(Problem(error.strerror or str(error), file=file)) from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (None, None)
-        raise BadInput(Problem(str(error.problem or error.context), "", "", file, *place)) from error
-    except (UnicodeDecodeError, YAMLError, RecursionError) as error:
-        raise BadInput(Problem(f"not YAML: {str(error).splitlines()[0]}", file=file)) from error
+def _check(document: Any, complain: Complaints) -> None:
     if not isinstance(document, dict):
-        raise BadInput(Problem("a dashboard is a mapping", "title, panels", file=file))
-    return document
-
-
-def _panel_problems(file: Path, item: Any, place: tuple[int, int]) -> Iterator[Problem]:
-    kind = item.get("panel") if isinstance(item, dict) else None
-    if kind is None:
-        yield _problem(file, place, "this is no panel", "panel: " + " | ".join(PANELS))
+        complain((), "this is no dashboard", "title: and panels:")
         return
-    if not isinstance(kind, str) or kind not in PANELS:
-        near = nearest(str(kind), PANELS)
-        yield _problem(file, item.lc.value("panel"), f"unknown panel {kind!r}", ", ".join(PANELS), near)
+    for key in [key for key in document if key not in _PARTS]:
+        near = nearest(key, _PARTS)
+        complain((key,), f"unknown part {key!r} of a dashboard", ", ".join(_PARTS), near, at_key=True)
+    panels = document.get("panels")
+    if not isinstance(panels, list) or not panels:
+        complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(PANELS))
+        return
+    for index, panel in enumerate(panels):
+        _check_panel(panel, ("panels", index), complain)
+
+
+def _check_panel(panel: Any, place: Location, complain: Complaints) -> None:
+    kind = panel.get("panel") if isinstance(panel, dict) else None
+    if kind is None:
+        complain(place, "this is no panel", "panel: " + " | ".join(PANELS))
+        return
+    if kind not in PANELS:
+        complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(PANELS), nearest(str(kind), PANELS))
         return
     options = {"panel": None, **_COMMON, **PANELS[kind]}
-    yield from _unknown(file, item, options, f"option of {kind}")
-    if kind == "loss" and "x" not in item:
-        yield _problem(file, place, "loss says nothing of its x", "any hyperparameter, " + ", ".join(FACTS))
-    for name, written in item.items():
+    if kind == "loss" and "x" not in panel:
+        complain(place, "loss needs an x", f"any hyperparameter, {', '.join(FACTS)}")
+    for name, written in panel.items():
         allowed = options.get(name)
-        if allowed is None:
-            continue
-        for value in _listed(written) if name in _LISTS else [written]:
-            if value not in allowed:
-                few = ", ".join(allowed) if len(allowed) < 8 else ""
-                near = nearest(str(value), allowed)
-                yield _problem(file, item.lc.value(name), f"{name} cannot be {value!r}", few, near)
+        if name not in options:
+            complain.unknown((*place, name), list(options), "option")
+        elif allowed is not None:
+            for value in _listed(written) if name in _LISTS else [written]:
+                if value not in allowed:
+                    few = ", ".join(allowed) if len(allowed) < 8 else ""
+                    complain((*place, name), f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
 
 
-def _unknown(file: Path, mapping: Any, known: Iterable[str], kind: str) -> Iterator[Problem]:
-    for key in mapping:
-        if key not in known:
-            allowed = ", ".join(known)
-            yield _problem(
-                file, mapping.lc.key(key), f"unknown {kind} {key!r}", allowed, nearest(str(key), known)
-            )
-
-
-def _problem(file: Path, place: tuple[int, int], what: str, allowed: str, near: str = "") -> Problem:
-    return Problem(what, allowed, near, file, place[0] + 1, place[1] + 1)
+def _spec(written: dict[str, Any]) -> PanelSpec:
+    options: dict[str, Any] = {
+        name: tuple(_listed(value)) if name in _LISTS else str(value) for name, value in written.items()
+    }
+    return PanelSpec(**options)
 
 
 def _listed(written: Any) -> list[Any]:
-    return list(written) if isinstance(written, list) else [written]
-
-
-def _spec(item: Mapping[str, Any]) -> PanelSpec:
-    options: dict[str, Any] = {
-        name: tuple(_listed(value)) if name in _LISTS else str(value) for name, value in item.items()
-    }
-    return PanelSpec(**options)
+    return written if isinstance(written, list) else [written]

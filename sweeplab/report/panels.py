@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from pandas import DataFrame, Series
-from pandas.api.types import is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.report.dashboard import CURVES, FACTS, LOSSES, PROGRESS, PanelSpec
@@ -93,6 +93,18 @@ def panel(spec: PanelSpec, runs: DataFrame, curves: DataFrame) -> Panel:
     return _BUILDERS[spec.panel](spec, runs, curves)
 
 
+def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
+    """Return the table with NumPy's types, whose missing value is NaN or None, and with all of `columns`."""
+    settled: dict[str, Series] = {name: Series(np.nan, index=table.index) for name in columns}
+    for name in map(str, table.columns):
+        column = table[name]
+        if is_bool_dtype(column) or not is_numeric_dtype(column):
+            settled[name] = column.astype(object).where(column.notna(), None)
+        else:
+            settled[name] = column.astype(float if column.hasnans or is_float_dtype(column) else int)
+    return DataFrame(settled, index=table.index)
+
+
 def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     """Return a row a trial: the mean, lowest and highest loss of its seeds, and all else of its first run.
 
@@ -121,7 +133,7 @@ def grid_of(runs: DataFrame) -> list[str]:
 def searched_of(runs: DataFrame) -> list[str]:
     """Return the hyperparameters that vary inside of a cell, whether sampled or derived."""
     names = [name for name in TABLE if name in runs and name != "seed"]
-    by_cell = runs[names].astype(str).groupby(runs["cell"])
+    by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
     return [name for name in names if (by_cell[name].nunique() > 1).any()]
 
 

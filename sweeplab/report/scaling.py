@@ -13,7 +13,7 @@ from pandas import DataFrame
 
 from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.page import render
-from sweeplab.report.panels import Panel, panel
+from sweeplab.report.panels import Panel, panel, plain
 from sweeplab.report.summary import Summary, summarise
 
 _RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
@@ -32,9 +32,9 @@ def write_scaling_report(
         BadInput: the dashboard asks for what there is not; nothing is written then.
     """
     asked = read_dashboard(dashboard)
-    runs, curves = _with_columns(runs, _RUN_COLUMNS), _with_columns(curves, _CURVE_COLUMNS)
-    panels = [panel(spec, runs, curves) for spec in asked.panels]
-    summary = summarise(runs)
+    plain_runs, plain_curves = plain(runs, _RUN_COLUMNS), plain(curves, _CURVE_COLUMNS)
+    panels = [panel(spec, plain_runs, plain_curves) for spec in asked.panels]
+    summary = summarise(plain_runs)
     page = render(asked.title, summary, panels)
     folder.mkdir(parents=True, exist_ok=True)
     runs.to_csv(folder / "scaling.csv", index=False)
@@ -43,11 +43,6 @@ def write_scaling_report(
     target = folder / "scaling.html"
     target.write_text(page, encoding="utf-8")
     return target
-
-
-def _with_columns(table: DataFrame, columns: tuple[str, ...]) -> DataFrame:
-    """Return the table with what a report always reads: a study without runs has a table without columns."""
-    return table.reindex(columns=[*table.columns, *(name for name in columns if name not in table)])
 
 
 def _json(title: str, summary: Summary, panels: list[Panel]) -> str:
@@ -69,15 +64,15 @@ def _json(title: str, summary: Summary, panels: list[Panel]) -> str:
         "best": summary.best,
         "panels": described,
     }
-    return json.dumps(_plain(document), indent=1, allow_nan=False)
+    return json.dumps(_jsonable(document), indent=1, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     """Return the value as JSON has it; what is no finite number is null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _jsonable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_jsonable(each) for each in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

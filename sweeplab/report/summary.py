@@ -42,7 +42,7 @@ def summarise(runs: DataFrame) -> Summary:
         "cell": row["cell"],
         "trial": int(row["trial"]),
         "loss": float(row["loss"]),
-        "n_params": int(row["n_params"]),
+        "n_params": row["n_params"],
         "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
     }
     return Summary(study, (*entries, ("Lowest loss", _best(best, int(row["seeds"]), tuned))), best)

@@ -77,7 +77,14 @@ PRUNERS: dict[str, Kind] = {
 OTHER_NAMES = {"patience": "patient"}
 
 _Algorithm = TypeVar("_Algorithm", bound=Algorithm)
-_WORDS = {"int": int, "float": int | float, "bool": bool, "str": str, "None": type(None)}
+# The words of Optuna's annotations that YAML can say: Python's types, ours, and JSON Schema's.
+WORDS = {
+    "int": (int, "a whole number", "integer"),
+    "float": (int | float, "a number", "number"),
+    "bool": (bool, "true or false", "boolean"),
+    "str": (str, "a text", "string"),
+    "None": (type(None), "null", "null"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,12 @@ class Option:
         """Say whether a value has one of the option's types."""
         if isinstance(value, bool):
             return "bool" in self.words
-        return any(isinstance(value, _WORDS[word]) for word in self.words if word in _WORDS)
+        return any(isinstance(value, WORDS[word][0]) for word in self.words if word in WORDS)
 
     @property
     def allowed(self) -> str:
         """Say in words which values the option takes."""
-        return " or ".join(sorted(self.words))
+        return " or ".join(sorted(WORDS[word][1] if word in WORDS else f"a {word}" for word in self.words))
 
 
 def optuna_class(kind: Kind) -> type[Any]:
@@ -116,7 +123,7 @@ def options(kind: Kind) -> dict[str, Option]:
         words = frozenset(re.findall(r"\w+", written if isinstance(written, str) else _type_words(written)))
         if name == "wrapped_pruner":
             words = frozenset({"pruner", "None"})
-        elif name == "seed" or not words or not words <= _WORDS.keys():
+        elif name == "seed" or not words or not words <= WORDS.keys():
             continue
         required = parameter.default is parameter.empty and name not in kind.defaults
         found[name] = Option(name, words, required)

@@ -15,9 +15,9 @@ from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter
-from sweeplab.study.places import Complaints, Location, Places, dotted, shown
+from sweeplab.study.places import Complaints, Location, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule, needs
-from sweeplab.study.search import expression, literal, literals, search_entry
+from sweeplab.study.search import expression, is_searched, literal, literals, search_entry
 from sweeplab.study.space import Space, cells, unmet
 from sweeplab.study.spec import (
     Derived,
@@ -61,31 +61,30 @@ ALLOWED = {
 }
 
 
-def study_from(document: Any, places: Places) -> StudySpec:
+def study_from(document: Any, complain: Complaints) -> StudySpec:
     """Return the typed study that a document of plain values describes.
 
     Raises:
-        BadInput: with everything that is wrong, each at its place.
+        BadInput: with everything that is wrong, each at its place, and what was complained of before.
     """
-    complain = Complaints(places)
     if not isinstance(document, Mapping):
         complain((), "a study is a mapping of keys to values, such as `name: small`")
         raise BadInput(*complain.problems)
+    before = len(complain.problems)
     parts = _hyperparameters(document, complain)
-    sound = not complain.problems
+    sound = len(complain.problems) == before
     study = {**document, **parts}
-    for model in (Sampler, Pruner):
-        key = model.__name__.lower()
+    for key, model in (("sampler", Sampler), ("pruner", Pruner)):
         if key in document:
-            study[key] = read_algorithm(model, document[key], (key,), complain)
+            study[key] = read_algorithm(model, document[key], (key,), complain) or model()
     spec = _validated(study, complain)
     # Where only another part is wrong, the space is checked too: what is wrong is said all at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
-    draft._places = places
+    draft._places = complain.places
     if sound:
         _check_space(draft, complain)
     if spec is None or complain.problems:
-        raise BadInput(*complain.problems)
+        raise BadInput(*sorted(complain.problems, key=lambda each: (each.line or 0, each.column or 0)))
     return spec
 
 
@@ -132,7 +131,8 @@ def _hyperparameters(document: Mapping[str, Any], complain: Complaints) -> dict[
     search: dict[str, SearchSpec] = {}
     for path, row, written in _rows(document, complain):
         if path[0] == "fixed":
-            fixed |= {row.name: value for value in literal(row, written, path, complain)}
+            for value in literal(row, written, path, complain):
+                fixed[row.name] = value
         elif path[0] == "grid":
             grid[row.name] = list(literals(row, written, path, complain))
         elif entry := search_entry(row, written, path, complain):
@@ -171,7 +171,7 @@ def _rows(
                 complain(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
             elif name in seen:
                 complain(path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True)
-            elif section == "search" and TABLE[name].category == "precision":
+            elif section == "search" and not is_searched(TABLE[name]):
                 complain(path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True)
             else:
                 yield path, TABLE[name], written
@@ -231,7 +231,7 @@ def _check_space(spec: StudySpec, complain: Complaints) -> None:
         return
     spaces = [Space(spec, cell, None) for cell in kept]
     complain.problems += [unmet(spec, rule, "trial") for rule in _never_met(spaces)]
-    if spec.sampler and spec.sampler.type == "grid":
+    if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], complain)
 
 

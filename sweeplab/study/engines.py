@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sweeplab.study.folder import StudyFolder
@@ -45,7 +46,6 @@ class LocalEngine:
         self._allotments = allotments
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._restarts = 0
-        self._errors: dict[int, str] = {}
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def __len__(self) -> int:
@@ -60,8 +60,7 @@ class LocalEngine:
         allotment = self._allotments[index]
         command = [sys.executable, "-m", "sweeplab.study.worker"]
         command += [str(self._folder.lab), self._folder.name, str(allotment.threads)]
-        log = (self._folder.path / f"worker-{index}.log").open("ab")
-        with log:
+        with self._log(index).open("ab") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -79,18 +78,24 @@ class LocalEngine:
             self.events.put({"worker": index, **json.loads(line)})
         self.events.put({"worker": index, "event": "exited", "code": process.wait()})
 
-    def exited(self, index: int, code: int, stopping: bool) -> bool:
-        """Take note that a worker ended; start another in its place if it died, and say whether it was lost."""
+    def exited(self, index: int, code: int, stopping: bool) -> str | None:
+        """Take note that a worker ended; start another in its place if it died, or say why it is lost."""
         process = self._processes.pop(index)
         for stream in (process.stdin, process.stdout):
             if stream:
                 stream.close()
-        died = code != 0 and not stopping
-        if died and self._restarts < MOST_RESTARTS:
+        if code == 0 or stopping:
+            return None
+        if self._restarts < MOST_RESTARTS:
             self._restarts += 1
             self._start(index)
-            return False
-        return died
+            return None
+        log = self._log(index)
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"worker {index} ended with code {code}: {lines[-1] if lines else 'no word'} (see {log})"
+
+    def _log(self, index: int) -> Path:
+        return self._folder.path / f"worker-{index}.log"
 
     def stop(self) -> None:
         """Ask every worker to put its runs away at the next step and end."""

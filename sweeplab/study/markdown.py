@@ -83,29 +83,35 @@ class MarkdownTables:
     problems: tuple[Problem, ...] = ()
 
 
+def read_text(path: Path, most_bytes: int) -> str:
+    """Return the text of a file that a person wrote.
+
+    Raises:
+        BadInput: it cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most_bytes + 1)
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=path)) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(Problem(f"byte {error.start} is not UTF-8", file=path)) from error
+    if len(raw) > most_bytes:
+        raise BadInput(Problem("the file is too large", f"at most {most_bytes:,} bytes", file=path))
+    return text
+
+
 def read_tables(path: Path) -> MarkdownTables:
     """Read the tables of hyperparameters in a Markdown file.
 
     Raises:
-        BadInput: the file is missing, too large, not UTF-8, or has no table of hyperparameters.
+        BadInput: the file cannot be read, or has no table of hyperparameters.
     """
-    try:
-        raw = path.read_bytes()
-        if len(raw) > MAX_BYTES:
-            raise BadInput(
-                Problem(f"{len(raw):,} bytes are too many for a table", f"{MAX_BYTES:,}", file=path)
-            )
-        tables = parse_tables(raw.decode("utf-8-sig"), path)
-    except OSError as error:
-        raise BadInput(Problem(error.strerror or str(error), file=path)) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            Problem(f"not UTF-8: byte {error.start} is {raw[error.start]:#04x}", file=path)
-        ) from error
+    tables = parse_tables(read_text(path, MAX_BYTES), path)
     if not (tables.values or tables.unknown or tables.problems):
-        raise BadInput(
-            Problem("no table of hyperparameters", "a table with a Parameter and a Value column", file=path)
-        )
+        allowed = "a table with a Parameter and a Value column"
+        raise BadInput(Problem("no table of hyperparameters", allowed, file=path))
     return tables
 
 

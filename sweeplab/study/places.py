@@ -33,7 +33,10 @@ def shown(value: Any) -> str:
 
 @dataclass
 class Places:
-    """Lines and columns, from 1, of every key and value of a document; and the overrides laid over it."""
+    """Lines and columns, from 1, of every key and value of a document; and what was laid over it.
+
+    `overrides` holds the words of the command line that gave a place its value.
+    """
 
     file: Path | None = None
     keys: dict[Location, Mark] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class Places:
         for length in range(len(path), -1, -1):
             around = path[:length]
             if around in self.overrides:
-                return Problem(f"-o {self.overrides[around]}: {what}", allowed, nearest)
+                return Problem(f"{self.overrides[around]}: {what}", allowed, nearest)
             marks = (self.values, self.keys) if around == path and not at_key else (self.keys, self.values)
             for known in marks:
                 if around in known:

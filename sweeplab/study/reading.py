@@ -34,15 +34,12 @@ def read_study(path: Path, overrides: Sequence[str] = (), name: str | None = Non
             complain((), "the study is empty")
         raise BadInput(*complain.problems)
     if isinstance(document, dict):
-        for override in [*overrides, *([f"name={name}"] if name is not None else [])]:
+        for override in overrides:
             _lay_over(document, override, complain)
-    try:
-        spec = study_from(document, complain.places)
-    except BadInput as error:
-        raise BadInput(*complain.problems, *error.problems) from None
-    if complain.problems:
-        raise BadInput(*complain.problems)
-    return spec
+        if name is not None:
+            document["name"] = name
+            complain.places.overrides["name",] = f"--name {name}"
+    return study_from(document, complain)
 
 
 def _text(path: Path) -> str:
@@ -87,7 +84,7 @@ def _lay_over(document: dict[str, Any], override: str, complain: Complaints) -> 
             complain.problems.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
     elif path:
         complain.places.forget(path)
-        complain.places.overrides[path] = override
+        complain.places.overrides[path] = f"-o {override}"
 
 
 def _place(name: str) -> Location | None:

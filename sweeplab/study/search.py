@@ -16,6 +16,11 @@ from sweeplab.study.spec import Choices, Derived, Divisors, Range, SearchSpec
 SUGGESTED = "suggested"
 
 
+def is_searched(row: Hyperparameter) -> bool:
+    """Say whether a hyperparameter may stand under `search`: the machine's own may not."""
+    return row.name != "seed" and row.category != "precision"
+
+
 def literal(row: Hyperparameter, written: Any, path: Location, complain: Complaints) -> Iterator[Any]:
     """Yield `written` as the row's own type, or nothing and complain."""
     try:

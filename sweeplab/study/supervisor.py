@@ -130,7 +130,6 @@ class _Supervisor:
         self.progress = Progress(plan, cells)
         self.progress.done_before = self.progress.counted
         self.engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
-        self.lost_workers = 0
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
@@ -183,7 +182,8 @@ class _Supervisor:
     def _take_in(self, event: Event) -> None:
         if event["event"] == "exited":
             stopping = bool(self.interrupts()) or self.is_over_time
-            self.lost_workers += self.engine.exited(event["worker"], event["code"], stopping)
+            if lost := self.engine.exited(event["worker"], event["code"], stopping):
+                self.progress.errors.append(lost)
         self.progress.take_in(event)
         self.listen(event, self.progress)
 
@@ -201,7 +201,7 @@ class _Supervisor:
         except TrackingUnavailable as error:
             message = f"{error}; what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return Ending(self.folder, "failed", [*self.progress.errors, message])
-        failed = self.lost_workers or self.progress.errors or any(each.failed for each in counts)
+        failed = self.progress.errors or any(each.failed for each in counts)
         status = "interrupted" if self.interrupts() else "failed" if failed else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
         self.tracker.close(

@@ -36,7 +36,7 @@ def main(lab: str, name: str, threads: str) -> int:
     from sweeplab.study.reading import read_study
     from sweeplab.study.runner import Runner
     from sweeplab.study.space import cells
-        from sweeplab.study.store import NoValidSample, Store
+    from sweeplab.study.store import NoValidSample, Store
 
     torch.set_num_threads(int(threads))
     folder = StudyFolder(Path(lab), name)

@@ -269,7 +269,6 @@ class MLflowTracker(Tracker):
         error = (end.get("error") or "").strip()
         reasons = {"stop_reason": end.get("stop_reason"), "error": error.rpartition("\n")[2]}
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
-        (folder.path / "shipped").write_text(self._place)
         self._log(run_id, [*points, folder.totals(end)], shipping.params, tags | {"sweeplab.state": state})
         if error:
             self._client.log_text(run_id, error, "error.txt")

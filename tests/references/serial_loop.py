@@ -1,0 +1,90 @@
+"""What people glue together today: Optuna's optimize, MLflow's log_metric and an eager training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import optuna
+import torch
+from references.plain_gpt import PlainGPT
+
+from sweeplab.data.batches import Batches
+from sweeplab.data.generators import generator_key
+from sweeplab.model.layout import Layout
+from sweeplab.model.shape import ModelShape
+from sweeplab.train.schedule import learning_rate
+
+
+def plain_model(values) -> PlainGPT:
+    """Return a plain module with the initial weights that a run of these values has."""
+    shape = ModelShape.of(values)
+    layout = Layout(shape)
+    views = layout.views(layout.initial_row(generator_key(values["seed"], "init"))[None])
+    model = PlainGPT(shape)
+    model.take({name: view[0] for name, view in views.items()})
+    return model
+
+
+def train(values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluation=lambda *_: None) -> list[float]:
+    """Train one run eagerly with fused AdamW and return its validation losses."""
+    model = plain_model(values)
+    optimiser = torch.optim.AdamW(
+        model.groups(values["weight_decay"]),
+        lr=values["learning_rate"], betas=values["betas"], eps=values["eps"], fused=True,
+    )  # fmt: skip
+    batches = Batches(train_tokens, values["block_size"], values["batch_size"])
+    evaluation = torch.from_numpy(
+        Batches(val_tokens, values["block_size"], values["batch_size"]).evaluation(values["eval_iters"])
+    )
+    losses, total, count = [], 0.0, 0
+    for iteration in range(values["max_iters"] + 1):
+        if iteration % values["eval_interval"] == 0 or iteration == values["max_iters"]:
+            with torch.no_grad():
+                losses.append(sum(model.loss(batch).item() for batch in evaluation) / len(evaluation))
+            on_evaluation(iteration, losses[-1], total / max(1, count))
+            total, count = 0.0, 0
+        if iteration == values["max_iters"]:
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(values, iteration)
+        loss = model.loss(torch.from_numpy(batches.training(values["seed"], iteration)))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), values["grad_clip"])
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        total, count = total + loss.item(), count + 1
+    return losses
+
+
+def run(values, rates: list[float], train_tokens, val_tokens, folder: Path) -> float:
+    """Train a run a learning rate, one after the other, with Optuna and MLflow on SQLite; return the seconds."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    mlflow.set_experiment("serial")
+    study = optuna.create_study(storage=f"sqlite:///{folder / 'optuna.db'}")
+    for rate in rates:
+        study.enqueue_trial({"learning_rate": rate})
+
+    def objective(trial: optuna.Trial) -> float:
+        rate = trial.suggest_float("learning_rate", 1e-5, 1.0, log=True)
+        with mlflow.start_run():
+            given = {**values, "learning_rate": rate}
+            mlflow.log_params({name: str(value) for name, value in given.items()})
+
+            def on_evaluation(iteration: int, val_loss: float, train_loss: float) -> None:
+                mlflow.log_metric("val_loss", val_loss, step=iteration)
+                if iteration:
+                    mlflow.log_metric("train_loss", train_loss, step=iteration)
+                trial.report(val_loss, iteration)
+
+            best = min(train(given, train_tokens, val_tokens, on_evaluation))
+            assert math.isfinite(best)
+        return best
+
+    started = time.perf_counter()
+    study.optimize(objective, n_trials=len(rates))
+    return time.perf_counter() - started

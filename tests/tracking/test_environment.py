@@ -1,0 +1,66 @@
+"""Where a study runs, and what of that is written down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweeplab.tracking.environment import environment, git
+
+
+def in_repository(folder: Path, *command: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    done = subprocess.run(["git", "-C", folder, *who, *command], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_git_says_commit_and_dirtiness(tmp_path: Path) -> None:
+    assert git(tmp_path) is None
+    in_repository(tmp_path, "init")
+    assert git(tmp_path) is None  # nothing committed
+    (tmp_path / "study.yaml").write_text("a")
+    in_repository(tmp_path, "add", ".")
+    in_repository(tmp_path, "commit", "-m", "first")
+    commit = in_repository(tmp_path, "rev-parse", "HEAD")
+    assert git(tmp_path) == {"commit": commit, "dirty": False}
+    (tmp_path / "new.yaml").write_text("b")
+    assert git(tmp_path) == {"commit": commit, "dirty": True}
+
+
+def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = environment(Path(__file__).parent)
+    assert found["git"] == {"code": None, "study": None}
+    assert found["device"]["gpus"] == []
+
+
+def test_the_gpus_that_the_driver_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 570.1'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    expected = {"name": "NVIDIA H200", "memory_mib": "143771", "driver": "570.1"}
+    assert environment()["device"]["gpus"] == [expected]
+
+
+def test_the_machine_and_its_packages_but_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    found = environment()
+    assert found["packages"]["pytest"] == pytest.__version__
+    assert found["device"]["n_cores"] >= 1
+    assert found["device"]["memory_bytes"] == psutil.virtual_memory().total
+    assert found["variables"]["OMP_NUM_THREADS"] == "1"
+    assert "hidden" not in json.dumps(found)
+
+
+def test_it_imports_neither_torch_nor_mlflow() -> None:
+    code = "import sys; from sweeplab.tracking.environment import environment; environment(); "
+    code += "import sweeplab.tracking.mlflow; print({'torch', 'mlflow', 'pandas'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

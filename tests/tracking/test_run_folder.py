@@ -1,0 +1,93 @@
+"""Reading a run's folder: each point once, whatever a writer that dies and starts again leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeplab.tracking.folder import RunFolder
+
+RUN = {"key": "a/b=1/2/3", "started": 1000.5, "facts": {"n_params": 7}}
+
+
+def line(iteration: int, attempt: int) -> dict[str, Any]:
+    numbers = {"train_tokens": 8 * iteration, "wall_seconds": iteration + 100.0 * attempt}
+    losses = {"train_loss": attempt + 0.5} | ({"val_loss": attempt + 0.25} if iteration % 2 == 0 else {})
+    return {"iteration": iteration} | numbers | losses
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[bytes, dict[int, int]]:
+    """Draw a points.jsonl of several attempts, each cut off in a line, and which attempt counts for each."""
+    text, counts = b"", {}
+    for attempt in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, len(counts)))
+        for iteration in range(begin, begin + draw(st.integers(0, 4))):
+            text += json.dumps(line(iteration, attempt)).encode() + b"\n"
+            counts.setdefault(iteration, attempt)
+        cut = json.dumps(line(99, attempt)).encode()
+        text += cut[: draw(st.integers(0, len(cut) - 2))]
+    return text, counts
+
+
+@given(files(), st.data())
+def test_each_point_once_however_it_is_written_and_read(
+    file: tuple[bytes, dict[int, int]], data: st.DataObject
+) -> None:
+    text, counts = file
+    with TemporaryDirectory() as name:
+        path = Path(name, "points.jsonl")
+        folder = RunFolder(Path(name), RUN)
+        measures = []
+        position = 0
+        while position < len(text):
+            size = data.draw(st.integers(1, len(text) - position))
+            with path.open("ab") as points:
+                points.write(text[position : position + size])
+            position += size
+            measures += [each for point in folder.points() for each in point]
+        again = RunFolder(Path(name), RUN, dict(folder.tracked))
+        assert list(again.points()) == []
+    found = {(each.name, each.step): (each.value, each.timestamp_ms) for each in measures}
+    assert len(found) == len(measures)
+    expected = {}
+    for iteration, attempt in counts.items():
+        at_ms = 1_000_500 + 1000 * (iteration + 100 * attempt)
+        for name, value in {"train_loss": 0.5, "val_loss": 0.25}.items():
+            if name in line(iteration, attempt):
+                expected[name, iteration] = expected[f"{name}_by_tokens", 8 * iteration] = (
+                    attempt + value,
+                    at_ms,
+                )
+    assert found == expected
+
+
+def test_what_a_folder_may_lack(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, RUN)
+    assert list(folder.points()) == []
+    assert folder.checkpoint() is None
+    assert folder.place == ("a/b=1", 2, 3)
+    assert [(each.name, each.value) for each in folder.facts()] == [("n_params", 7.0)]
+    assert (
+        folder.totals({"state": "failed", "iteration": None, "wall_seconds": None, "train_flops": None}) == []
+    )
+
+
+def test_the_best_checkpoint_before_the_last(tmp_path: Path) -> None:
+    (tmp_path / "last").mkdir()
+    assert RunFolder(tmp_path, RUN).checkpoint() == tmp_path / "last"
+    (tmp_path / "best").mkdir()
+    assert RunFolder(tmp_path, RUN).checkpoint() == tmp_path / "best"
+
+
+def test_lines_that_are_no_points(tmp_path: Path) -> None:
+    good = json.dumps(line(3, 0))
+    bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"']
+    (tmp_path / "points.jsonl").write_text("\n".join([*bad, good, ""]))
+    (point,) = RunFolder(tmp_path, RUN).points()
+    assert [each.step for each in point] == [3, 24]
