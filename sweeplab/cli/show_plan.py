@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
+from sweeplab.cli.tables import console as make_console
 from sweeplab.cli.tables import print_rows
 from sweeplab.study.plan import Plan
 
 
 def print_plan(plan: Plan) -> None:
     """Print a study's preview."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     data = plan.data
     console.print(
         f"[bold]{plan.name}[/]  {data['corpus']}/{data['tokenizer']}: {data['vocab_size']} symbols, "

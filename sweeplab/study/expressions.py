@@ -125,8 +125,8 @@ def _is_arithmetic(node: ast.AST, compared: bool) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
-        # There is no arithmetic of texts, but a choice can be compared with one.
-        return isinstance(node.value, bool | int | float) or (compared and isinstance(node.value, str))
+        # There is no arithmetic of texts and null, but values can be compared with them.
+        return isinstance(node.value, bool | int | float | (str | None if compared else bool))
     return isinstance(node, _NODES)
 
 

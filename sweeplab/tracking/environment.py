@@ -86,7 +86,10 @@ def _gpus() -> list[dict[str, Any]]:
     fields = "name,memory.total,driver_version"
     text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]) or ""
     rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.count(",") == 2]
-    return [{"name": name, "memory_mib": memory, "driver": driver} for name, memory, driver in rows]
+    return [
+        {"name": name, "memory_bytes": int(mib) * 2**20 if mib.isdigit() else None, "driver": driver}
+        for name, mib, driver in rows
+    ]
 
 
 def _output(command: Sequence[str]) -> str | None:

@@ -1,0 +1,213 @@
+"""A study's runs as one table: from tracking, through files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sweeplab.analysis.table import (
+    COLUMNS,
+    CURVES,
+    HYPERPARAMETERS,
+    curves_table,
+    export,
+    runs_table,
+    validate,
+)
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.tracking.tracker import TRACKERS
+
+VALUES = defaults() | {
+    "batch_size": 4,
+    "block_size": 16,
+    "vocab_size": 65,
+    "dtype": "float32",
+    "compile": False,
+}
+RUNS = {
+    "n_embd=128/0/0": "complete",
+    "n_embd=32/0/0": "pruned",
+    "n_embd=32/0/1": "diverged",
+    "n_embd=32/10/0": "failed",
+    "n_embd=32/2/0": "",
+}
+
+
+def write(folder: Path, key: str, state: str) -> Path:
+    folder.mkdir(parents=True)
+    values = VALUES | {"n_embd": int(key.split("/")[0][7:]), "seed": int(key[-1]), "patience": None}
+    facts = {"n_params": 1234, "n_params_non_embedding": 1000}
+    (folder / "run.json").write_text(
+        json.dumps({"key": key, "values": values, "facts": facts, "started": 1e9})
+    )
+    with (folder / "points.jsonl").open("w") as points:
+        for at in (0, 10, 20):
+            line = {"iteration": at, "train_tokens": 64 * at, "wall_seconds": float(at)}
+            losses = {"val_loss": 4 - at / 16} | ({"train_loss": 3 - at / 16} if at else {})
+            points.write(json.dumps(line | losses) + "\n")
+    end = {"state": state, "iteration": 20, "best_val_loss": 2.75, "final_val_loss": 2.75, "value": 2.75}
+    end |= {"train_tokens": 1280, "train_flops": 3e19, "wall_seconds": 20.5, "error": None}
+    if state == "diverged":
+        end["final_val_loss"] = math.nan
+    if state:
+        (folder / "end.json").write_text(json.dumps(end))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        lab = tmp_path_factory.mktemp("lab")
+        for study in ("small", "empty", "another"):
+            tracker = TRACKERS["mlflow"](lab, study, None)
+            tracker.open({})
+            for key, state in RUNS.items():
+                if study != "empty":
+                    tracker.ship(write(lab / study / key, key, state))
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def table(lab: Path) -> pd.DataFrame:
+    return runs_table(lab, "small")
+
+
+def test_a_row_a_run_in_the_order_of_people(table: pd.DataFrame) -> None:
+    rows = list(zip(table["cell"], table["trial"], table["seed"], table["state"], strict=True))
+    assert rows == [
+        ("n_embd=32", 0, 0, "pruned"),
+        ("n_embd=32", 0, 1, "diverged"),
+        ("n_embd=32", 2, 0, "running"),
+        ("n_embd=32", 10, 0, "failed"),
+        ("n_embd=128", 0, 0, "complete"),
+    ]
+    assert table["run_id"].is_unique
+    assert set(table["study"]) == {"small"}
+
+
+def test_the_columns_and_their_types(table: pd.DataFrame) -> None:
+    assert list(table.columns) == [*COLUMNS, *HYPERPARAMETERS]
+    assert set(HYPERPARAMETERS) == set(TABLE) - {"seed"}
+    assert {name: str(dtype) for name, dtype in table.dtypes.items()} == COLUMNS | HYPERPARAMETERS
+
+
+def test_numbers_and_hyperparameters(table: pd.DataFrame) -> None:
+    best = table[table["state"] == "complete"].iloc[0]
+    expected = {
+        "best_val_loss": 2.75,
+        "final_val_loss": 2.75,
+        "value": 2.75,
+        "n_params": 1234,
+        "iterations": 20,
+    }
+    expected |= {
+        "n_params_non_embedding": 1000,
+        "train_tokens": 1280,
+        "train_flops": 3e19,
+        "wall_seconds": 20.5,
+    }
+    assert {name: best[name] for name in expected} == expected
+    for name, value in VALUES.items():
+        if name not in ("n_embd", "betas", "patience", "device", "seed"):
+            assert best[name] == value, name
+    assert (best["n_embd"], best["betas"], best["device"]) == (128, "(0.9, 0.95)", "auto")
+    assert best["patience"] is pd.NA
+    going_on = table[table["state"] == "running"].iloc[0]
+    assert going_on["n_params"] == 1234
+    assert going_on["train_tokens"] is pd.NA
+    assert math.isnan(going_on["best_val_loss"])
+
+
+def test_curves(lab: Path) -> None:
+    curves = curves_table(lab, "small")
+    assert {name: str(dtype) for name, dtype in curves.dtypes.items()} == CURVES
+    assert len(curves) == len(RUNS) * 5
+    one = curves[(curves["cell"] == "n_embd=128") & (curves["metric"] == "val_loss")]
+    assert list(one["iteration"]) == [0, 10, 20]
+    assert list(one["train_tokens"]) == [0, 640, 1280]
+    assert list(one["value"]) == [4.0, 3.375, 2.75]
+    assert set(curves_table(lab, "small", metrics=["val_loss"])["metric"]) == {"val_loss"}
+
+
+def test_a_study_without_runs_and_no_study(lab: Path, tmp_path: Path) -> None:
+    assert runs_table(lab, "empty").empty
+    assert list(runs_table(lab, "empty").columns) == [*COLUMNS, *HYPERPARAMETERS]
+    assert list(curves_table(lab, "empty").columns) == list(CURVES)
+    with pytest.raises(BadInput, match="no study 'smal'"):
+        runs_table(lab, "smal")
+    with pytest.raises(BadInput, match="no study 'small'"):
+        runs_table(tmp_path, "small")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_gives_the_same_table_again(suffix: str, table: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / f"runs{suffix}"
+    path.write_text("what was there before")
+    export(table, path)
+    assert list(tmp_path.iterdir()) == [path]
+    read: Any = pd.read_csv if suffix == ".csv" else pd.read_parquet
+    pd.testing.assert_frame_equal(validate(read(path)), table)
+
+
+def test_what_cannot_be_exported(table: pd.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"suffix '.xlsx'; allowed: .csv or .parquet"):
+        export(table, tmp_path / "runs.xlsx")
+    with pytest.raises(BadInput, match="cannot be written"):
+        export(table, tmp_path / "missing" / "runs.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_is_not_changed_by_being_checked(table: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(validate(table), table)
+
+
+def test_columns_that_nobody_knows_stay(table: pd.DataFrame) -> None:
+    checked = validate(table.assign(mine="a")[["mine", *table.columns[::-1]]])
+    assert list(checked.columns) == [*table.columns, "mine"]
+    assert list(checked["mine"]) == ["a"] * len(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        (
+            "n_params",
+            [1, 2, 3.5, "many", None],
+            "column 'n_params': 3.5 in row 2 and 1 more; allowed: a whole",
+        ),
+        ("best_val_loss", [1, "low", 3, 4, 5], "column 'best_val_loss': 'low' in row 1; allowed: a number"),
+        (
+            "tie_weights",
+            [True, "False", None, "yes", False],
+            "column 'tie_weights': 'yes' in row 3; allowed: True",
+        ),
+        (
+            "state",
+            ["complete", "done", "pruned", "failed", "running"],
+            "column 'state': 'done' in row 1; allowed:",
+        ),
+        ("state", ["complete", None, "pruned", "failed", "running"], "column 'state': None in row 1"),
+        ("trial", [0, 0, 0, 0, 0], "run: 'small/n_embd=32/0/0' in row 2 and 1 more; allowed: each run once"),
+    ],
+)
+def test_what_is_refused(column: str, values: list[Any], said: str, table: pd.DataFrame) -> None:
+    with pytest.raises(BadInput) as refused:
+        validate(table.assign(**{column: pd.Series(values, dtype=object)}))
+    assert said in str(refused.value)
+    assert len(refused.value.problems) == 1
+
+
+def test_every_problem_is_said(table: pd.DataFrame) -> None:
+    with pytest.raises(BadInput) as refused:
+        validate(table.drop(columns=["cell", "value"]).assign(n_layer="two", dropout="a bit"))
+    assert len(refused.value.problems) == 4
+    assert "column 'cell' is missing" in str(refused.value)

@@ -1,0 +1,68 @@
+"""Runs of a study that never was, with losses that are known because they were planted."""
+
+import math
+from typing import NamedTuple
+
+import pytest
+from pandas import DataFrame
+
+from sweeplab.analysis.table import CURVES, validate
+from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.accounting import n_params, n_params_non_embedding
+from sweeplab.model.shape import ModelShape
+
+ITERATIONS = (0, 100, 200, 300)
+TOKENS = 16 * 64
+
+
+class Planted(NamedTuple):
+    runs: DataFrame
+    curves: DataFrame
+
+
+def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> Planted:
+    """Return a study with a trial a state in each cell, and one loss a trial unless a formula gives them."""
+    runs, curves = [], []
+    for n_layer in layers:
+        for n_embd in widths:
+            own = {"n_layer": n_layer, "n_embd": n_embd, "n_head": 4, "vocab_size": 97, "block_size": 64}
+            own |= {"batch_size": 16, "device": "cpu", "dtype": "float32", "compile": False}
+            shape = ModelShape.of({**defaults(), **own})
+            for trial, state in enumerate(states):
+                for seed in range(seeds):
+                    cell = f"n_layer={n_layer},n_embd={n_embd}"
+                    # The formula that tests rely on.
+                    last = 4 - 0.1 * n_layer - 0.01 * n_embd + 0.2 * trial + 0.01 * seed
+                    last = losses[trial] if losses else last
+                    last = math.nan if state in ("diverged", "failed") else last
+                    for iteration in ITERATIONS:
+                        value = 5 + (last - 5) * iteration / ITERATIONS[-1]
+                        tokens = iteration * TOKENS
+                        curves.append((cell, trial, seed, iteration, tokens, "val_loss", value))
+                    runs.append(
+                        {**defaults(), **own, "study": "planted", "cell": cell, "trial": trial, "seed": seed}
+                        | {"state": state, "best_val_loss": last, "final_val_loss": last + 0.5, "value": last}
+                        | {"n_params": n_params(shape), "iterations": ITERATIONS[-1], "run_id": "x"}
+                        | {"n_params_non_embedding": n_params_non_embedding(shape)}
+                        | {"train_tokens": ITERATIONS[-1] * TOKENS, "train_flops": 1e12, "wall_seconds": 2.5}
+                        | {"learning_rate": 1e-3 * (trial + 1)}
+                    )
+    return Planted(DataFrame(runs), DataFrame(curves, columns=list(CURVES)))
+
+
+def _as_tracked(planted: Planted) -> Planted:
+    """Return the frames as the analysis table gives them: nullable types, pairs as text."""
+    pairs = {name: planted.runs[name].astype(str) for name, row in TABLE.items() if row.kind == "floats"}
+    return Planted(validate(planted.runs.assign(**pairs)), planted.curves.astype(CURVES))
+
+
+@pytest.fixture(params=[lambda planted: planted, _as_tracked], ids=["numpy", "nullable"])
+def typed(request: pytest.FixtureRequest):
+    """A study may come in NumPy's types or in the nullable ones."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def plant():
+    """Return the function that plants a study."""
+    return _plant

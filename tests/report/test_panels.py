@@ -1,0 +1,288 @@
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pandas import DataFrame
+
+from sweeplab.report.dashboard import PanelSpec
+from sweeplab.report.drawing import _ticks, colours, draw, short
+from sweeplab.report.panels import ENDED, panel, plain, searched_of, trials_table
+from sweeplab.report.summary import summarise
+from sweeplab.report.words import STATES, written
+
+LOSS = PanelSpec("loss", x="n_params", log=("x", "y"))
+ITERATIONS, TOKENS = (0, 100, 200, 300), 16 * 64
+USUAL = ("complete", "stopped", "pruned", "diverged", "failed", "running")
+
+
+def of(spec: PanelSpec, planted, **changed):
+    runs = planted.runs.assign(**changed) if changed else planted.runs
+    return panel(spec, plain(runs), plain(planted.curves))
+
+
+def test_a_trial_is_the_mean_of_its_seeds(plant) -> None:
+    trials = trials_table(plant(["complete", "pruned"], layers=[1], widths=[100], seeds=3).runs)
+    assert trials["loss"].tolist() == pytest.approx([2.91, 3.11])
+    assert trials["loss_low"].tolist() == pytest.approx([2.90, 3.10])
+    assert trials["loss_high"].tolist() == pytest.approx([2.92, 3.12])
+    assert trials["seeds"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        (("complete", "diverged"), "diverged"),
+        (("complete", "stopped"), "stopped"),
+        (("pruned", "failed"), "failed"),
+        (("complete", "running"), "running"),
+    ],
+)
+def test_one_seed_decides_the_state_of_a_trial(states: tuple[str, str], state: str, plant) -> None:
+    runs = plant(["complete"], layers=[1], widths=[32], seeds=2).runs.assign(state=list(states))
+    assert trials_table(runs)["state"].tolist() == [state]
+
+
+def test_the_best_of_a_cell_is_the_lowest_that_ended(plant) -> None:
+    planted = plant(["pruned", "complete", "stopped", "running"], losses=[1.0, 3.0, 2.0, 1.5])
+    best = trials_table(planted.runs).query("best")
+    assert best["trial"].tolist() == [2] * 6
+    assert best["cell"].is_unique
+
+
+def test_loss_panel_draws_what_was_planted(typed, plant) -> None:
+    drawn = of(LOSS, typed(plant(USUAL)))
+    assert not drawn.missing
+    assert set(drawn.data["state"]) == {"complete", "stopped", "pruned"}
+    best = drawn.data[drawn.data["best"]]
+    assert len(best) == 6 and set(best["trial"]) == {0}
+    sizes = best["cell"].str.extract(r"n_layer=(\d+),n_embd=(\d+)").astype(int)
+    np.testing.assert_allclose(best["loss"], 4 - 0.1 * sizes[0] - 0.01 * sizes[1])
+    assert drawn.lines == ("n_layer",)
+    assert list(dict.fromkeys(best["line"])) == ["n_layer = 1", "n_layer = 2", "n_layer = 4"]
+    assert any(note == "Not drawn: 6 running, 6 diverged, 6 failed." for note in drawn.notes)
+    assert any(note.startswith("Hollow: pruned") for note in drawn.notes)
+
+
+def test_lines_are_told_apart_by_the_other_size_in_its_own_order(plant) -> None:
+    planted = plant(["complete"], widths=(32, 64, 128))
+    drawn = of(PanelSpec("loss", x="n_layer", log=("x",)), planted)
+    assert list(dict.fromkeys(drawn.data["line"])) == ["n_embd = 32", "n_embd = 64", "n_embd = 128"]
+    assert drawn.x.marks == (1, 2, 4)
+    chosen = of(PanelSpec("loss", x="n_params", lines=("n_embd", "n_layer")), planted)
+    assert "n_embd = 128, n_layer = 4" in set(chosen.data["line"])
+
+
+def test_a_study_of_one_cell_has_the_best_of_each_size_on_its_line(plant) -> None:
+    planted = plant(["complete", "complete"])
+    drawn = of(PanelSpec("loss", x="n_layer"), planted, cell="all", trial=range(len(planted.runs)))
+    assert set(drawn.data["line"]) == {""}
+    best = drawn.data[drawn.data["best"]]
+    assert best["x"].tolist() == [1, 2, 4]
+    np.testing.assert_allclose(best["loss"], 4 - 0.1 * best["x"] - 0.01 * 64)
+
+
+def test_the_metric_and_the_axes_are_those_asked_for(plant) -> None:
+    drawn = of(PanelSpec("loss", x="train_flops", metric="final_val_loss"), plant(["complete"]))
+    assert drawn.y.title == "final validation loss (nats/token)"
+    drawn = of(PanelSpec("loss", x="learning_rate", metric="final_val_loss"), plant(["complete"] * 2))
+    assert drawn.data["loss"].min() == pytest.approx(4 - 0.4 - 0.64 + 0.5)
+    assert (drawn.x.log, drawn.y.log) == (False, False)
+    assert drawn.x.title == "learning_rate"
+
+
+def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
+    far = of(LOSS, plant(["complete", "complete"], losses=[2.0, 90.0]))
+    low, high = far.view
+    assert low < 2 < high < 90
+    assert far.notes[-1] == "Above the view: 6 trials; double-click to see all."
+    assert len(far.data) == 12
+    near = of(LOSS, plant(["complete", "complete"], losses=[2.0, 2.1]))
+    assert near.view is None and not any("Above" in note for note in near.notes)
+
+
+def test_bars_span_the_seeds_and_are_said(plant) -> None:
+    drawn = of(LOSS, plant(["complete"], seeds=3))
+    np.testing.assert_allclose(drawn.data["loss_high"] - drawn.data["loss_low"], 0.02)
+    assert any("bars span them" in note for note in drawn.notes)
+    best = draw(drawn).data[1]
+    assert best.error_y.visible
+    np.testing.assert_allclose(best.error_y.array, 0.01)
+    np.testing.assert_allclose(best.error_y.arrayminus, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("spec", "states", "why"),
+    [
+        (PanelSpec("loss", x="dropout"), ["complete"], "dropout is 0.2 in every run"),
+        (LOSS, ["running"], r"no trial has ended with a best_val_loss yet \(6 running\)"),
+        (LOSS, ["diverged"], r"no trial has ended .*\(6 diverged\)"),
+        (PanelSpec("loss", x="activation"), ["complete"], "activation is not a number"),
+        (PanelSpec("loss", x="betas"), ["complete"], "betas is not a number"),
+        (PanelSpec("heat_map", x="n_layer", y="dropout"), ["complete"], "dropout is 0.2 in every run"),
+        (PanelSpec("heat_map"), ["pruned"], "no trial has ended"),
+        (PanelSpec("learning_curves", metric="grad_norm"), ["complete"], "no run has a grad_norm yet"),
+        (PanelSpec("learning_curves"), ["diverged"], r"no run has a val_loss yet \(6 diverged\)"),
+    ],
+)  # fmt: skip
+def test_a_panel_without_data_says_why(spec: PanelSpec, states: list[str], why: str, typed, plant) -> None:
+    assert re.match(why, of(spec, typed(plant(states))).missing)
+
+
+@pytest.mark.parametrize("kind", ["loss", "heat_map", "learning_curves", "table"])
+def test_a_study_without_runs_has_panels_that_say_so(kind: str) -> None:
+    columns = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
+    curves = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
+    runs = plain(DataFrame(), columns)
+    empty = panel(PanelSpec(kind, x="n_params" if kind == "loss" else ""), runs, plain(DataFrame(), curves))
+    assert "yet" in empty.missing
+
+
+def test_a_missing_column_is_said(plant) -> None:
+    planted = plant(["complete"])
+    without = planted._replace(runs=planted.runs.drop(columns="train_flops"))
+    assert of(PanelSpec("loss", x="train_flops"), without).missing == "the runs have no train_flops"
+
+
+def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant) -> None:
+    drawn = of(PanelSpec("heat_map"), typed(plant(["complete", "complete", "pruned"])))
+    assert (drawn.x.column, drawn.y.column) == ("n_embd", "n_layer")
+    assert len(drawn.data) == 6 and set(drawn.data["trial"]) == {0}
+    np.testing.assert_allclose(
+        drawn.data["loss"], 4 - 0.1 * drawn.data["n_layer"] - 0.01 * drawn.data["n_embd"]
+    )
+    (heat,) = draw(drawn).data
+    assert heat.z.shape == (3, 2) and heat.z[2][1] == pytest.approx(4 - 0.4 - 0.64)
+
+
+def test_heat_map_of_a_grid_of_one_size_says_so(plant) -> None:
+    drawn = of(PanelSpec("heat_map"), plant(["complete"], widths=[32]))
+    assert drawn.missing == "a heat map needs two sizes that vary in the grid; here n_layer does"
+
+
+def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
+    drawn = of(PanelSpec("learning_curves"), typed(plant(["complete", "pruned", "diverged"], seeds=2)))
+    assert len(drawn.data) == 6 * 2 * 2 * len(ITERATIONS)
+    assert drawn.notes[-1] == "Not drawn: 12 diverged."
+    first = drawn.best[drawn.best["cell"] == "n_layer=1,n_embd=32"]
+    assert first["x"].tolist() == [iteration * TOKENS for iteration in ITERATIONS]
+    assert first["value"].tolist()[0] == 5 and first["value"].tolist()[-1] == pytest.approx(
+        4 - 0.1 - 0.32 + 0.005
+    )
+    assert len(draw(drawn).data) == 1 + 6
+
+
+def test_learning_curves_over_iterations_on_a_log_axis_start_after_zero(plant) -> None:
+    drawn = of(PanelSpec("learning_curves", x="iteration", log=("x",)), plant(["complete"]))
+    assert drawn.x.title == "iteration" and drawn.data["x"].min() == 100
+
+
+def test_the_table_has_what_varies_and_the_best_run_first(plant) -> None:
+    drawn = of(PanelSpec("table"), plant(["pruned", "complete"]))
+    columns = list(drawn.data)
+    assert columns[:5] == ["n_layer", "n_embd", "trial", "seed", "state"]
+    assert "learning_rate" in columns and "dropout" not in columns
+    assert drawn.data["best_val_loss"].is_monotonic_increasing
+
+
+def test_what_varies_in_a_cell_leaves_out_the_grid_and_what_is_missing(plant) -> None:
+    runs = plant(["complete", "complete", "failed"]).runs
+    assert searched_of(runs) == ["learning_rate"]
+    runs.loc[runs["state"] == "failed", ["dropout", "learning_rate"]] = None
+    assert searched_of(runs) == ["learning_rate"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.DataObject, plant) -> None:
+    n_trials = data.draw(st.integers(1, 3))
+    planted = plant(["complete"] * n_trials, layers=(1, 2), seeds=data.draw(st.integers(1, 2)))
+    states = data.draw(
+        st.lists(st.sampled_from(STATES), min_size=len(planted.runs), max_size=len(planted.runs))
+    )
+    losses = st.one_of(st.floats(0.5, 9), st.sampled_from([math.nan, math.inf]))
+    values = data.draw(st.lists(losses, min_size=len(planted.runs), max_size=len(planted.runs)))
+    runs = plain(planted.runs.assign(state=states, best_val_loss=values))
+    drawn = panel(LOSS, runs, planted.curves)
+    trials = trials_table(runs)
+    left_out = sum(
+        int(number) for note in drawn.notes if "Not drawn" in note for number in re.findall(r"\d+", note)
+    )
+    assert len(drawn.data) + left_out == len(trials)
+    assert np.isfinite(drawn.data[["x", "loss", "loss_low", "loss_high"]].to_numpy(float)).all()
+    ended = drawn.data[drawn.data["state"].isin(ENDED)]
+    best = drawn.data[drawn.data["best"]].set_index("cell")["loss"]
+    assert best.to_dict() == ended.groupby("cell")["loss"].min().to_dict()
+    assert bool(drawn.missing) == ended.empty
+    if not drawn.missing:
+        draw(drawn).to_json()
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1.01, 1e6), st.booleans())
+def test_ticks_are_few_in_order_and_inside(low: float, ratio: float, log: bool) -> None:
+    ticks = _ticks(low, low * ratio, log)
+    assert ticks == sorted(set(ticks)) and 3 <= len(ticks) <= 20
+    assert all(low * (1 - 1e-6) <= tick <= low * ratio * (1 + 1e-6) for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (812_000, "812k"),
+        (1_400_000, "1.4M"),
+        (2.5, "2.5"),
+        (0, "0"),
+        (2e-5, "2e-05"),
+        (128, "128"),
+        (3e12, "3T"),
+    ],
+)
+def test_short(number: float, text: str) -> None:
+    assert short(number) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(27008, "27,008"), (3.1712e-4, "3.17e-4"), (9.05e-3, "9.05e-3"), (0.25, "0.25"), (5.02e12, "5.02e12"),
+     ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "None"), ("gelu", "gelu"), (np.int64(3), "3")],
+)  # fmt: skip
+def test_written(value: object, text: str) -> None:
+    assert written(value) == text
+
+
+@pytest.mark.parametrize("ground", [(255, 255, 255), (21, 23, 27)], ids=["light", "dark"])
+@pytest.mark.parametrize("n", [1, 2, 3, 9, 40])
+def test_colours_are_distinct_and_stand_out_from_the_ground(n: int, ground: tuple[int, int, int]) -> None:
+    def luminance(rgb: tuple[int, ...]) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    made = [tuple(int(part) for part in re.findall(r"\d+", colour)) for colour in colours(n)]
+    assert len(set(made)) == n
+    for colour in made:
+        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_summary_says_what_there_is(typed, plant) -> None:
+    summary = summarise(plain(typed(plant(USUAL, seeds=2)).runs))
+    words = dict(summary.entries)
+    assert summary.study == "planted"
+    assert words["Runs"] == (
+        "72 runs (36 trials of 2 seeds) in 6 cells: "
+        "12 complete, 12 stopped, 12 running, 12 pruned, 12 diverged, 12 failed"
+    )
+    assert re.fullmatch(r"n_layer 1, 2, 4 by n_embd 32, 64; [\d,]+ to [\d,]+ parameters", words["Cells"])
+    assert words["Varied within a cell"] == "learning_rate (1e-3 to 6e-3)"
+    assert words["Lowest loss"].startswith(
+        "2.9650 nats/token (the mean of 2 seeds), by trial 0 of n_layer=4, n_embd=64"
+    )
+    assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
+
+
+def test_summary_of_a_study_in_which_nothing_ended(plant) -> None:
+    summary = summarise(plant(["running"]).runs)
+    assert dict(summary.entries)["Lowest loss"] == "no trial has ended with a loss yet"
+    assert summary.best == {}

@@ -1,0 +1,182 @@
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pandas import DataFrame
+
+from sweeplab.errors import BadInput
+from sweeplab.report import dashboard
+from sweeplab.report.dashboard import PANELS, read_dashboard
+from sweeplab.report.scaling import write_scaling_report
+
+FILES = {"scaling.html", "scaling.csv", "curves.csv", "scaling.json"}
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Page(HTMLParser):
+    """What a browser would fetch, and the page's elements by id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.words = ""
+        self._inside: list[str] = []
+        self.figures: list[dict] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside.append(dict(attrs).get("type") or tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
+
+    def handle_data(self, data: str) -> None:
+        if self._inside[-1:] == ["application/json"]:
+            self.figures.append(json.loads(data))
+            self._inside.append("")
+        elif self._inside[-1:] not in (["script"], ["style"]):
+            self.words += data
+
+
+@pytest.fixture
+def planted(plant):
+    return plant(["complete", "stopped", "pruned", "diverged"], seeds=2)
+
+
+def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed) -> None:
+    runs, curves = typed(planted)
+    page = write_scaling_report(runs, curves, tmp_path / "report")
+    assert page == tmp_path / "report" / "scaling.html"
+    assert {path.name for path in page.parent.iterdir()} == FILES
+    again = pd.read_csv(page.with_suffix(".csv"))
+    assert list(again) == list(runs) and len(again) == len(runs)
+    assert again["best_val_loss"].equals(runs["best_val_loss"].astype(float))
+    assert len(pd.read_csv(page.with_name("curves.csv"))) == len(curves)
+
+
+def test_json_has_the_data_of_every_panel_and_no_nan(tmp_path: Path, planted) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    page = write_scaling_report(*planted, tmp_path)
+    report = json.loads(page.with_suffix(".json").read_text(), parse_constant=refuse)
+    assert report["study"] == "planted"
+    assert [each["title"] for each in report["panels"]] == [each.title for each in read_dashboard().panels]
+    loss = report["panels"][0]["data"]
+    assert len(loss) == 18 and min(row["loss"] for row in loss) == pytest.approx(4 - 0.4 - 0.64 + 0.005)
+    assert report["best"]["hyperparameters"]["n_embd"] == 64
+
+
+def test_the_page_needs_no_network(tmp_path: Path, planted) -> None:
+    text = write_scaling_report(*planted, tmp_path).read_text()
+    page = Page(text)
+    outside = [link for link in page.links if not link.startswith("data:") and link not in FILES]
+    assert not outside
+    assert not {"link", "iframe", "img"} & set(page.tags) - {"link"}
+    assert not re.search(r"@import|url\(", text[: text.index("plotly.js")])
+    assert text.count("* plotly.js v") == 1
+
+
+def test_the_page_draws_each_panel_and_says_the_summary(tmp_path: Path, planted) -> None:
+    page = Page(write_scaling_report(*planted, tmp_path).read_text())
+    assert len(page.figures) == 5
+    assert page.figures[0]["layout"]["xaxis"]["title"]["text"] == "parameters"
+    assert page.figures[0]["layout"]["xaxis"]["type"] == "log"
+    assert page.figures[0]["layout"]["yaxis"]["title"]["text"] == "validation loss (nats/token)"
+    for said in ("48 runs (24 trials of 2 seeds) in 6 cells", "Not drawn: 6 diverged.", "n_layer 1, 2, 4 by"):
+        assert said in page.words
+
+
+def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
+    page = Page(write_scaling_report(DataFrame(), DataFrame(), tmp_path).read_text())
+    assert not page.figures
+    assert page.words.count("Nothing to show: ") == 6
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted) -> None:
+    evil = "</script><script>alert(1)</script><b>&"
+    runs = planted.runs.assign(study=evil, cell=planted.runs["cell"] + f",activation={evil}")
+    curves = planted.curves.assign(cell=planted.curves["cell"] + f",activation={evil}")
+    text = write_scaling_report(runs, curves, tmp_path).read_text()
+    assert "<script>alert" not in text and "<b>&" not in text
+    page = Page(text)
+    assert evil in page.words
+    assert evil in page.figures[-1]["data"][1]["name"]
+
+
+def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> None:
+    write_scaling_report(*plant(["complete"]), tmp_path)
+    first = (tmp_path / "scaling.json").read_text()
+    write_scaling_report(*planted, tmp_path)
+    assert (tmp_path / "scaling.json").read_text() != first
+    write_scaling_report(*plant(["complete"]), tmp_path)
+    assert (tmp_path / "scaling.json").read_text() == first
+
+
+def test_the_dashboard_to_copy_is_the_packages_own() -> None:
+    assert (REPOSITORY / "dashboards" / "scaling.yaml").read_bytes() == dashboard.DEFAULT.read_bytes()
+
+
+def test_the_dashboard_explains_every_panel() -> None:
+    comments = [line for line in dashboard.DEFAULT.read_text().splitlines() if line.startswith("#")]
+    assert all(any(line.startswith(f"# {name} ") for line in comments) for name in PANELS)
+
+
+def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "title: Mine\npanels:\n  - {panel: loss, x: learning_rate, log: x, lines: n_embd}\n  - panel: table\n"
+    )
+    page = Page(write_scaling_report(*planted, tmp_path / "report", mine).read_text())
+    assert "Mine" in page.words and len(page.figures) == 1
+    names = [trace["name"] for trace in page.figures[0]["data"] if "name" in trace]
+    assert names == ["n_embd = 32", "n_embd = 64"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("panels:\n  - panel: los\n", ["2:12: unknown panel 'los'; allowed: loss, ", "did you mean 'loss'?"]),
+        ("panels:\n  - panel: heatmap\n", ["did you mean 'heat_map'?"]),
+        ("panels:\n  - panel: loss\n", ["2:5: loss needs an x"]),
+        ("panels:\n  - {panel: loss, x: n_layers}\n", ["2:21: x cannot be 'n_layers'; did you mean 'n_layer'?"]),
+        ("panels:\n  - {panel: table, lgo: [x]}\n", ["2:20: panels[0] has no option \"lgo\""]),
+        ("panels:\n  - {panel: loss, x: n_embd, log: [x, z]}\n", ["log cannot be 'z'; allowed: x, y"]),
+        ("panels:\n  - {panel: table, width: wide}\n", ["width cannot be 'wide'; allowed: full, half"]),
+        ("panel: []\n", ["1:1: unknown part 'panel' of a dashboard", "did you mean 'panels'?", "no list of panels"]),
+        ("panels: []\n", ["1:9: there is no list of panels"]),
+        ("panels: [3]\n", ["1:10: this is no panel"]),
+        ("- panel: loss\n", ["1:1: this is no dashboard"]),
+        ("panels: [\n", ["while parsing"]),
+        ("panels: [{panel: table}]\npanels: []\n", ["2:1: ", "given twice"]),
+        ("a: &a [x]\npanels: *a\n", ["alias"]),
+        ("", ["this is no dashboard"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_dashboard_is_refused_with_its_line(
+    tmp_path: Path, planted, text: str, said: list[str]
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        write_scaling_report(*planted, tmp_path / "report", mine)
+    assert str(refused.value).startswith(str(mine))
+    assert all(part in str(refused.value) for part in said)
+    assert not (tmp_path / "report").exists()
+
+
+def test_says_every_problem_of_a_dashboard_at_once(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("titel: x\npanels:\n  - panel: los\n  - {panel: loss, x: n_layrs, metric: loss}\n")
+    with pytest.raises(BadInput) as refused:
+        read_dashboard(mine)
+    assert [problem.line for problem in refused.value.problems] == [1, 3, 4, 4]
+
+
+def test_a_missing_dashboard_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        read_dashboard(tmp_path / "none.yaml")
