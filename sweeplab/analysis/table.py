@@ -117,18 +117,17 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     for name, dtype in (COLUMNS | HYPERPARAMETERS).items():
         if name in frame:
             checked[name], wrong = _typed(frame[name], dtype)
+            wrong |= checked[name].isna() & (name in KEY)
             problems += _wrong(frame[name], wrong, f"column {name!r}", _WORDS.get(dtype, ""))
+    typed = frame.assign(**checked)
     if "state" in checked:
-        unknown = ~checked["state"].isin(STATES)
-        problems += _wrong(frame["state"], unknown, "column 'state'", ", ".join(STATES))
+        problems += _wrong(frame["state"], ~typed["state"].isin(STATES), "column 'state'", ", ".join(STATES))
     if set(KEY) <= checked.keys():
-        twice = frame.duplicated(list(KEY))
-        keys = frame[list(KEY)].astype(str).agg("/".join, axis=1)
-        problems += _wrong(keys, twice, "run", "each run once")
+        keys = typed[list(KEY)].astype(str).agg("/".join, axis=1)
+        problems += _wrong(keys, keys.duplicated(), "run", "each run once")
     if problems:
         raise BadInput(*problems)
-    rest = [name for name in frame if name not in checked]
-    return frame.assign(**checked)[[*checked, *rest]]
+    return typed[[*checked, *(name for name in frame if name not in checked)]]
 
 
 def export(frame: pd.DataFrame, path: Path) -> None:

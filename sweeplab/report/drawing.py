@@ -81,6 +81,8 @@ def _draw_loss(panel: LossPanel) -> go.Figure:
         rows = panel.data[panel.data["line"] == name]
         for pruned, mark, opacity in ((False, symbol, 0.4 * crowd), (True, f"{symbol}-open", 0.65 * crowd)):
             faint = rows[~rows["best"] & ((rows["state"] == "pruned") == pruned)]
+            if faint.empty:
+                continue
             figure.add_scatter(
                 x=faint["x"], y=faint["loss"], mode="markers", legendgroup=name, showlegend=False,
                 marker={"color": colour, "symbol": mark, "size": 7, "opacity": opacity},

@@ -274,11 +274,11 @@ def _missing(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> str
         return "the study has no runs yet"
     if column not in runs:
         return f"the runs have no {column}"
-    if not (shown["state"].isin(ENDED)).any():
-        return f"no trial has ended with a {metric} yet ({counted(runs['state'])})"
     values = _finite(runs, column)
-    if values.isna().all():
+    if values.isna().all() and runs[column].notna().any():
         return f"{column} is not a number"
+    if not shown["state"].isin(ENDED).any():
+        return f"no trial has ended with a {metric} yet ({counted(runs['state'])})"
     if values.nunique() == 1:
         return f"{column} is {written(values.iloc[0])} in every run"
     return ""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
+from sweeplab.errors import BadInput, Problem
 from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.page import render
 from sweeplab.report.panels import Panel, panel, plain
@@ -29,20 +30,27 @@ def write_scaling_report(
     that says which panels the page has.
 
     Raises:
-        BadInput: the dashboard asks for what there is not; nothing is written then.
+        BadInput: the dashboard asks for what there is not, and nothing is written; or the folder cannot be
+            written to.
     """
     asked = read_dashboard(dashboard)
     plain_runs, plain_curves = plain(runs, _RUN_COLUMNS), plain(curves, _CURVE_COLUMNS)
     panels = [panel(spec, plain_runs, plain_curves) for spec in asked.panels]
     summary = summarise(plain_runs)
     page = render(asked.title, summary, panels)
-    folder.mkdir(parents=True, exist_ok=True)
-    runs.to_csv(folder / "scaling.csv", index=False)
-    curves.to_csv(folder / "curves.csv", index=False)
-    (folder / "scaling.json").write_text(_json(asked.title, summary, panels), encoding="utf-8")
-    target = folder / "scaling.html"
-    target.write_text(page, encoding="utf-8")
-    return target
+    contents = {
+        "scaling.csv": runs.to_csv(index=False),
+        "curves.csv": curves.to_csv(index=False),
+        "scaling.json": _json(asked.title, summary, panels),
+        "scaling.html": page,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
+    return folder / "scaling.html"
 
 
 def _json(title: str, summary: Summary, panels: list[Panel]) -> str:

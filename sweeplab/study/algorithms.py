@@ -68,7 +68,7 @@ PRUNERS: dict[str, Kind] = {
     ),
     "patient": Kind(
         "PatientPruner",
-        "Lets another pruner judge only a trial that no longer improves",
+        "Lets another pruner judge only a trial that gets worse",
         {"wrapped": "wrapped_pruner"},
         {"wrapped_pruner": None},
     ),
@@ -145,10 +145,11 @@ def read_algorithm(
     if not isinstance(held, Mapping) or "type" not in held:
         complain(path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}")
         return None
-    name = OTHER_NAMES.get(str(held["type"]), held["type"])
+    name = str(held["type"])
+    name = OTHER_NAMES.get(name, name)
     if name not in kinds:
         place = path if isinstance(written, str) else (*path, "type")
-        complain(place, f"{dotted(path)} is {shown(name)}", " | ".join(kinds), nearest(str(name), kinds))
+        complain(place, f"{dotted(path)} is {shown(name)}", " | ".join(kinds), nearest(name, kinds))
         return None
     given = {key: value for key, value in held.items() if key != "type"}
     read = model(type=name, options=_read_options(kinds[name], given, path, complain))
@@ -223,7 +224,7 @@ def make_pruner(pruner: Pruner) -> BasePruner:
 
 
 def _build(algorithm: Algorithm, **unasked: Any) -> Any:
-    """Return Optuna's object, without its warning that what a study asks for by name is experimental."""
+    """Return Optuna's object, without its warnings that what a study asks for by name is new, or old."""
     from optuna.exceptions import ExperimentalWarning
 
     kind = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
@@ -233,4 +234,5 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         return optuna_class(kind)(**given)

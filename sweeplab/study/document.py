@@ -29,7 +29,8 @@ _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
 def parse(text: str, complain: Complaints) -> Any:
     """Return a YAML document as plain values and note where each stands; None where it is empty.
 
-    Complains of what is not YAML, or not read; the rest is returned all the same.
+    Complains of a key given twice, the last of which is taken. Complains of what is not YAML, or is not read,
+    and returns None.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
@@ -39,7 +40,9 @@ def parse(text: str, complain: Complaints) -> Any:
     except YAMLError as error:
         complain.problems.append(_problem(error, text, complain))
         return None
-    return _Reader(yaml.constructor, complain).plain(root, ()) if root is not None else None
+    reader = _Reader(yaml.constructor, complain)
+    document = reader.plain(root, ()) if root is not None else None
+    return None if reader.failed else document
 
 
 def position(text: str, offset: int) -> Mark:
@@ -83,6 +86,7 @@ class _Reader:
     def __init__(self, constructor: Any, complain: Complaints) -> None:
         self._constructor = constructor
         self._complain = complain
+        self.failed = False
 
     def plain(self, node: Node, path: Location) -> Any:
         self._complain.places.values[path] = _start(node)
@@ -96,16 +100,18 @@ class _Reader:
             try:
                 return self._constructor.construct_object(node)
             except (ValueError, YAMLError):
-                self._complain(path, f"{shown(node.value)} is no value")
-                return None
-        self._complain(path, f"the tag {node.tag} is not read")
-        return None
+                return self._fail(path, f"{shown(node.value)} is no value")
+        return self._fail(path, f"the tag {node.tag} is not read")
+
+    def _fail(self, path: Location, what: str) -> None:
+        self._complain(path, what)
+        self.failed = True
 
     def _mapping(self, node: MappingNode, path: Location) -> dict[str, Any]:
         places, found = self._complain.places, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
-                self._complain(path, "a key that is no text")
+                self._fail(path, "a key that is no text")
                 continue
             key = str(key_node.value)
             below = (*path, key)

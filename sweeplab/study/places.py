@@ -55,13 +55,19 @@ class Places:
         """Return a problem at the value of `path` (or its key), or at the nearest place around it."""
         for length in range(len(path), -1, -1):
             around = path[:length]
-            if around in self.overrides:
-                return Problem(f"{self.overrides[around]}: {what}", allowed, nearest)
-            marks = (self.values, self.keys) if around == path and not at_key else (self.keys, self.values)
-            for known in marks:
-                if around in known:
-                    return Problem(what, allowed, nearest, self.file, *known[around])
+            if words := self._laid_over(around):
+                return Problem(f"{words}: {what}", allowed, nearest)
+            known = [self.keys, self.values] if at_key or around != path else [self.values, self.keys]
+            for marks in known:
+                if around in marks:
+                    return Problem(what, allowed, nearest, self.file, *marks[around])
         return Problem(what, allowed, nearest, self.file)
+
+    def _laid_over(self, path: Location) -> str:
+        """Return the words that gave a path its value, or made it where the file has none."""
+        if path in self.overrides or path in self.values or not path:
+            return self.overrides.get(path, "")
+        return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")
 
 
 @dataclass

@@ -64,27 +64,19 @@ def _text(path: Path) -> str:
 def _lay_over(document: dict[str, Any], override: str, complain: Complaints) -> None:
     """Set what `name=value` says in the document, and note that it came from there."""
     name, equals, text = override.partition("=")
-    below = Complaints(Places())
-    value = parse(text, below)
-    path = _place(name.strip())
+    path, own = _place(name.strip()), Complaints(Places())
+    value = parse(text, own)
     if not equals:
-        below((), "has no value", "name=value")
+        own((), "has no value", "name=value")
     elif path is None:
-        known = [*TABLE, *StudySpec.model_fields]
-        below(
-            (),
-            f"{name!r} is unknown",
-            "a hyperparameter, or a place such as budget.time",
-            nearest(name, known),
-        )
-    else:
-        _set(document, path, value, below)
-    if below.problems:
-        for each in below.problems:
-            complain.problems.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
-    elif path:
+        near = nearest(name, [*TABLE, *StudySpec.model_fields])
+        own((), f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near)
+    elif not own.problems:
+        _set(document, path, value, own)
         complain.places.forget(path)
         complain.places.overrides[path] = f"-o {override}"
+    for each in own.problems:
+        complain.problems.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
 
 
 def _place(name: str) -> Location | None:

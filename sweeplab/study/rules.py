@@ -21,7 +21,7 @@ _SIZES = frozenset(
 _TOKENS = frozenset({"max_iters", "batch_size", "block_size"})
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
-    "n_params_non_embedding": _SIZES,
+    "n_params_non_embedding": _SIZES - {"block_size"},
     "head_dim": frozenset({"n_embd", "n_head"}),
     "train_tokens": _TOKENS,
     "train_flops": _TOKENS | {"vocab_size", "n_layer", "n_embd"},

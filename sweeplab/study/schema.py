@@ -31,10 +31,14 @@ def study_schema() -> Schema:
             sections[name] = parts[reference.rpartition("/")[2]]
     data = sections["data"]["properties"]
     data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
-    data["tokenizer"] = _one_of({name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()})
+    data["tokenizer"] = _one_of(
+        {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
+    )
     rows = {name: row for name, row in TABLE.items() if name != "seed"}
     searched = {name: row for name, row in rows.items() if is_searched(row)}
-    for section, held, write in zip(SECTIONS, (rows, rows, searched), (_value, _values, _search), strict=True):
+    for section, held, write in zip(
+        SECTIONS, (rows, rows, searched), (_value, _values, _search), strict=True
+    ):
         written = {name: _described(row, write(row)) for name, row in held.items()}
         sections[section] = _keys(written, described=sections[section]["description"])
     sections["constraints"]["items"] = _EXPRESSION
@@ -97,7 +101,7 @@ def _search(row: Hyperparameter) -> Schema:
         "step": {"type": _number(row)["type"], "exclusiveMinimum": 0},
         "divides": {"type": "string", "description": "A divisor of this hyperparameter"},
     }
-    forms = {"expr": ("expr",), "choices": ("choices",)}
+    forms: dict[str, tuple[str, ...]] = {"expr": ("expr",), "choices": ("choices",)}
     forms |= {"min": ("min", "max")} if row.kind in ("int", "float") else {}
     forms |= {"divides": ("divides",)} if row.kind == "int" else {}
     allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []

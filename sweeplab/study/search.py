@@ -25,7 +25,7 @@ def literal(row: Hyperparameter, written: Any, path: Location, complain: Complai
     """Yield `written` as the row's own type, or nothing and complain."""
     try:
         yield row.check(written)
-    except ValueError:
+    except (ValueError, OverflowError):
         near = nearest(written, row.choices) if isinstance(written, str) else ""
         allowed = row.allowed
         if isinstance(written, Mapping):
@@ -122,7 +122,8 @@ def _divisors(
     whole = [name for name, other in TABLE.items() if other.kind == "int" and name not in (row.name, "seed")]
     if row.kind != "int":
         complain((*path, "divides"), f"{row.name} divides nothing", row.allowed)
-    elif of not in whole:
+        return None
+    if of not in whole:
         what, near = f"{dotted(path)}.divides is {shown(of)}", nearest(str(of), whole)
         complain((*path, "divides"), what, "the name of a hyperparameter that is a whole number", near)
     ends = _ends(row, {"min": row.low, "max": row.high, **written}, path, complain)

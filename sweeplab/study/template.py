@@ -29,8 +29,8 @@ _TAIL = """\
 
 objective: {{metric: val_loss, goal: minimize}}  # nats/token; the best evaluation, or with at: final the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too
-sampler: tpe  # tpe | gp | cmaes | qmc | random | grid
-pruner: {{type: asha, min_iters: {first_evaluation}, factor: 3}}  # or median, percentile, hyperband, none
+sampler: tpe  # {samplers}
+pruner: {{type: asha, min_iters: {first_evaluation}, factor: 3}}  # {pruners}
 seeds: {seeds}  # a trial is trained once a seed, and its value is their mean
 engine: {{type: local, workers: auto}}  # worker processes; auto: one a GPU, or one a core
 track: {{checkpoints: best}}  # best | last | none
@@ -54,6 +54,7 @@ def study_text(
     """
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
+    from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 
     given = {} if values is None else dict(values)
     if search is None:
@@ -71,7 +72,12 @@ def study_text(
             _HEAD.format(name=scalar(name), corpora=" | ".join(CORPORA), tokenizers=" | ".join(TOKENIZERS)),
             *_fixed(fixed, effective),
             *_searched(tuned, derived, given),
-            _TAIL.format(first_evaluation=effective["eval_interval"], seeds=scalar((effective["seed"],))),
+            _TAIL.format(
+                samplers=" | ".join(SAMPLERS),
+                pruners=" | ".join(PRUNERS),
+                first_evaluation=effective["eval_interval"],
+                seeds=scalar((effective["seed"],)),
+            ),
         )
     )
 

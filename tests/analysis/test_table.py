@@ -24,13 +24,8 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.tracking.tracker import TRACKERS
 
-VALUES = defaults() | {
-    "batch_size": 4,
-    "block_size": 16,
-    "vocab_size": 65,
-    "dtype": "float32",
-    "compile": False,
-}
+SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
+VALUES = defaults() | {"batch_size": 4, "block_size": 16} | SETTLED
 RUNS = {
     "n_embd=128/0/0": "complete",
     "n_embd=32/0/0": "pruned",
@@ -44,9 +39,8 @@ def write(folder: Path, key: str, state: str) -> Path:
     folder.mkdir(parents=True)
     values = VALUES | {"n_embd": int(key.split("/")[0][7:]), "seed": int(key[-1]), "patience": None}
     facts = {"n_params": 1234, "n_params_non_embedding": 1000}
-    (folder / "run.json").write_text(
-        json.dumps({"key": key, "values": values, "facts": facts, "started": 1e9})
-    )
+    run = {"key": key, "values": values, "facts": facts, "started": 1e9}
+    (folder / "run.json").write_text(json.dumps(run))
     with (folder / "points.jsonl").open("w") as points:
         for at in (0, 10, 20):
             line = {"iteration": at, "train_tokens": 64 * at, "wall_seconds": float(at)}

@@ -70,6 +70,7 @@ def product(name: str, folder: Path) -> float:
     lines += [f"budget: {{trials_per_cell: {N_TRIALS[name]}}}", "track: {checkpoints: none}"]
     file = folder / f"{name}.yaml"
     file.write_text("\n".join(lines))
+    os.environ.pop("MLFLOW_TRACKING_URI", None)  # the serial loop's MLflow leaves its own there
     started = []
 
     def listen(event, progress) -> None:

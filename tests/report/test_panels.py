@@ -107,7 +107,7 @@ def test_bars_span_the_seeds_and_are_said(plant) -> None:
     drawn = of(LOSS, plant(["complete"], seeds=3))
     np.testing.assert_allclose(drawn.data["loss_high"] - drawn.data["loss_low"], 0.02)
     assert any("bars span them" in note for note in drawn.notes)
-    best = draw(drawn).data[1]
+    best = draw(drawn).data[0]
     assert best.error_y.visible
     np.testing.assert_allclose(best.error_y.array, 0.01)
     np.testing.assert_allclose(best.error_y.arrayminus, 0.01)

@@ -117,6 +117,12 @@ def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> No
     assert (tmp_path / "scaling.json").read_text() == first
 
 
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted) -> None:
+    (tmp_path / "report").write_text("a file")
+    with pytest.raises(BadInput, match=r"report: cannot be written: "):
+        write_scaling_report(*planted, tmp_path / "report")
+
+
 def test_the_dashboard_to_copy_is_the_packages_own() -> None:
     assert (REPOSITORY / "dashboards" / "scaling.yaml").read_bytes() == dashboard.DEFAULT.read_bytes()
 
@@ -143,11 +149,17 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
         ("panels:\n  - panel: los\n", ["2:12: unknown panel 'los'; allowed: loss, ", "did you mean 'loss'?"]),
         ("panels:\n  - panel: heatmap\n", ["did you mean 'heat_map'?"]),
         ("panels:\n  - panel: loss\n", ["2:5: loss needs an x"]),
-        ("panels:\n  - {panel: loss, x: n_layers}\n", ["2:21: x cannot be 'n_layers'; did you mean 'n_layer'?"]),
-        ("panels:\n  - {panel: table, lgo: [x]}\n", ["2:20: panels[0] has no option \"lgo\""]),
+        (
+            "panels:\n  - {panel: loss, x: n_layers}\n",
+            ["2:22: x cannot be 'n_layers'; did you mean 'n_layer'?"],
+        ),
+        ("panels:\n  - {panel: table, lgo: [x]}\n", ['2:20: panels[0] has no option "lgo"']),
         ("panels:\n  - {panel: loss, x: n_embd, log: [x, z]}\n", ["log cannot be 'z'; allowed: x, y"]),
         ("panels:\n  - {panel: table, width: wide}\n", ["width cannot be 'wide'; allowed: full, half"]),
-        ("panel: []\n", ["1:1: unknown part 'panel' of a dashboard", "did you mean 'panels'?", "no list of panels"]),
+        (
+            "panel: []\n",
+            ["1:1: unknown part 'panel' of a dashboard", "did you mean 'panels'?", "no list of panels"],
+        ),
         ("panels: []\n", ["1:9: there is no list of panels"]),
         ("panels: [3]\n", ["1:10: this is no panel"]),
         ("- panel: loss\n", ["1:1: this is no dashboard"]),
@@ -156,7 +168,7 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
         ("a: &a [x]\npanels: *a\n", ["alias"]),
         ("", ["this is no dashboard"]),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_dashboard_is_refused_with_its_line(
     tmp_path: Path, planted, text: str, said: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
+from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.reading import read_study
 from sweeplab.study.space import Space, cells
 from sweeplab.study.template import SEARCHED, range_in_words, scalar, study_text
@@ -60,10 +61,13 @@ def test_minimal_keeps_what_was_given() -> None:
     assert {*study["fixed"], *study["search"]} == {*MINIMAL, "betas", "eps"}
 
 
-def test_names_the_corpora_and_tokenizers_there_are() -> None:
-    text = study_text("full")
-    for name in (*CORPORA, *TOKENIZERS):
-        assert name in text
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [("  corpus", CORPORA), ("  tokenizer", TOKENIZERS), ("sampler", SAMPLERS), ("pruner", PRUNERS)],
+)
+def test_names_what_may_stand_in_a_line(line: str, names: dict) -> None:
+    (found,) = [each for each in study_text("full").splitlines() if each.startswith(f"{line}: ")]
+    assert " | ".join(names) in found.split("  # ")[1]
 
 
 @pytest.mark.parametrize("minimal", [False, True])
@@ -172,8 +176,9 @@ def test_a_scalar_reads_back(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3e-4, "3e-4"), (1e-8, "1e-8"), (0.2, "0.2"), (1.0, "1.0"), (True, "true"), (None, "null"), ("no", '"no"'),
-     ((0.9, 0.95), "[0.9, 0.95]"), ("python-docs", "python-docs"), ("007", '"007"'), ("null", '"null"')],
+    [(3e-4, "3e-4"), (1e-8, "1e-8"), (0.2, "0.2"), (1.0, "1.0"), (9.05e-3, "9.05e-3"), (True, "true"),
+     (None, "null"), ("no", '"no"'), ((0.9, 0.95), "[0.9, 0.95]"), ("python-docs", "python-docs"),
+     ("007", '"007"'), ("null", '"null"')],
 )  # fmt: skip
 def test_scalars_look_as_people_write_them(value: object, text: str) -> None:
     assert scalar(value) == text

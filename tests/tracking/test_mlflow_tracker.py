@@ -200,23 +200,23 @@ def test_a_run_deleted_by_hand_is_made_again(
     assert len(tracker.history(run.run_id, "val_loss")) == 4
 
 
-def test_a_deleted_experiment_is_said(tracker: MLflowTracker, client: Any) -> None:
+def test_a_deleted_experiment_is_said(tracker: MLflowTracker, client: Any, lab: Path) -> None:
     parent = client.get_run(tracker.open({}))
     client.delete_experiment(parent.info.experiment_id)
     with pytest.raises(BadInput, match="was deleted in MLflow"):
-        MLflowTracker(tracker._lab, "test_a_deleted_experiment_is_said").open({})
+        MLflowTracker(lab, "test_a_deleted_experiment_is_said").open({})
 
 
 def test_another_place_has_not_got_what_was_shipped_here(
-    tracker: MLflowTracker, run_folder: Callable[..., Path]
+    tracker: MLflowTracker, lab: Path, run_folder: Callable[..., Path]
 ) -> None:
     tracker.open({})
     folder = run_folder(state="complete")
     tracker.ship(folder)
-    assert (folder / "shipped").read_text() == tracking_uri(tracker._lab)
+    assert (folder / "shipped").read_text() == tracking_uri(lab)
     (folder / "shipped").write_text("https://elsewhere")
     tracker.ship(folder)
-    assert (folder / "shipped").read_text() == tracking_uri(tracker._lab)
+    assert (folder / "shipped").read_text() == tracking_uri(lab)
 
 
 @pytest.mark.parametrize("listens", [False, True])

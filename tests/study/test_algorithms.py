@@ -1,0 +1,152 @@
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab.errors import BadInput
+from sweeplab.study.algorithms import PRUNERS, SAMPLERS, make_pruner, make_sampler, options, optuna_class
+from sweeplab.study.checks import study_from
+from sweeplab.study.places import Complaints, Places
+from sweeplab.study.space import Space, cells
+from sweeplab.study.spec import Pruner, Sampler
+
+DATA = {"corpus": "python-docs", "tokenizer": "char"}
+COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}
+OPEN = {
+    "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
+    "dropout": {"min": 0, "max": 0.4},
+    "activation": ["relu", "gelu"],
+    "betas": "suggested",
+}
+CONDITIONAL = OPEN | {"lr_decay": [True, False], "min_lr": "suggested", "n_head": {"divides": "n_embd"}}
+# An option of each, beside what it cannot do without.
+SAMPLER_OPTIONS = {
+    "tpe": {"n_startup_trials": 2, "n_ei_candidates": 8},
+    "gp": {"n_startup_trials": 2, "deterministic_objective": True},
+    "cmaes": {"sigma0": 0.3, "with_margin": True},
+    "qmc": {"qmc_type": "halton", "scramble": True},
+    "random": {},
+    "grid": {},
+}
+PRUNER_OPTIONS = {
+    "none": {},
+    "median": {"n_startup_trials": 1},
+    "percentile": {"percentile": 25.0, "n_startup_trials": 1},
+    "asha": {"min_iters": 10, "factor": 2, "early_stopping_rate": 0},
+    "hyperband": {"min_iters": 10, "max_iters": 100, "factor": 2},
+    "patient": {"patience": 1, "wrapped": {"type": "median", "n_startup_trials": 1}},
+    "threshold": {"upper": 3.0},
+}
+
+
+def read(**parts):
+    return study_from({"name": "a", "data": DATA, **parts}, Complaints(Places()))
+
+
+def space_of(search: dict, **parts) -> Space:
+    spec = read(search=search, **parts)
+    return Space(spec, cells(spec, 65)[0][0], 65)
+
+
+def sampled(sampler: Sampler, space: Space, count: int, seed: int = 1) -> list[dict]:
+    """Ask and tell as a worker does: a sampler is made anew for every trial."""
+    study = optuna.create_study()
+    found = []
+    for number in range(count):
+        study.sampler = make_sampler(sampler, seed + number, space, seed)
+        trial = study.ask()
+        found.append(space.suggest(trial))
+        study.tell(trial, found[-1].get("dropout", 0.0) + 0.01 * number)
+    return found
+
+
+@pytest.mark.parametrize("given", ["plain", "options"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_fills_a_space(name, given):
+    written = {"type": name, **(SAMPLER_OPTIONS[name] if given == "options" else {})}
+    spec = read(sampler=written, search=COUNTABLE)
+    space = space_of(COUNTABLE if name == "grid" else OPEN)
+    found = sampled(spec.sampler, space, 6)
+    assert all(
+        each.keys() == found[0].keys() and space.broken(space.resolve(each, 0)) is None for each in found
+    )
+    assert len({str(each) for each in found}) > 3
+    assert found == sampled(spec.sampler, space, 6)
+    if name != "qmc":  # unscrambled points are the same whatever the seed
+        assert found != sampled(spec.sampler, space, 6, seed=99)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "grid"])
+def test_a_sampler_takes_a_space_with_conditions(name):
+    space = space_of(CONDITIONAL, grid={"n_embd": [96]})
+    for each in sampled(read(sampler=name).sampler, space, 8):
+        assert ("min_lr" in each) == each["lr_decay"]
+        assert 96 % each["n_head"] == 0
+
+
+def test_tpe_groups_only_where_there_are_conditions():
+    assert not make_sampler(Sampler(), 0, space_of(OPEN))._group
+    assert make_sampler(Sampler(), 0, space_of(CONDITIONAL))._group
+    kept = Sampler(options={"group": False})
+    assert not make_sampler(kept, 0, space_of(CONDITIONAL))._group
+
+
+def test_a_grid_has_every_point_once():
+    space = space_of(COUNTABLE)
+    found = sampled(Sampler(type="grid"), space, 9)
+    assert space.n_points == len({tuple(each.values()) for each in found}) == 9
+    with pytest.raises(ValueError, match="grid"):
+        make_sampler(Sampler(type="grid"), 0, space_of(OPEN))
+
+
+@pytest.mark.parametrize("name", PRUNERS)
+def test_a_pruner_judges_trials(name):
+    pruner = read(pruner={"type": name, **PRUNER_OPTIONS[name]}).pruner
+    study = optuna.create_study(pruner=make_pruner(pruner))
+    pruned = []
+    for number in range(12):
+        trial = study.ask()
+        for iteration in range(0, 101, 10):
+            loss = 1.0 + number + iteration / 1000
+            trial.report(loss, iteration)
+            if iteration and trial.should_prune():
+                pruned.append(number)
+                break
+        ended = {"state": TrialState.PRUNED} if number in pruned else {"values": loss}
+        study.tell(trial, **ended)
+    assert 0 not in pruned
+    assert bool(pruned) == (name != "none")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PRUNERS if name not in ("percentile", "patient", "threshold")]
+)
+def test_a_pruner_needs_no_options(name):
+    assert type(make_pruner(read(pruner=name).pruner)) is optuna_class(PRUNERS[name])
+
+
+def test_a_pruner_without_another_stops_what_gets_worse():
+    pruner = make_pruner(read(pruner={"type": "patience", "patience": 1, "min_delta": 0.5}).pruner)
+    trial = optuna.create_study(pruner=pruner).ask()
+    for iteration, loss in enumerate([3.0, 2.0, 2.6, 2.7]):
+        trial.report(loss, iteration)
+    assert trial.should_prune()
+
+
+@pytest.mark.parametrize("kind", [*SAMPLERS.values(), *PRUNERS.values()], ids=lambda kind: kind.optuna)
+def test_our_names_are_of_options_that_optuna_has(kind):
+    known = options(kind)
+    assert set(kind.aliases.values()) <= known.keys()
+    assert set(kind.defaults) <= known.keys()
+    assert not set(kind.aliases) & known.keys()
+    assert "seed" not in known
+
+
+def test_both_names_of_an_option_mean_the_same():
+    ours = read(pruner={"type": "asha", "min_iters": 100, "factor": 3}).pruner
+    optunas = read(pruner={"type": "asha", "min_resource": 100, "reduction_factor": 3}).pruner
+    assert ours == optunas == Pruner(type="asha", options={"min_resource": 100, "reduction_factor": 3})
+
+
+def test_optuna_words_reach_the_person():
+    with pytest.raises(BadInput, match=r"Optuna refuses its options: .*bootstrap_count"):
+        read(pruner={"type": "asha", "bootstrap_count": 1})

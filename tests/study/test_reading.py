@@ -1,0 +1,372 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sweeplab.errors import BadInput
+from sweeplab.study.document import MAX_DEPTH, MAX_NODES
+from sweeplab.study.expressions import Expression
+from sweeplab.study.reading import MAX_BYTES, read_study
+from sweeplab.study.spec import Choices, Derived, Divisors, Range
+
+WHOLE = """\
+name: small
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 64, batch_size: 16, max_iters: 300, betas: [0.9, 0.95], patience: null}
+grid: {n_layer: [1, 2, 4], n_embd: [32, 64, 128]}
+search:
+  learning_rate: {min: 3e-4, max: 1e-2, log: true}
+  weight_decay: suggested
+  activation: [relu, gelu]
+  n_head: suggested
+  warmup_iters: {expr: max_iters // 10}
+  min_lr: {min: 1e-6, max: 1e-4, log: true, when: lr_decay}
+  dropout: {min: 0, max: 0.4, step: 0.1}
+  grad_clip: {choices: [null, 1], when: n_layer > 1}
+constraints: ["n_params <= 10e6"]
+objective: {metric: val_loss, goal: minimize, at: final}
+budget: {trials_per_cell: 4, time: 1h30m, flops: 1e15}
+sampler: {type: tpe, n_startup_trials: 3}
+pruner: {type: patience, patience: 2, wrapped: {type: asha, min_iters: 100, factor: 3}}
+seeds: [0, 1]
+engine: {type: local, workers: 2, stack: auto}
+track: {checkpoints: none, uri: "sqlite:///x.db"}
+"""
+SMALL = "name: small\ndata: {corpus: python-docs, tokenizer: char}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_study(text: str | bytes) -> Path:
+        path = tmp_path / "study.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write_study
+
+
+@pytest.fixture
+def problems(write):
+    """Return a function that reads a study and returns its problems' lines, without the file's name."""
+
+    def read(text: str | bytes, *overrides: str, name: str | None = None) -> list[str]:
+        path = write(text)
+        with pytest.raises(BadInput) as caught:
+            read_study(path, overrides, name)
+        return [str(each).removeprefix(f"{path}:") for each in caught.value.problems]
+
+    return read
+
+
+def test_every_part_is_typed(write):
+    spec = read_study(write(WHOLE))
+    assert spec.fixed == {
+        "block_size": 64,
+        "batch_size": 16,
+        "max_iters": 300,
+        "betas": (0.9, 0.95),
+        "patience": None,
+    }
+    assert spec.grid == {"n_layer": [1, 2, 4], "n_embd": [32, 64, 128]}
+    assert spec.search == {
+        "learning_rate": Range(3e-4, 1e-2, log=True),
+        "weight_decay": Range(1e-3, 0.3, log=True),
+        "activation": Choices(("relu", "gelu")),
+        "n_head": Divisors("n_embd", 1, 16),
+        "warmup_iters": Derived(Expression("max_iters // 10")),
+        "min_lr": Range(1e-6, 1e-4, log=True, when=Expression("lr_decay")),
+        "dropout": Range(0.0, 0.4, step=0.1),
+        "grad_clip": Choices((None, 1.0), when=Expression("n_layer > 1")),
+    }
+    assert (spec.objective.at, spec.seeds, spec.engine.workers) == ("final", [0, 1], 2)
+    assert (spec.budget.trials_per_cell, spec.budget.time, spec.budget.flops) == (4, 5400, 1e15)
+    assert (spec.sampler.type, spec.sampler.options) == ("tpe", {"n_startup_trials": 3})
+    assert (spec.pruner.type, spec.pruner.options["patience"]) == ("patient", 2)
+    assert spec.pruner.options["wrapped_pruner"].options == {"min_resource": 100, "reduction_factor": 3}
+
+
+def test_what_is_left_out_has_a_default(write):
+    spec = read_study(write(SMALL))
+    assert (spec.budget.trials_per_cell, spec.budget.time, spec.budget.flops) == (10, None, None)
+    assert (spec.sampler.type, spec.pruner.type, spec.seeds) == ("tpe", "none", [0])
+    assert read_study(write(SMALL + "budget: {time: 90}\n")).budget.trials_per_cell is None
+
+
+def test_what_is_written_down_reads_back(write):
+    spec = read_study(write(WHOLE))
+    canonical = spec.canonical()
+    written = {"name": spec.name, **canonical["identity"], **canonical["rest"]}
+    assert read_study(write(json.dumps(written))).canonical() == canonical
+
+
+def test_scalars_are_yaml_1_2(write):
+    spec = read_study(
+        write("\ufeff" + SMALL + "fixed: {learning_rate: 3e-4, max_iters: 1e3, wandb_project: no}\n")
+    )
+    assert spec.fixed == {"learning_rate": 3e-4, "max_iters": 1000, "wandb_project": "no"}
+
+
+# The place of each problem is marked with a section sign.
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("§bugdet: {time: 30m}", "no key \"bugdet\".*did you mean 'budget'"),
+        ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
+        ("grid: {§n_layers: [1]}", "did you mean 'n_layer'"),
+        ("search: {§lr: suggested}", "did you mean 'learning_rate'"),
+        ("fixed: {batch_size: §many}", 'batch_size is "many"; allowed: a whole number from 1 to 65536'),
+        ("fixed: {batch_size: §1.5}", "a whole number"),
+        ("fixed: {batch_size: §true}", "a whole number"),
+        ("fixed: {learning_rate: §0}", "a number above 0"),
+        ("fixed: {learning_rate: §.nan}", "a number above 0"),
+        ("fixed: {max_iters: §" + "9" * 400 + "}", "a whole number"),
+        ("fixed: {max_iters: §" + "9" * 5000 + "}", "no value"),
+        ("fixed: {activation: §rellu}", "gelu . relu; did you mean 'relu'"),
+        ("fixed: {betas: §[0.9]}", "two numbers"),
+        ("fixed: {dropout: §{min: 0, max: 0.1}}", "stand under search"),
+        ("fixed: {§seed: 3}", "set by seeds"),
+        ("fixed: §[1]", "a mapping of hyperparameters"),
+        ("grid: {n_layer: §2}", "a list"),
+        ("grid: {n_layer: §[]}", "a list of one or more"),
+        ("grid: {n_layer: [1, §x]}", "a whole number"),
+        ("grid: {n_layer: [1, 2, §1]}", "has 1 twice"),
+        ("fixed: {n_layer: 1}\ngrid: {§n_layer: [1]}", "n_layer stands in fixed and in grid"),
+        ("search: {learning_rate: §{min: 1e-2, max: 1e-3}}", "inverted: min 0.01 is above max 0.001"),
+        ("search: {learning_rate: §{min: 1e-3, max: 1e-3}}", "empty"),
+        ("search: {weight_decay: {min: §0, max: 1, log: true}}", "logarithmic and starts at 0"),
+        ("search: {learning_rate: {min: §0, max: 1}}", "above 0"),
+        ("search: {dropout: {min: 0, max: §1}}", "below 1"),
+        ("search: {dropout: {min: 0, max: §.inf}}", "below 1"),
+        ("search: {dropout: {min: 0, max: §x}}", "below 1"),
+        ("search: {dropout: §{min: 0}}", "has no max"),
+        ("search: {warmup_iters: {min: 1, max: 9, step: §2, log: true}}", "logarithmic and has a step"),
+        ("search: {warmup_iters: {min: 0, max: 9, step: §2}}", "max 8 or 10"),
+        ("search: {warmup_iters: {min: 0, max: 9, step: §0.5}}", "a whole number above 0"),
+        ("search: {warmup_iters: {min: 0, max: 9, step: §-1}}", "a whole number above 0"),
+        ("search: {dropout: {min: 0, max: 0.2, log: §1}}", "true or false"),
+        ("search: {dropout: {min: 0, max: 0.2, §stp: 0.1}}", "did you mean 'step'"),
+        ("search: {dropout: §{choice: [0.1]}}", "did you mean 'choices'"),
+        ("search: {activation: §{min: 1, max: 2}}", "activation has no range"),
+        ("search: {activation: [gelu, §reul]}", "did you mean 'relu'"),
+        ("search: {activation: §[]}", "a list of one or more"),
+        ("search: {dropout: §0.1}", "under fixed"),
+        ("search: {dropout: §sugested}", "did you mean 'suggested'"),
+        ("search: {norm: §suggested}", "suggests no range"),
+        ("search: {§device: [cpu]}", "the machine's"),
+        ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
+        ("search: {dropout: {divides: §n_embd}}", "dropout divides nothing"),
+        ("search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}", "505 values"),
+        ("search: {n_head: {divides: §n_embd}, n_embd: {expr: 8 * n_layer}}", "derived"),
+        ("search: {dropout: {min: 0, max: 0.2, when: §bais}}", "did you mean 'bias'"),
+        ("search: {warmup_iters: {expr: §max_itres // 10}}", "did you mean 'max_iters'"),
+        ("search: {warmup_iters: {expr: §'open(1)'}}", "not arithmetic"),
+        ("search: {warmup_iters: {expr: §'1 +'}}", "not an expression"),
+        ("search: {warmup_iters: {expr: §10}}", "an expression, such as"),
+        ("search: {warmup_iters: {expr: §seed}}", "not the same for every run"),
+        ("search: {§top_k: {expr: patience}, patience: {expr: top_k}}", "top_k needs patience needs top_k"),
+        ("search: {§n_layer: {expr: n_params // 1000}}", "n_layer needs n_params needs n_layer"),
+        ("search: {§min_lr: {min: 0, max: 1, when: min_lr > 0}}", "min_lr needs min_lr"),
+        ("search: {warmup_iters: {expr: §max_iters / 7}}", "no cell meets .* where max_iters is 300"),
+        ("constraints: §n_params > 1", "a list of expressions"),
+        ("constraints: [§3]", "an expression"),
+        ("constraints: [n_layer > 0, §n_param > 1]", "did you mean 'n_params'"),
+        ("constraints: [§n_layer > 9]", "no cell meets 'n_layer > 9' where n_layer is 3"),
+        ("search: {learning_rate: suggested}\nconstraints: [§learning_rate > 1]", "no trial meets"),
+        ("fixed: {n_head: §5}", "no cell meets 'n_embd % n_head == 0' where n_embd is 192, n_head is 5"),
+        ("fixed: {n_embd: §64}", "n_embd is 64, n_head is 6"),
+        ("grid: {n_embd: [64, 128], n_head: §[3, 5]}", "n_embd is 64 or 128, n_head is 3 or 5"),
+        ("fixed: {n_embd: 64}\nsearch: {n_head: §[3, 5]}", "n_embd % n_head == 0"),
+        ("fixed: {n_embd: 64}\nsearch: {n_head: §{divides: n_embd, min: 5, max: 7}}", "n_head, from 5 to 7"),
+        ("grid: §{" + f"max_iters: {list(range(1, 9999))}" + ", n_layer: [1, 2]}", "19,996 cells"),
+        ("objective: {at: §bst}", "best . final; did you mean 'best'"),
+        ("objective: {§metrc: val_loss}", "did you mean 'metric'"),
+        ("budget: {time: §30 minutes}", "30m, 2h, 90s, 1h30m"),
+        ("budget: {time: §0m}", "30m, 2h"),
+        ("budget: {trials_per_cell: §0}", "greater than or equal to 1"),
+        ("budget: {flops: §lots}", "a number"),
+        ("budget: §30m", "a mapping"),
+        ("sampler: §tpee", "tpe . gp .*did you mean 'tpe'"),
+        ("sampler: {type: §cma}", "did you mean 'cmaes'"),
+        ("sampler: §{n_startup_trials: 3}", "type: …"),
+        ("sampler: {type: tpe, §n_startup: 3}", "did you mean 'n_startup_trials'"),
+        ("sampler: {type: tpe, n_startup_trials: §x}", "a whole number"),
+        ("sampler: {type: tpe, §seed: 3}", 'no option "seed"'),
+        ("pruner: {type: asha, §min_itres: 3}", "did you mean 'min_iters'"),
+        ("pruner: {type: asha, min_iters: 3, §min_resource: 3}", "given already"),
+        ("pruner: §{type: asha, factor: 1}", "Optuna refuses its options: .*reduction_factor"),
+        ("pruner: §{type: patient}", "has no patience"),
+        ("pruner: §percentile", "has no percentile"),
+        ("pruner: §threshold", "Optuna refuses its options"),
+        ("pruner: {type: patient, patience: 1, wrapped: §medin}", "did you mean 'median'"),
+        ("search: {dropout: §{min: 0, max: 0.3}}\nsampler: grid", "cannot count the values of dropout"),
+        (
+            "search: {top_k: [1, 2], top_p: {choices: [0.5], when: top_k > 1}}\nsampler: §grid",
+            "every parameter in",
+        ),
+        (
+            "search: {top_k: {min: 1, max: 999}, max_new_tokens: {min: 1, max: 999}}\nsampler: §grid",
+            "998,001",
+        ),
+        ("seeds: §[]", "a list of one or more"),
+        ("seeds: §[1, 2, 1]", "1 more than once"),
+        ("seeds: [§-1]", "greater than or equal to 0"),
+        ("seeds: §0", "a list"),
+        ("engine: {workers: §0}", "auto, or a whole number"),
+        ("engine: {type: §ray}", "local"),
+        ("track: {checkpoints: §all}", "best . last . none"),
+        ('"§seeds": [1]\n§seeds: [0]', "given twice, first on line"),
+        ("seeds: §!!python/name:os.system x", "tag"),
+        ("seeds:\n  §? [a]\n  : b", "a key that is no text"),
+        ("fixed:\n§\tn_layer: 1", "a tab; allowed: YAML indents with spaces"),
+        ("seeds: [&a 0, §*a]", "the alias .a is not read"),
+        ("fixed: §]", "expected the node content"),
+        ("track: §\0", "is no text"),
+        ("seeds: " + "[" * (MAX_DEPTH - 1) + "§[", "maximum depth"),
+        ("§---\nname: other", "another document"),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_problem_says_where_what_and_what_is_meant(problems, line, said):
+    base = SMALL if "max_iters /" not in line else SMALL + "fixed: {max_iters: 300}\n"
+    text = base + line
+    found = problems(text.replace("§", ""))
+    assert len(found) == 1, found
+    assert re.search(said, found[0]), found
+    assert found[0].startswith(_place(text)), found
+
+
+def _place(text: str) -> str:
+    before = text[: text.rindex("§")].replace("§", "")
+    return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}: "
+
+
+def test_all_problems_are_said_at_once_in_the_files_order(problems):
+    found = problems(
+        "nam: x\nname: a/b\ndata: {corpus: nowhere, tokenizer: chr}\nsearch: {n_embd: {min: 9, max: 1}}\n"
+        "fixed: {n_head: 7, seed: 1}\nbudget: {time: soon}\npruner: {type: asha, factr: 2}\nseeds: [0, 0]\n"
+        "track: {checkpoints: best, checkpoints: none}\nconstraints: [n_layr > 2, import os]\n"
+    )
+    places = ["1:1", "2:7", "3:16", "3:36", "4:18", "5:20", "6:16", "7:22", "8:8", "9:28", "10:15", "10:27"]
+    assert [each.split(": ")[0] for each in found] == places
+
+
+def test_a_space_without_a_trial_is_found_beside_other_problems(problems):
+    found = problems(SMALL + "fixed: {n_head: 5}\nseeds: []\n")
+    assert [each.split(": ")[0] for each in found] == ["3:17", "4:8"]
+
+
+def test_a_missing_key_is_said_where_it_is_missing(problems):
+    assert problems("data: {corpus: python-docs}\n") == [
+        "1:1: name is missing",
+        "1:1: data.tokenizer is missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", " the study is empty"),
+        (b"# nothing\n", "the study is empty"),
+        (b"null", "the study is empty"),
+        (b"- a\n- b\n", "1:1: a study is a mapping"),
+        (b"name: \xff\xfe", "1:7: a byte that is not UTF-8"),
+        ("name: ä\n".encode("utf-16"), "1:1: a byte that is not UTF-8"),
+        (b"#" * (MAX_BYTES + 1), " too large for a study; allowed: at most 1,000,000 bytes"),
+        (b"seeds: [" + b"0," * MAX_NODES + b"0]", f"more than {MAX_NODES:,} values"),
+        (b"name: [a, b", "but got '<stream end>'"),
+    ],
+    ids=lambda content: str(content)[:30],
+)
+def test_what_is_no_study_is_said_in_a_line(problems, content, said):
+    (problem,) = problems(content)
+    assert said in problem
+
+
+def test_an_alias_bomb_is_refused_at_once(problems):
+    layers = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    assert "1:5: " not in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]
+    assert "the alias *a0 is not read" in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]
+
+
+def test_a_missing_file_is_named_with_its_neighbour(write, tmp_path):
+    write(SMALL)
+    with pytest.raises(BadInput, match=r"stdy.yaml: no such file; did you mean 'study.yaml'"):
+        read_study(tmp_path / "stdy.yaml")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_study(tmp_path)
+
+
+def test_an_override_fixes_a_hyperparameter_or_sets_a_place(write):
+    overrides = [
+        "learning_rate=1e-3",
+        "n_layer=2",
+        "grid.max_iters=[10, 20]",
+        "budget.trials_per_cell=8",
+        "sampler.n_ei_candidates=9",
+        "search.dropout.max=0.2",
+        "seeds=[7]",
+        "betas=[0.9, 0.99]",
+        "pruner=none",
+        "constraints=",
+    ]
+    spec = read_study(write(WHOLE), overrides, "other")
+    assert (spec.fixed["learning_rate"], spec.fixed["n_layer"], spec.fixed["betas"]) == (1e-3, 2, (0.9, 0.99))
+    assert "learning_rate" not in spec.search
+    assert "max_iters" not in spec.fixed
+    assert spec.grid == {"n_embd": [32, 64, 128], "max_iters": [10, 20]}
+    assert spec.search["dropout"] == Range(0.0, 0.2, step=0.1)
+    assert (spec.budget.trials_per_cell, spec.budget.time) == (8, 5400)
+    assert spec.sampler.options == {"n_startup_trials": 3, "n_ei_candidates": 9}
+    assert (spec.name, spec.seeds, spec.pruner.type, spec.constraints) == ("other", [7], "none", [])
+
+
+def test_a_short_form_takes_an_option(write):
+    spec = read_study(write(SMALL + "sampler: tpe\n"), ["sampler.n_startup_trials=3", "pruner.type=median"])
+    assert (spec.sampler.options, spec.pruner.type) == ({"n_startup_trials": 3}, "median")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("learning_rte=3", "'learning_rte' is unknown; allowed: .*did you mean 'learning_rate'"),
+        ("learning_rate", "has no value; allowed: name=value"),
+        ("learning_rate=fast", 'fixed.learning_rate is "fast"; allowed: a number above 0'),
+        ("budget.trials_per_cel=3", "did you mean 'trials_per_cell'"),
+        ("budgt.time=3", "no key \"budgt\".*did you mean 'budget'"),
+        ("seeds=[0, 0]", "0 more than once"),
+        ("seeds.0=1", "seeds holds no keys"),
+        ("seed=1", "set by seeds"),
+        ("max_iters=[", "expected the node content"),
+        ("n_head=7", "no cell meets 'n_embd % n_head == 0'"),
+        ("constraints=[n_layer > 9]", "no cell meets"),
+        ("a..b=1", 'no key "a"'),
+    ],
+)
+def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
+    (problem,) = problems(SMALL + "seeds: [0]\n", override)
+    assert problem.startswith(f"-o {override}: ")
+    assert re.search(said, problem)
+
+
+def test_a_wrong_name_from_the_command_line_is_named(problems):
+    assert problems(SMALL, name="a b") == [
+        '--name a b: name is no name of a study: "a b"; allowed: letters, digits, . _ and -, at most 100'
+    ]
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
+    start = data.draw(st.integers(0, len(WHOLE)))
+    end = data.draw(st.integers(start, min(len(WHOLE), start + 12)))
+    scrap = data.draw(
+        st.one_of(st.text(max_size=6), st.sampled_from(["9" * 400, "null", "[]", "{}", "\t", "- "]))
+    )
+    damaged = (WHOLE[:start] + scrap + WHOLE[end:]).encode("utf-8", "surrogatepass")
+    try:
+        read_study(write(damaged))
+    except BadInput as error:
+        assert all(each.what for each in error.problems)

@@ -1,0 +1,190 @@
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from sweeplab.hyperparameters import TABLE
+from sweeplab.study.algorithms import PRUNERS, SAMPLERS
+from sweeplab.study.reading import read_study
+from sweeplab.study.rules import facts
+from sweeplab.study.schema import study_schema
+from sweeplab.study.space import Space, cells
+
+STUDIES = Path(__file__).parents[2] / "studies"
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": int | float,
+    "boolean": bool,
+    "null": type(None),
+}
+
+
+def fits(value, schema) -> bool:
+    """Check the part of JSON Schema that the study's schema is written in, and fail on any other."""
+    known = {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "anyOf",
+        "const",
+        "enum",
+        "pattern",
+    }
+    known |= {"minItems", "maxItems", "uniqueItems", "minLength", "minimum", "maximum"}
+    known |= {"exclusiveMinimum", "exclusiveMaximum", "description", "default", "title", "$schema"}
+    assert schema.keys() <= known, schema.keys() - known
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    checks = {
+        "type": lambda names: any(
+            _is(value, name) for name in ([names] if isinstance(names, str) else names)
+        ),
+        "const": lambda only: value == only,
+        "enum": lambda choices: value in choices,
+        "pattern": lambda pattern: not isinstance(value, str) or re.search(pattern, value),
+        "anyOf": lambda forms: any(fits(value, form) for form in forms),
+        "minimum": lambda low: not number or value >= low,
+        "maximum": lambda high: not number or value <= high,
+        "exclusiveMinimum": lambda low: not number or value > low,
+        "exclusiveMaximum": lambda high: not number or value < high,
+        "required": lambda names: not isinstance(value, dict) or set(names) <= value.keys(),
+        "items": lambda item: not isinstance(value, list) or all(fits(each, item) for each in value),
+        "minItems": lambda least: not isinstance(value, list) or len(value) >= least,
+        "maxItems": lambda most: not isinstance(value, list) or len(value) <= most,
+        "properties": lambda inner: (
+            not isinstance(value, dict)
+            or all(fits(value[key], inner[key]) for key in value.keys() & inner.keys())
+        ),
+        "additionalProperties": lambda more: (
+            more or not isinstance(value, dict) or value.keys() <= schema["properties"].keys()
+        ),
+    }
+    return all(checks[key](schema[key]) for key in schema.keys() & checks.keys())
+
+
+def _is(value, name: str) -> bool:
+    return isinstance(value, TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return study_schema()
+
+
+def load(text: str):
+    return YAML(typ="safe", pure=True).load(text)
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_study_fits_the_schema_and_refers_to_it(schema, path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=./.schema.json\n")
+    assert fits(load(text), schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sampler: {type: cmaes, sigma0: 0.3}",
+        "pruner: {type: patience, patience: 3, wrapped: median}",
+        "pruner: {type: hyperband, min_iters: 10, max_iters: 100, factor: 3}",
+        "budget: {time: 1h30m, flops: 1.0e15}",
+        "search: {n_head: {divides: n_embd, min: 1, max: 8}, min_lr: {min: 0.1, max: 1, when: lr_decay}}",
+        "fixed: {patience: null, device: auto, betas: [0.9, 0.95]}",
+    ],
+)
+def test_what_the_reader_takes_fits(schema, text):
+    base = {"name": "a", "data": {"corpus": "python-docs", "tokenizer": "char"}}
+    assert fits(base | load(text), schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bugdet: {}",
+        "fixed: {n_layers: 1}",
+        "fixed: {n_layer: 0}",
+        "fixed: {n_layer: a}",
+        "fixed: {seed: 1}",
+        "fixed: {betas: [0.9]}",
+        "fixed: {activation: reul}",
+        "grid: {n_layer: 1}",
+        "grid: {n_layer: []}",
+        "search: {device: [cpu]}",
+        "search: {activation: {min: 1, max: 2}}",
+        "search: {dropout: {min: 0}}",
+        "search: {dropout: {min: 0, max: 0.1, stp: 1}}",
+        "search: {norm: suggested}",
+        "sampler: tpee",
+        "sampler: {type: tpe, seed: 1}",
+        "pruner: {type: percentile}",
+        "data: {corpus: python-doc, tokenizer: char}",
+        "seeds: []",
+        "engine: {workers: 0}",
+        "constraints: [3]",
+    ],
+)
+def test_what_the_reader_refuses_does_not_fit(schema, text):
+    base = {"name": "a", "data": {"corpus": "python-docs", "tokenizer": "char"}}
+    assert fits(base, schema)
+    assert not fits(base | load(text), schema)
+
+
+def test_every_row_and_algorithm_is_explained(schema):
+    sections = schema["properties"]
+    assert list(sections["fixed"]["properties"]) == [name for name in TABLE if name != "seed"]
+    for section in ("fixed", "grid", "search"):
+        for name, row in sections[section]["properties"].items():
+            assert TABLE[name].meaning in row["description"]
+    for section, kinds in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
+        named = {form["const"]: form["description"] for form in sections[section]["anyOf"][0]["anyOf"]}
+        assert {name: kind.meaning for name, kind in kinds.items()}.items() <= named.items()
+
+
+def space_of(name: str) -> tuple[Space, dict]:
+    spec = read_study(STUDIES / f"{name}.yaml")
+    (cell,), _ = cells(spec, 65)
+    space = Space(spec, cell, 65)
+    return space, next(space.draws(1))
+
+
+def test_the_small_study_has_nine_cells():
+    spec = read_study(STUDIES / "small.yaml")
+    kept, excluded = cells(spec, 97)
+    assert [(cell.values["n_layer"], cell.values["n_embd"]) for cell in kept] == [
+        (n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64, 128)
+    ]
+    assert (excluded, spec.budget.trials_per_cell, spec.fixed["max_iters"]) == ([], 4, 300)
+
+
+def test_the_tables_study_is_the_table():
+    space, values = space_of("table")
+    searched = {"learning_rate", "weight_decay", "dropout", "warmup_iters"}
+    assert set(space.parameters) == searched
+    spec = read_study(STUDIES / "table.yaml")
+    assert spec.fixed == {name: row.default for name, row in TABLE.items() if name not in searched | {"seed"}}
+    assert values["n_layer"] == 3
+
+
+def test_the_lectures_model_has_its_parameters():
+    space, values = space_of("lecture")
+    assert facts(values)["n_params"] == 209_729
+    assert (values["scheduler_type"], values["patience_lr"], values["patience"], values["activation"]) == (
+        "plateau",
+        5,
+        10,
+        "relu",
+    )
+    assert not space.parameters
+
+
+def test_nanogpts_settings():
+    space, values = space_of("shakespeare")
+    # nanoGPT counts 0.80M: 795,904 and the positions' 64 x 128.
+    assert facts(values)["n_params"] == 795_904 + 64 * 128
+    assert not space.parameters

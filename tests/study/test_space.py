@@ -1,0 +1,350 @@
+import json
+import math
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FixedTrial
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import TABLE
+from sweeplab.study.checks import study_from
+from sweeplab.study.places import Complaints, Places
+from sweeplab.study.rules import FACTS, facts, order
+from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.spec import StudySpec
+
+DATA = {"corpus": "python-docs", "tokenizer": "char"}
+
+
+def study(**parts) -> StudySpec:
+    return study_from({"name": "a", "data": DATA, **parts}, Complaints(Places()))
+
+
+def space_of(vocab_size=65, **parts) -> Space:
+    spec = study(**parts)
+    return Space(spec, cells(spec, vocab_size)[0][0], vocab_size)
+
+
+def suggestions(space: Space, count: int, seed: int = 0) -> list[dict]:
+    trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    return [space.suggest(trials.ask()) for _ in range(count)]
+
+
+def test_every_kind_of_distribution():
+    space = space_of(
+        search={
+            "n_layer": {"min": 1, "max": 8},
+            "max_iters": {"min": 10, "max": 1000, "log": True},
+            "warmup_iters": {"min": 0, "max": 10, "step": 5},
+            "min_lr": {"min": 0, "max": 1e-4},
+            "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
+            "dropout": {"min": 0, "max": 0.4, "step": 0.1},
+            "activation": ["relu", "gelu"],
+            "bias": [True, False],
+            "betas": [[0.9, 0.95], [0.9, 0.99]],
+            "patience": [None, 3],
+            "n_head": {"divides": "n_embd", "min": 2, "max": 8},
+            "top_k": {"expr": "n_layer * 2"},
+        }
+    )
+    assert space.distributions() == {
+        "n_layer": IntDistribution(1, 8),
+        "max_iters": IntDistribution(10, 1000, log=True),
+        "warmup_iters": IntDistribution(0, 10, step=5),
+        "min_lr": FloatDistribution(0, 1e-4),
+        "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
+        "dropout": FloatDistribution(0, 0.4, step=0.1),
+        "activation": CategoricalDistribution(["relu", "gelu"]),
+        "bias": CategoricalDistribution([True, False]),
+        "betas": CategoricalDistribution(["[0.9, 0.95]", "[0.9, 0.99]"]),
+        "patience": CategoricalDistribution([None, 3]),
+        "n_head": CategoricalDistribution([2, 3, 4, 6, 8]),
+    }
+    assert not space.has_conditions
+    for sampled in suggestions(space, 20):
+        assert sampled["betas"] in [(0.9, 0.95), (0.9, 0.99)]
+        assert sampled["dropout"] in [0.0, 0.1, 0.2, 0.3, 0.4]
+        assert "top_k" not in sampled
+        assert space.resolve(sampled, 3)["top_k"] == 2 * sampled["n_layer"]
+
+
+def test_effective_hyperparameters_are_all_there_and_by_precedence():
+    space = space_of(
+        fixed={"n_head": 4, "betas": [0.9, 0.99]},
+        grid={"n_embd": [64]},
+        search={"dropout": [0.3], "warmup_iters": {"expr": "max_iters / 10"}},
+    )
+    values = space.resolve({"dropout": 0.3}, seed=7)
+    assert list(values) == list(TABLE)
+    expected = {
+        "n_layer": 3,
+        "n_head": 4,
+        "n_embd": 64,
+        "dropout": 0.3,
+        "warmup_iters": 30,
+        "seed": 7,
+        "vocab_size": 65,
+        "betas": (0.9, 0.99),
+        "device": "auto",
+    }
+    assert {name: values[name] for name in expected} == expected
+    assert type(values["warmup_iters"]) is int
+    assert space.broken(values) is None
+
+
+def test_a_parameter_with_a_condition_is_sampled_only_where_it_holds():
+    space = space_of(search={"lr_decay": [True, False], "min_lr": "suggested"})
+    assert space.has_conditions
+    for sampled in suggestions(space, 20):
+        assert ("min_lr" in sampled) == sampled["lr_decay"]
+        assert sampled["lr_decay"] or space.resolve(sampled, 0)["min_lr"] == TABLE["min_lr"].default
+
+
+@pytest.mark.parametrize(("lr_decay", "names"), [(True, ["min_lr"]), (False, [])])
+def test_a_condition_that_is_settled_in_the_cell_is_none(lr_decay, names):
+    space = space_of(fixed={"lr_decay": lr_decay}, search={"min_lr": "suggested"})
+    assert (list(space.distributions()), space.has_conditions) == (names, False)
+
+
+def test_conditions_are_asked_in_the_order_they_need():
+    search = {
+        "min_lr": {"min": 0, "max": 1e-4, "when": "warmup_iters > 5"},
+        "warmup_iters": {"expr": "n_layer * 3"},
+        "n_layer": [1, 2],
+    }
+    spec = study(search=search)
+    assert order(spec.search) == ["n_layer", "warmup_iters", "min_lr"]
+    space = Space(spec, Cell(0, {}), 65)
+    for sampled in suggestions(space, 10):
+        assert ("min_lr" in sampled) == (sampled["n_layer"] == 2)
+
+
+def test_heads_divide_a_width_that_varies_in_the_cell():
+    space = space_of(search={"n_head": {"divides": "n_embd", "min": 2, "max": 16}, "n_embd": [64, 96, 100]})
+    assert space.distributions() == {
+        "n_embd": CategoricalDistribution([64, 96, 100]),
+        "n_head@n_embd=64": CategoricalDistribution([2, 4, 8, 16]),
+        "n_head@n_embd=96": CategoricalDistribution([2, 3, 4, 6, 8, 12, 16]),
+        "n_head@n_embd=100": CategoricalDistribution([2, 4, 5, 10]),
+    }
+    assert space.has_conditions
+    for sampled in suggestions(space, 30):
+        assert sampled.keys() == {"n_embd", "n_head"}
+        assert sampled["n_embd"] % sampled["n_head"] == 0
+    assert space.share_valid(64) == 1.0
+
+
+def test_widths_that_no_head_divides_are_not_valid():
+    space = space_of(search={"n_head": {"divides": "n_embd", "min": 5, "max": 7}, "n_embd": [64, 96]})
+    assert {values["n_embd"]: space.broken(values) for values in space.draws(20)} == {
+        64: "n_head, from 5 to 7, divides n_embd",
+        96: None,
+    }
+
+
+def test_the_same_trial_is_always_the_same():
+    space = space_of(search={"lr_decay": [True, False], "min_lr": "suggested", "betas": "suggested"})
+    trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(5):
+        trial = trials.ask()
+        sampled = space.suggest(trial)
+        assert space.suggest(trial) == sampled
+        assert space.suggest(FixedTrial(trial.params)) == sampled
+
+
+def test_cells_are_every_combination_but_the_excluded():
+    spec = study(
+        grid={"n_layer": [1, 2], "n_embd": [48, 64, 96], "n_head": [6]},
+        constraints=["n_layer * n_embd < 150"],
+    )
+    kept, excluded = cells(spec, 65)
+    assert [(cell.index, cell.key) for cell in kept] == [
+        (0, "n_layer=1,n_embd=48,n_head=6"),
+        (1, "n_layer=1,n_embd=96,n_head=6"),
+        (2, "n_layer=2,n_embd=48,n_head=6"),
+    ]
+    assert excluded == [
+        ({"n_layer": 1, "n_embd": 64, "n_head": 6}, "n_embd % n_head == 0"),
+        ({"n_layer": 2, "n_embd": 64, "n_head": 6}, "n_embd % n_head == 0"),
+        ({"n_layer": 2, "n_embd": 96, "n_head": 6}, "n_layer * n_embd < 150"),
+    ]
+
+
+def test_a_cell_is_excluded_where_no_sampled_choice_can_do():
+    spec = study(grid={"n_embd": [64, 96]}, search={"n_head": {"divides": "n_embd", "min": 5, "max": 7}})
+    kept, excluded = cells(spec, 65)
+    assert [cell.key for cell in kept] == ["n_embd=96"]
+    assert excluded == [({"n_embd": 64}, "n_head, from 5 to 7, divides n_embd")]
+
+
+def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
+    spec = study(constraints=["vocab_size > 1000"])
+    assert len(cells(spec, None)[0]) == 1
+    with pytest.raises(BadInput, match="no cell meets 'vocab_size > 1000'"):
+        cells(spec, 65)
+    assert len(cells(spec, 2000)[0]) == 1
+    with pytest.raises(BadInput, match="no cell meets 'vocab_size >= 65' where vocab_size is 64"):
+        cells(study(fixed={"vocab_size": 64}), 65)
+
+
+def test_a_derived_value_that_its_row_refuses_breaks_the_trial():
+    space = space_of(search={"warmup_iters": {"expr": "max_iters / n_layer"}, "n_layer": [2, 7]})
+    broken = {values["n_layer"]: space.broken(values) for values in space.draws(8)}
+    assert broken[2] is None
+    assert broken[7].startswith("warmup_iters = max_iters / n_layer")
+
+
+def test_a_sampled_constraint_breaks_the_trials_that_do_not_meet_it():
+    space = space_of(
+        search={"dropout": {"min": 0, "max": 0.4}, "weight_decay": {"min": 0, "max": 0.4}},
+        constraints=["dropout + weight_decay < 0.4"],
+    )
+    assert space.share_valid(400) == pytest.approx(0.5, abs=0.02)
+
+
+def test_an_expression_without_a_value_is_not_met():
+    space = space_of(search={"patience": [None, 3]}, constraints=["patience < 9"])
+    assert {values["patience"]: space.broken(values) for values in space.draws(8)} == {
+        None: "patience < 9",
+        3: None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("grid", "key"),
+    [
+        ({}, "all"),
+        ({"betas": [[0.9, 0.95]]}, "betas=0.9+0.95"),
+        (
+            {"bias": [False], "patience": [None], "learning_rate": [3e-5]},
+            "bias=false,patience=null,learning_rate=3e-05",
+        ),
+        ({"wandb_project": ["a/b,c=.."]}, "wandb_project=a%2Fb%2Cc%3D.."),
+    ],
+)
+def test_a_cells_key_is_a_folders_name(grid, key):
+    assert cells(study(grid=grid), 65)[0][0].key == key
+
+
+def test_long_keys_are_cut_and_stay_different():
+    names = [name * 40 for name in ("long-a", "long-b")]
+    keys = {cell.key for cell in cells(study(grid={"wandb_project": names}), 65)[0]}
+    assert len(keys) == 2
+    assert all(len(key) < 200 for key in keys)
+
+
+def test_facts_follow_from_what_they_are_said_to():
+    space = space_of(fixed={"tie_weights": False, "head_bias": True})
+    values = space.resolve({}, 0)
+    known = facts(values)
+    assert known.keys() == FACTS.keys()
+    assert known["train_tokens"] == 300 * 48 * 192
+    for name in TABLE:
+        if not isinstance(values[name], bool | int) or name == "seed":
+            continue
+        changed = values | {name: not values[name] if isinstance(values[name], bool) else values[name] * 2}
+        moved = {fact for fact, value in facts(changed).items() if value != known[fact]}
+        assert moved == {fact for fact, behind in FACTS.items() if name in behind}, name
+
+
+def _ranges(row):
+    low = row.low if row.low is not None else row.above + 1e-9
+    high = min(row.high if row.high is not None else (row.below or 1e6) - 1e-3, 1e6)
+    number = st.integers(math.ceil(low), int(high)) if row.kind == "int" else st.floats(low, high)
+    ends = st.tuples(number, number).filter(lambda ends: ends[0] != ends[1]).map(sorted)
+
+    def written(ends):
+        base = {"min": ends[0], "max": ends[1]}
+        forms = [st.just(base)]
+        if ends[0] > 0:
+            forms.append(st.just(base | {"log": True}))
+        if row.kind == "int":
+            divisors = [n for n in range(1, 40) if (ends[1] - ends[0]) % n == 0]
+            forms.append(st.sampled_from(divisors).map(lambda step: base | {"step": step}))
+        return st.one_of(forms)
+
+    return ends.flatmap(written)
+
+
+def _entries(row):
+    forms = [st.just("suggested")] if row.suggested is not None else []
+    if row.kind in ("int", "float"):
+        forms.append(_ranges(row))
+    if row.kind == "bool":
+        forms.append(st.just([True, False]))
+    if row.choices:
+        forms.append(st.lists(st.sampled_from(row.choices), min_size=1, unique=True))
+    if row.kind == "floats":
+        pair = st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)).map(list)
+        forms.append(st.lists(pair, min_size=1, max_size=4, unique_by=tuple))
+    return st.one_of(forms)
+
+
+# Not the sizes: what divides what is tested above, and a width drawn at random has few heads.
+_FREE = [
+    row
+    for row in TABLE.values()
+    if row.name not in ("seed", "n_embd", "n_head", "vocab_size", "wandb_project", "norm", "eval_full")
+    and row.category != "precision"
+]
+_SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=lambda row: row.name).flatmap(
+    lambda rows: st.fixed_dictionaries({row.name: _entries(row) for row in rows})
+)
+
+
+@given(_SEARCHES, st.integers(0, 2**31), st.data())
+@settings(deadline=None, max_examples=60)
+def test_whatever_is_searched_is_sampled_as_written(search, seed, data):
+    space = space_of(search=search)
+    distributions = space.distributions()
+    point = data.draw(st.lists(st.floats(0, 1), min_size=len(distributions), max_size=len(distributions)))
+    enqueued = space.quasi_random(point)
+    assert json.loads(json.dumps(enqueued)) == enqueued
+    for name, distribution in distributions.items():
+        assert distribution._contains(distribution.to_internal_repr(enqueued[name]))
+    trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed % 2**31))
+    trials.enqueue_trial(enqueued)
+    for _ in range(3):
+        trial = trials.ask()
+        sampled = space.suggest(trial)
+        values = space.resolve(sampled, 0)
+        assert space.broken(values) is None
+        for name, value in sampled.items():
+            assert TABLE[name].check(value) == value
+            assert type(value) is type(TABLE[name].check(value))
+            written = search[name]
+            if isinstance(written, dict):
+                assert written["min"] <= value <= written["max"]
+                assert (value - written["min"]) % written.get("step", value - written["min"] or 1) == 0
+            elif isinstance(written, list):
+                assert value in [tuple(each) if isinstance(each, list) else each for each in written]
+
+
+def test_quasi_random_points_cover_a_space_evenly():
+    space = space_of(
+        search={
+            "activation": ["relu", "gelu"],
+            "n_layer": {"min": 1, "max": 4},
+            "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
+        }
+    )
+    draws = list(space.draws(400))
+    for n_layer in (1, 2, 3, 4):
+        assert sum(values["n_layer"] == n_layer for values in draws) == pytest.approx(100, abs=8)
+    assert sum(values["learning_rate"] < 1e-3 for values in draws) == pytest.approx(200, abs=8)
+    both = sum(values["learning_rate"] < 1e-3 and values["activation"] == "relu" for values in draws)
+    assert both == pytest.approx(100, abs=10)
+    assert draws == list(space.draws(400))
+
+
+def test_the_order_does_not_rest_on_the_processes_hashes():
+    search = {
+        "top_k": {"expr": "n_layer + warmup_iters + patience"},
+        "patience": {"expr": "n_layer + 1"},
+        "warmup_iters": [1, 2],
+        "n_layer": [1, 2],
+    }
+    assert order(study(search=search).search) == ["warmup_iters", "n_layer", "patience", "top_k"]

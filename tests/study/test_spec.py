@@ -1,0 +1,144 @@
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sweeplab.study.expressions import Expression
+from sweeplab.study.places import Places
+from sweeplab.study.spec import (
+    Budget,
+    Choices,
+    DataSpec,
+    Derived,
+    Divisors,
+    Engine,
+    Objective,
+    Pruner,
+    Range,
+    StudySpec,
+    searched,
+)
+
+DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
+
+
+def test_importing_the_types_imports_nothing_heavy():
+    heavy = "{'torch', 'optuna', 'scipy', 'numpy', 'pandas', 'mlflow'} & set(sys.modules)"
+    code = f"import sys, sweeplab.study.reading, sweeplab.study.spec, sweeplab.study.space; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90s", 90),
+        ("30m", 1800),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1d2h3m4.5s", 93784.5),
+        ("1.5h", 5400),
+        (45, 45),
+    ],
+)
+def test_time_is_read_in_the_units_people_write(written, seconds):
+    assert Budget(time=written).time == seconds
+
+
+@pytest.mark.parametrize(
+    "written", ["", "m", "30", "30 m", "3x", "m30", "30m2h", "-5m", "nanm", "infs", 0, -1, True]
+)
+def test_what_is_no_time_is_refused(written):
+    with pytest.raises(ValidationError):
+        Budget(time=written)
+
+
+def test_a_budget_has_trials_only_where_it_has_nothing_else():
+    assert Budget().trials_per_cell == Budget(time=None).trials_per_cell == 10
+    assert Budget(flops=1e12).trials_per_cell is None
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 100])
+def test_names_fit_for_a_folder(name):
+    assert StudySpec(name=name, data=DATA).name == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 101, "a\n"])
+def test_other_names_are_refused(name):
+    with pytest.raises(ValidationError):
+        StudySpec(name=name, data=DATA)
+
+
+def test_a_study_never_changes():
+    with pytest.raises(ValidationError):
+        StudySpec(name="a", data=DATA).name = "b"
+
+
+def test_identity_changes_with_what_decides_results_and_with_nothing_else():
+    spec = StudySpec(name="a", data=DATA, fixed={"n_layer": 2})
+    identity = spec.canonical()["identity"]
+    same = {
+        "grid": {"n_embd": [96, 192]},
+        "budget": Budget(trials_per_cell=3),
+        "pruner": Pruner(type="median"),
+        "engine": Engine(workers=2),
+        "name": "b",
+    }
+    other = {
+        "data": DataSpec(corpus="text", tokenizer="char", path="books/*.txt"),
+        "fixed": {"n_layer": 3},
+        "search": {"dropout": Range(0.0, 0.1)},
+        "objective": Objective(at="final"),
+        "seeds": [1],
+        "constraints": ["n_layer > 1"],
+    }
+    for key, value in same.items():
+        assert spec.model_copy(update={key: value}).canonical()["identity"] == identity
+    for key, value in other.items():
+        assert spec.model_copy(update={key: value}).canonical()["identity"] != identity
+    assert identity.keys() == other.keys()
+
+
+@pytest.mark.parametrize(
+    ("entry", "written"),
+    [
+        (Range(1, 9, integer=True), {"min": 1, "max": 9}),
+        (Range(0.1, 1.0, log=True), {"min": 0.1, "max": 1.0, "log": True}),
+        (Range(0.0, 1.0, step=0.5), {"min": 0.0, "max": 1.0, "step": 0.5}),
+        (Choices(((0.9, 0.95), (0.9, 0.99))), {"choices": [[0.9, 0.95], [0.9, 0.99]]}),
+        (Choices((1,), Expression("bias")), {"choices": [1], "when": "bias"}),
+        (Divisors("n_embd", 1, 16), {"divides": "n_embd", "min": 1, "max": 16}),
+        (Derived(Expression("n_layer * 2")), {"expr": "n_layer * 2"}),
+    ],
+)
+def test_an_entry_of_the_search_is_written_as_the_file_has_it(entry, written):
+    assert searched(entry) == written
+
+
+def test_the_corpus_lies_beside_the_study_file(tmp_path):
+    spec = StudySpec(name="a", data=DATA)
+    assert spec.data_path == str(Path.cwd() / "books/*.txt")
+    spec._places = Places(tmp_path / "study.yaml", {("data", "path"): (3, 5)}, {("data", "path"): (3, 11)})
+    assert spec.source == tmp_path / "study.yaml"
+    assert spec.data_path == str(tmp_path / "books/*.txt")
+    problem = spec.problem(("data", "path"), "is empty", "text")
+    assert str(problem) == f"{tmp_path}/study.yaml:3:11: is empty; allowed: text"
+    assert StudySpec(name="a", data=DataSpec(corpus="python-docs", tokenizer="char")).data_path is None
+
+
+def test_a_study_goes_to_another_process_whole(tmp_path):
+    spec = StudySpec(
+        name="a",
+        data=DATA,
+        search={
+            "dropout": Range(0.0, 0.1, when=Expression("bias")),
+            "warmup_iters": Derived(Expression("max_iters // 10")),
+        },
+    )
+    spec._places = Places(tmp_path / "study.yaml", {("data",): (2, 1)})
+    copy = pickle.loads(pickle.dumps(spec))
+    assert copy == spec
+    assert copy.problem(("data", "path"), "x") == spec.problem(("data", "path"), "x")
