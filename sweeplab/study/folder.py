@@ -53,6 +53,11 @@ class StudyFolder:
         return self.path / "study.json"
 
     @property
+    def data_file(self) -> Path:
+        """Return the description of the study's data, with its digests."""
+        return self.path / "data.json"
+
+    @property
     def report(self) -> Path:
         """Return the folder of the reports."""
         return self.path / "report"

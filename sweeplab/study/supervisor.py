@@ -6,7 +6,6 @@ in their runs' folders is shipped from here, so tracking is never on the trainin
 
 from __future__ import annotations
 
-import json
 import queue
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from filelock import FileLock, Timeout
 from sweeplab.errors import BadInput
 from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.identity import check_same_study, write_study
 from sweeplab.study.plan import Plan, make_plan
 from sweeplab.tracking.tracker import TRACKERS, Description, Tracker, TrackingUnavailable
 
@@ -96,7 +96,7 @@ def run_study(
     """
     plan, cells, _ = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
-    check_same_study(spec, folder)
+    check_same_study(spec, folder, plan.data)
     _make(folder)
     lock = FileLock(folder.path / "supervisor.lock")
     try:
@@ -104,7 +104,7 @@ def run_study(
     except Timeout:
         raise BadInput(f"study {spec.name} is being run by another process; wait for it or give another --name") from None
     with lock:
-        write_study(spec, folder)
+        write_study(spec, folder, plan.data)
         from sweeplab.study.store import Store
 
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
@@ -160,10 +160,10 @@ class _Supervisor:
         """Listen to the workers until the last has ended, shipping what they write."""
         shipped, asked = time.monotonic(), 0
         while len(self.engine):
+            tick = time.monotonic() + POLL_SECONDS
             with suppress(queue.Empty):
-                while True:
-                    event = self.engine.events.get(timeout=POLL_SECONDS)
-                    self._take_in(event)
+                while (left := tick - time.monotonic()) > 0:
+                    self._take_in(self.engine.events.get(timeout=left))
             self.listen({"event": "tick"}, self.progress)
             now = time.monotonic()
             limit = self.spec.budget.time
@@ -187,27 +187,28 @@ class _Supervisor:
         self.progress.take_in(event)
         self.listen(event, self.progress)
 
-    def _ship(self) -> None:
-        """Bring tracking up to date with every run; when it cannot be reached, the next time will."""
-        with suppress(TrackingUnavailable):
-            for run in self.folder.runs():
+    def _ship(self) -> list[str]:
+        """Bring tracking up to date with every run, and return what it could not take: the next time it may."""
+        refused = []
+        for run in self.folder.runs():
+            try:
                 self.tracker.ship(run.path)
+            except TrackingUnavailable as error:
+                refused.append(str(error))
+        return refused
 
     def _finish(self) -> Ending:
-        counts = self.store.counts()
-        try:
-            for run in self.folder.runs():
-                self.tracker.ship(run.path)
-        except TrackingUnavailable as error:
-            message = f"{error}; what it lacks is kept in {self.folder.path} and sent when the study is run again"
-            return Ending(self.folder, "failed", [*self.progress.errors, message])
-        failed = self.progress.errors or any(each.failed for each in counts)
+        errors = list(self.progress.errors)
+        if refused := self._ship():
+            kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
+            return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
+        failed = errors or any(each.failed for each in self.store.counts())
         status = "interrupted" if self.interrupts() else "failed" if failed else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
         self.tracker.close(
             {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": self.folder.states()}
         )
-        return Ending(self.folder, status, self.progress.errors)
+        return Ending(self.folder, status, errors)
 
     def _ended(self) -> list[tuple[float | None, str | None]]:
         outcomes = ((run.outcome, run.description["key"]) for run in self.folder.runs())
@@ -228,42 +229,6 @@ class _Supervisor:
             "params": {"sampler": plan.sampler, "pruner": plan.pruner, "seeds": str(self.spec.seeds)}
             | {"budget": self.spec.budget.model_dump_json()},
         }
-
-
-def as_written(spec: StudySpec) -> dict[str, Any]:
-    """Return a study as a study file would say it, with the data's path made absolute; fit for JSON."""
-    canonical = spec.canonical()
-    written = {"name": spec.name, **canonical["identity"], **canonical["rest"]}
-    return written | {"data": {**written["data"], "path": spec.data_path}}
-
-
-def check_same_study(spec: StudySpec, folder: StudyFolder) -> None:
-    """Refuse to go on with a study whose results would not be comparable with those it has.
-
-    Raises:
-        BadInput: data, fixed, search, constraints, objective or seeds differ; says which, and offers --name.
-    """
-    if not folder.canonical_file.exists():
-        return
-    known = json.loads(folder.canonical_file.read_text(encoding="utf-8"))
-    ours = json.loads(json.dumps(as_written(spec)))
-    differing = [
-        f"{part} is {json.dumps(ours[part])}, was {json.dumps(known[part])}"
-        for part in spec.canonical()["identity"]
-        if ours[part] != known[part]
-    ]
-    if differing:
-        raise BadInput(
-            f"another study named {spec.name} stands in {folder.lab}: {'; '.join(differing)}; "
-            "give this one a --name of its own"
-        )
-
-
-def write_study(spec: StudySpec, folder: StudyFolder) -> None:
-    """Write the study file as the user wrote it, and as it was understood: what workers read."""
-    text = json.dumps(as_written(spec), indent=1)
-    folder.canonical_file.write_text(text, encoding="utf-8")
-    folder.study_file.write_text(spec.source.read_text("utf-8") if spec.source else text, encoding="utf-8")
 
 
 def _make(folder: StudyFolder) -> None:

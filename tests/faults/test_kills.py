@@ -1,0 +1,163 @@
+"""A study that is killed again and again ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab.tracking.connection import connect, tracking_uri
+
+STUDIES = Path(__file__).parents[2] / "studies"
+COMMAND = [sys.executable, "-c", "from sweeplab.cli import main; main()", "study", "run"]
+
+
+def run(file: Path, lab: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, str(file), "--lab", str(lab), *more],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(file: Path, lab: Path, *more: str) -> None:
+    process = run(file, lab, *more)
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+
+
+def optuna_trials(lab: Path, name: str) -> dict[tuple[str, int], optuna.trial.FrozenTrial]:
+    storage = f"sqlite:///{lab / 'studies' / name / 'trials.db'}"
+    return {
+        (study.removeprefix(f"{name}/"), trial.number): trial
+        for study in optuna.get_all_study_names(storage)
+        for trial in optuna.load_study(study_name=study, storage=storage).get_trials()
+        if "infeasible" not in trial.user_attrs
+    }
+
+
+def assert_whole(lab: Path, name: str, n_trials: int) -> dict[tuple[str, int], optuna.trial.FrozenTrial]:
+    """Every trial once, ended, and the same in Optuna and MLflow."""
+    trials = optuna_trials(lab, name)
+    assert len(trials) == n_trials
+    assert {trial.state for trial in trials.values()} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    client = connect(lab, tracking_uri(lab))
+    experiment = client.get_experiment_by_name(name)
+    runs = [
+        each
+        for each in client.search_runs([experiment.experiment_id], max_results=5000)
+        if "sweeplab.trial" in each.data.tags
+    ]
+    keys = Counter((each.data.tags["sweeplab.cell"], int(each.data.tags["sweeplab.trial"])) for each in runs)
+    assert keys == Counter(trials.keys())
+    assert {each.info.status for each in runs} == {"FINISHED"}
+    for each in runs:
+        trial = trials[each.data.tags["sweeplab.cell"], int(each.data.tags["sweeplab.trial"])]
+        assert each.data.tags["sweeplab.state"] == trial.user_attrs["outcome"]
+        assert each.data.metrics["value"] == trial.value
+        history = client.get_metric_history(each.info.run_id, "val_loss")
+        curve = {point.step: point.value for point in history}
+        assert len(curve) == len(history), "no point twice"
+        assert curve == trial.intermediate_values
+    return trials
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
+    print(f"SWEEPLAB_FAULT_SEED={seed}")
+    dice = random.Random(seed)
+    file, lab = STUDIES / "small.yaml", tmp_path / "lab"
+    for _ in range(5):
+        process = run(file, lab)
+        try:
+            process.wait(dice.uniform(3, 25))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it was killed before it ended"
+    finish(file, lab)
+    assert_whole(lab, "small", 36)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_replaced(tmp_path: Path) -> None:
+    import psutil
+
+    file, lab = STUDIES / "small.yaml", tmp_path / "lab"
+    shorter = ("-o", "max_iters=200", "-o", "n_layer=1", "-o", "budget.trials_per_cell=12")
+    process = run(file, lab, *shorter)
+    supervisor = psutil.Process(process.pid)
+    workers = wait_for_workers(process)
+    workers[0].kill()
+    psutil.wait_procs([workers[0]], timeout=30)
+    workers = wait_for_workers(process)
+    supervisor.kill()
+    process.communicate()
+    gone, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
+    finish(file, lab, *shorter)
+    assert_whole(lab, "small", 36)
+
+
+def wait_for_workers(process):
+    """Wait until both workers of a study are at work."""
+    import psutil
+
+    for line in process.stderr:
+        children = psutil.Process(process.pid).children()
+        workers = [each for each in children if "sweeplab.study.worker" in each.cmdline()]
+        if "val_loss" in line and len(workers) == 2:
+            return workers
+    raise AssertionError("the study ended too early")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_four_workers_share_two_hundred_trials_each_exactly_once(tmp_path: Path) -> None:
+    file = tmp_path / "many.yaml"
+    file.write_text(
+        "name: many\n"
+        "data: {corpus: python-docs, tokenizer: char}\n"
+        "fixed: {n_layer: 1, n_embd: 16, n_head: 2, block_size: 16, batch_size: 4, max_iters: 6, dropout: 0.0,\n"
+        "        eval_interval: 3, eval_iters: 1, warmup_iters: 1}\n"
+        "search: {learning_rate: suggested}\n"
+        "budget: {trials_per_cell: 200}\n"
+        "sampler: random\n"
+        "engine: {type: local, workers: 4, stack: 2}\n"
+        "track: {checkpoints: none}\n"
+    )
+    lab = tmp_path / "lab"
+    finish(file, lab)
+    assert_whole(lab, "many", 200)
+    started = [
+        json.loads(line)
+        for run_file in (lab / "studies" / "many" / "runs").rglob("points.jsonl")
+        for line in run_file.read_text().splitlines()
+    ]
+    assert Counter(point["iteration"] for point in started) == {0: 200, 3: 200, 6: 200}, "no step was trained twice"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_bit(tmp_path: Path) -> None:
+    file = STUDIES / "small.yaml"
+    shorter = ("-o", "max_iters=120", "-o", "engine.workers=1", "-o", "budget.trials_per_cell=3")
+    found = []
+    for name in ("one", "two"):
+        finish(file, tmp_path / name, *shorter)
+        trials = assert_whole(tmp_path / name, "small", 27)
+        found.append({key: (trial.params, trial.intermediate_values, trial.value) for key, trial in trials.items()})
+    assert found[0] == found[1]

@@ -1,0 +1,99 @@
+"""Data flows one way: a module imports only what stands above it in the house."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sweeplab
+
+PACKAGE = Path(sweeplab.__file__).parent
+ANYONE = {"errors", "files", "hyperparameters"}
+# What each room may import besides itself and what anyone may.
+MAY_IMPORT = {
+    "data": set(),
+    "model": set(),
+    "train": {"data", "model"},
+    "tracking": {"data", "model", "train", "study"},
+    "study": {"data", "model", "train", "tracking"},
+    "analysis": {"study", "tracking"},
+    "report": {"analysis", "study"},
+    "api": {"study", "tracking", "analysis", "report"},
+    "cli": {"study", "tracking", "analysis", "report", "api", "data", "train"},
+}
+ONLY_IN = {
+    "mlflow": {"tracking"},
+    "optuna": {"study"},
+    "plotly": {"report"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "torch": {"model", "train", "study", "tracking"},
+    "pandas": {"analysis", "report", "api"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def modules() -> list[tuple[str, Path]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room not in {"__init__", *ANYONE}:
+            found.append((room, path))
+    return found
+
+
+@pytest.mark.parametrize(("room", "path"), modules(), ids=lambda each: str(getattr(each, "name", each)))
+def test_imports_only_what_stands_above_it(room: str, path: Path) -> None:
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("sweeplab.")}
+    # The package's own names, such as load_study, are the api's.
+    ours = {"api" if name.startswith("load_") else name for name in ours}
+    allowed = MAY_IMPORT[room] | {room} | ANYONE
+    assert ours <= allowed, f"{path.name} imports {sorted(ours - allowed)}"
+    for library, rooms in ONLY_IN.items():
+        if any(name.split(".")[0] == library for name in imports(path)):
+            assert room in rooms, f"{path.name} imports {library}"
+
+
+def test_loading_is_all_that_tracking_takes_from_study() -> None:
+    taking = {
+        path.name
+        for room, path in modules()
+        if room == "tracking" and any(name.startswith("sweeplab.study") for name in imports(path))
+    }
+    assert taking <= {"loading.py"}
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("sweeplab.hyperparameters", ["torch", "numpy", "optuna", "mlflow", "pydantic"]),
+        ("sweeplab.train.stack", ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
+        ("sweeplab.cli", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
+        ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),
+        ("sweeplab.study.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
+    ],
+)
+def test_heavy_libraries_come_only_where_they_are_used(module: str, without: list[str]) -> None:
+    code = f"import sys, {module}; print(*sorted(set({without!r}) & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    root = PACKAGE.parent
+    files = [*PACKAGE.rglob("*.py"), *(root / "tests").rglob("*.py")]
+    long = {path.name: n for path in files if (n := len(path.read_text("utf-8").splitlines())) > 400}
+    assert not long
