@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.errors import BadInput
 from sweeplab.study.folder import StudyFolder, lab_folder
-from sweeplab.study.listing import tracking_uri_of
+from sweeplab.study.identity import check_same_study
+from sweeplab.study.listing import VALUED, tracking_uri_of
 from sweeplab.study.plan import Plan, make_plan
 from sweeplab.study.reading import read_study
 from sweeplab.study.supervisor import Event, Progress, run_study
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,12 +37,12 @@ class StudyResult:
 
     @property
     def best(self) -> dict[str, Any]:
-        """Return the run of the trial with the lowest validation loss; empty when none has finished."""
-        frame = self.trials()
-        ended = frame[frame["state"].isin(["complete", "stopped"])]
-        if ended.empty:
-            return {}
-        return {str(name): value for name, value in ended.loc[ended["value"].idxmin()].items()}
+        """Return the run with the lowest value, as plain values; empty when none has finished."""
+        import pandas as pd
+
+        rows = self.trials().astype(object).to_dict("records")
+        best = min((row for row in rows if row["state"] in VALUED), key=lambda row: row["value"], default={})
+        return {str(name): None if pd.isna(value) else value for name, value in best.items()}
 
 
 class Study:
@@ -61,7 +64,12 @@ class Study:
         Raises:
             BadInput: it could not start.
         """
-        return make_plan(self.spec, self.lab)[0]
+        plan = make_plan(self.spec, self.lab)[0]
+        try:
+            check_same_study(self.spec, StudyFolder(self.lab, self.spec.name), plan.data)
+        except BadInput as error:
+            return replace(plan, warnings=[*plan.warnings, f"cannot be run: {error}"])
+        return plan
 
     def run(
         self,
@@ -70,6 +78,8 @@ class Study:
     ) -> StudyResult:
         """Run the study to the end of its budget, or go on with it, and write its report.
 
+        What goes wrong on the way stands in the result's `errors`.
+
         `listen` hears the workers' events and a tick several times a second; `interrupts` counts how often
         the user has asked to stop.
 
@@ -77,8 +87,14 @@ class Study:
             BadInput: it cannot start.
         """
         ending = run_study(self.spec, self.lab, listen, interrupts)
-        report = scaling_report(ending.folder) if any(ending.folder.runs()) else None
-        return StudyResult(ending.folder, ending.status, ending.errors, report)
+        errors, report = list(ending.errors), None
+        if any(ending.folder.runs()):
+            try:
+                report = scaling_report(ending.folder)
+            except (BadInput, TrackingUnavailable) as error:
+                errors.append(f"no report: {error}")
+        status = "failed" if errors and ending.status == "complete" else ending.status
+        return StudyResult(ending.folder, status, errors, report)
 
 
 def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import sys
 
-import typer
-
 from sweeplab.cli import report, study
+from sweeplab.cli.app import command_group
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
 from sweeplab.errors import BadInput
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
-app = typer.Typer(
-    name="sweeplab",
-    help="Hyperparameter sweeps and experiment tracking for small transformers.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = command_group("Hyperparameter sweeps and experiment tracking for small transformers.")
 app.add_typer(study.app, name="study")
 app.add_typer(report.app, name="report")
 app.command()(hyperparameters)
@@ -28,7 +22,7 @@ app.command()(schema)
 def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
-        app()
+        app(prog_name="sweeplab")
     except BadInput as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)

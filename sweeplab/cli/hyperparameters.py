@@ -12,12 +12,20 @@ from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 
 def hyperparameters(
-    category: Annotated[str | None, typer.Option(help="Only the rows of this category.")] = None,
+    category: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the rows of this category.")
+    ] = None,
     minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: an object a row.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Print the table of hyperparameters: sample value, what is allowed, suggested range, meaning."""
+    """Print the table of hyperparameters.
+
+    Each with its sample value, the range that a search is suggested, and its meaning.
+
+    \b
+    $ sweeplab hyperparameters --category model
+    """
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other")
     chosen = _category(category) if category else None

@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="Name of the study, and of its file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study, and of its file.")],
     minimal: Annotated[
         bool, typer.Option("--minimal", help="Write only the eight hyperparameters that matter most.")
     ] = False,
@@ -32,7 +32,11 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
 ) -> None:
-    """Write a commented study file."""
+    """Write a commented study file.
+
+    \b
+    $ sweeplab study init mine --minimal --search learning_rate,dropout
+    """
     from sweeplab.study.markdown import MarkdownTables, read_tables
     from sweeplab.study.template import study_text
 

@@ -9,11 +9,25 @@ import typer
 
 Lab = Annotated[
     Path | None,
-    typer.Option("--lab", help="Folder of all studies, checkpoints and tracking.  [default: lab, or SWEEPLAB_LAB]"),
+    typer.Option(
+        "--lab",
+        metavar="FOLDER",
+        help="Where studies, checkpoints and tracking lie.  [default: SWEEPLAB_LAB, else lab]",
+        show_default=False,
+    ),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Another name for the study than its file gives.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Another name than the file gives.", show_default=False),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("-o", "--override", metavar="NAME=VALUE", help="Set a hyperparameter or a part, such as budget.time=10m."),
+    typer.Option(
+        "-o",
+        "--override",
+        metavar="NAME=VALUE",
+        help="Set a hyperparameter, or a part such as budget.time=10m; as often as you like.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from sweeplab.cli.app import command_group
 from sweeplab.cli.options import AsJson, Lab
 
-app = typer.Typer(help="Write reports of studies.", no_args_is_help=True)
+app = command_group("Write reports of studies.")
 
 
 @app.callback()
@@ -19,18 +20,31 @@ def _report() -> None:
 
 @app.command()
 def scaling(
-    name: Annotated[str, typer.Argument(help="Name of the study.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)],
     dashboard: Annotated[
-        Path | None, typer.Option(help="Which panels to show: a copy of dashboards/scaling.yaml, edited.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Which panels to show: a copy of dashboards/scaling.yaml, edited.",
+            show_default=False,
+        ),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the scaling report: loss against n_layer, n_embd and parameters, as a page and as data."""
-    import json
+    """Write the scaling report of a study.
 
+    Loss against n_layer, n_embd and parameters, and the curves, as one page and as data beside it.
+
+    \b
+    $ sweeplab report scaling small
+    """
     from sweeplab.api import scaling_report
+    from sweeplab.cli.tables import print_json
     from sweeplab.study.listing import find_study
 
     page = scaling_report(find_study(lab, name), dashboard)
-    typer.echo(json.dumps({"report": str(page)}) if as_json else page)
+    if as_json:
+        print_json({"report": str(page)})
+    else:
+        typer.echo(page)

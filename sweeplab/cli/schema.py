@@ -6,7 +6,13 @@ import typer
 
 
 def schema() -> None:
-    """Print the JSON Schema of study files."""
+    """Print the JSON Schema of study files.
+
+    Editors complete from it; the shipped studies name it as their own.
+
+    \b
+    $ sweeplab schema > studies/.schema.json
+    """
     import json
 
     from sweeplab.study.schema import study_schema

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sweeplab.cli.tables import console as make_console
 from sweeplab.cli.tables import print_rows
-from sweeplab.study.plan import Plan
+from sweeplab.cli.words import duration, workers_in_words
+from sweeplab.study.plan import CellPlan, Plan, bytes_in_words
 
 
 def print_plan(plan: Plan) -> None:
@@ -13,37 +16,48 @@ def print_plan(plan: Plan) -> None:
     data = plan.data
     console.print(
         f"[bold]{plan.name}[/]  {data['corpus']}/{data['tokenizer']}: {data['vocab_size']} symbols, "
-        f"{data['train_tokens']:,} training and {data['val_tokens']:,} validation tokens"
+        f"{data['train_tokens']:,} training and {data['val_tokens']:,} validation tokens\n",
+        soft_wrap=True,
     )
-    print_rows(
-        [
-            {
-                "cell": each.cell,
-                "params": f"{each.n_params:,}",
-                "non-embedding": f"{each.n_params_non_embedding:,}",
-                "tokens a run": f"{each.train_tokens:,}",
-                "FLOPs a run": f"{each.train_flops:.2e}",
-                "memory a run": f"{each.memory_bytes / 1e6:,.0f} MB",
-                "stack": each.stack,
-                "valid samples": f"{each.valid_share:.0%}",
-            }
-            for each in plan.cells
-        ]
-    )
+    print_rows([_row(each) for each in plan.cells], text=("cell",))
     console.print()
+    for line in _lines(plan):
+        console.print(line, markup=False, soft_wrap=True)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _row(cell: CellPlan) -> dict[str, str | int]:
+    return {
+        "cell": cell.cell,
+        "params": f"{cell.n_params:,}",
+        "non-embedding": f"{cell.n_params_non_embedding:,}",
+        "tokens a run": f"{cell.train_tokens:,}",
+        "FLOPs a run": f"{cell.train_flops:.2e}",
+        "memory a run": bytes_in_words(cell.memory_bytes),
+        "stack": cell.stack,
+        "valid samples": f"{cell.valid_share:.0%}",
+    }
+
+
+def _lines(plan: Plan) -> Iterator[str]:
     searches = {tuple(each.search.items()) for each in plan.cells}
     for cell in plan.cells if len(searches) > 1 else plan.cells[:1]:
         where = f" in {cell.cell}" if len(searches) > 1 else ""
         for name, distribution in cell.search.items():
-            console.print(f"search {name}{where}: {distribution}", markup=False)
+            yield f"search {name}{where}: {distribution}"
     for point in plan.excluded:
-        console.print(f"no cell: {point}", markup=False)
-    trials = f"{plan.trials} trials, {plan.runs} runs" if plan.trials is not None else "trials until time or FLOPs end"
-    cost = f", {plan.train_tokens:.3g} tokens, {plan.train_flops:.3g} FLOPs" if plan.train_flops is not None else ""
-    console.print(f"{trials}{cost} (before pruning and early stopping)")
-    threads = plan.workers[0]["threads"] if plan.workers else 0
-    console.print(f"sampler {plan.sampler}, pruner {plan.pruner}", markup=False)
-    console.print(f"{len(plan.workers)} workers of {threads} thread(s) on {plan.device}, {plan.dtype}")
-    console.print(f"checkpoints take up to {plan.checkpoint_bytes / 1e6:,.0f} MB")
-    for warning in plan.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+        values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
+        yield f"no cell {values}: breaks {point['reason']}"
+    yield f"sampler {plan.sampler}, pruner {plan.pruner}"
+    ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
+    if (seconds := plan.budget["time"]) is not None:
+        ends.append(duration(seconds))
+    if (flops := plan.budget["flops"]) is not None:
+        ends.append(f"{flops:.3g} FLOPs")
+    yield f"ends after {' or '.join(ends)}"
+    if plan.train_tokens is not None:
+        most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
+        yield f"at most {most}: pruning and patience save some"
+    yield f"{workers_in_words(plan.workers)} on {plan.device}, {plan.dtype}"
+    yield f"checkpoints take up to {bytes_in_words(plan.checkpoint_bytes)}"

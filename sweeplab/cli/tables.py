@@ -1,10 +1,12 @@
-"""Rows of plain data as a terminal table."""
+"""Rows of plain data as a terminal table, or as JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,14 +26,30 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows that share their keys; columns of nothing but zeros and dashes are left out."""
+def print_rows(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> None:
+    """Print rows that share their keys, all right-aligned but those of `text`.
+
+    Columns of nothing but zeros and dashes are left out.
+    """
     shown = [key for key in rows[0] if any(row[key] not in (0, None) for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for index, key in enumerate(shown):
-        number = any(isinstance(row[key], int | float) for row in rows)
-        justify: Literal["right", "left"] = "right" if number else "left"
-        table.add_column(key.replace("_", " "), justify=justify, no_wrap=index == 0)
+    for key in shown:
+        table.add_column(
+            key.replace("_", " "), justify="left" if key in text else "right", no_wrap=key == shown[0]
+        )
     for row in rows:
         table.add_row(*(cell_text(row[key]) for key in shown))
     console().print(table)
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document; a number that JSON does not have, such as NaN, is null."""
+    print(json.dumps(_finite(content), indent=1))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

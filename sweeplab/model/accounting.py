@@ -7,6 +7,7 @@ over the whole T x T square although half of it is masked. Kaplan et al. 2020 (a
 neural language models") count 2N + 2LTC forward; ours has the head's 2VC a token besides (they leave the
 embeddings out) and twice their attention term, because a kernel that skips the masked half is not assumed.
 Backward is twice forward: every product has two gradients, the first layer's too, for the embeddings learn.
+Left out is what a step does once and not for every token: a norm's bias, carried through the next product.
 """
 
 from __future__ import annotations

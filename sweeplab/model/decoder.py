@@ -8,7 +8,7 @@ batched over K, attention folds K into its batch, losses are means within a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -24,9 +24,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 PADDED_VOCABULARY = 8
 NORM_EPS = 1e-5
 
+Weights = Mapping[str, Tensor]
+
 
 class Decoder:
-    """Computes logits and losses of a stack of runs from their rows; keeps no weights itself."""
+    """Computes logits and losses of a stack of runs from their weights; keeps none itself."""
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape = shape
@@ -37,35 +39,32 @@ class Decoder:
         """Return how many masks a step takes: one for the embeddings and three a block."""
         return 1 + 3 * self.shape.n_layer
 
-    def losses(self, flat: Tensor, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
+    def losses(self, w: Weights, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
         """Return each run's mean cross-entropy [K] in nats a token.
 
-        `flat` is [K, row_size], `tokens` [K, B, T + 1]; the target of a position is the token after it.
+        `w` are the layout's views, `tokens` is [K, B, T + 1]; the target of a position is the token after it.
         """
         n_runs = tokens.shape[0]
-        logits = self.logits(flat, tokens[:, :, :-1], dropout)
+        logits = self.logits(w, tokens[:, :, :-1], dropout)
         targets = tokens[:, :, 1:].reshape(-1)
         each = F.cross_entropy(logits.view(targets.numel(), -1).float(), targets, reduction="none")
         return each.view(n_runs, -1).mean(dim=1)
 
-    def logits(self, flat: Tensor, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
+    def logits(self, w: Weights, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
         """Return logits [K, B*T, V] for tokens [K, B, T], T at most block_size."""
-        w = self.layout.views(flat)
-        n_runs, n_sequences, length = tokens.shape
+        n_sequences = tokens.shape[1]
         x = self._embed(w, tokens)
         if dropout:
             x = dropout(x, site=0)
         for layer in range(self.shape.n_layer):
             block, site = f"blocks.{layer}", 1 + 3 * layer
-            update = _norm(w, f"{block}.attention_norm", x)
-            update = self._attention(w, f"{block}.attention", update, n_sequences, dropout, site)
+            update = self._attention(w, block, x, n_sequences, dropout, site)
             x = x + (dropout(update, site + 1) if dropout else update)
-            update = _norm(w, f"{block}.feed_forward_norm", x)
-            update = self._feed_forward(w, f"{block}.feed_forward", update)
+            update = self._feed_forward(w, block, x)
             x = x + (dropout(update, site + 2) if dropout else update)
-        return self._head(w, _norm(w, "final_norm", x))
+        return self._head(w, x)
 
-    def _embed(self, w: dict[str, Tensor], tokens: Tensor) -> Tensor:
+    def _embed(self, w: Weights, tokens: Tensor) -> Tensor:
         n_runs, n_sequences, length = tokens.shape
         c, v = self.shape.n_embd, self.shape.vocab_size
         row = torch.arange(0, n_runs * v, v, device=tokens.device).view(n_runs, 1, 1)
@@ -74,45 +73,58 @@ class Decoder:
         return x.view(n_runs, n_sequences * length, c)
 
     def _attention(
-        self, w: dict[str, Tensor], name: str, x: Tensor, n_sequences: int, dropout: Dropout | None, site: int
+        self, w: Weights, block: str, x: Tensor, n_sequences: int, dropout: Dropout | None, site: int
     ) -> Tensor:
         n_runs, n_tokens, c = x.shape
         heads, width = self.shape.n_head, self.shape.head_dim
-        split = _linear(w, f"{name}.qkv", x).view(n_runs * n_sequences, -1, 3, heads, width)
+        into = f"{block}.attention.qkv"
+        split = _norm_linear(w, f"{block}.attention_norm", w[f"{into}.weight"], w.get(f"{into}.bias"), x)
+        split = split.view(n_runs * n_sequences, -1, 3, heads, width)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each [K*B, H, T, D]
         if dropout:
             mixed = _attend_with_dropout(q, k, v, dropout, site)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return _linear(w, f"{name}.out", mixed.transpose(1, 2).reshape(n_runs, n_tokens, c))
+        return _linear(w, f"{block}.attention.out", mixed.transpose(1, 2).reshape(n_runs, n_tokens, c))
 
-    def _feed_forward(self, w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-        hidden = ACTIVATIONS[self.shape.activation](_linear(w, f"{name}.up", x))
-        return _linear(w, f"{name}.down", hidden)
+    def _feed_forward(self, w: Weights, block: str, x: Tensor) -> Tensor:
+        into = f"{block}.feed_forward.up"
+        hidden = _norm_linear(w, f"{block}.feed_forward_norm", w[f"{into}.weight"], w.get(f"{into}.bias"), x)
+        return _linear(w, f"{block}.feed_forward.down", ACTIVATIONS[self.shape.activation](hidden))
 
-    def _head(self, w: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _head(self, w: Weights, x: Tensor) -> Tensor:
         weight = w["token_embedding"] if self.shape.tie_weights else w["head.weight"]
         v = self.shape.vocab_size
         missing = -v % PADDED_VOCABULARY if torch.is_autocast_enabled(x.device.type) else 0
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
-        logits = torch.bmm(x, weight.transpose(1, 2))[:, :, :v]
+        logits = _norm_linear(w, "final_norm", weight.transpose(1, 2), None, x)[:, :, :v]
         if self.shape.has_head_bias:
             logits = logits + w["head.bias"][:, None]
         return logits.contiguous()
 
 
-def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def _linear(w: Weights, name: str, x: Tensor) -> Tensor:
     bias = w.get(f"{name}.bias")
     if bias is None:
         return torch.bmm(x, w[f"{name}.weight"])
     return torch.baddbmm(bias[:, None], x, w[f"{name}.weight"])
 
 
-def _norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def _norm_linear(w: Weights, norm: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """Normalise x [K, N, C] and multiply by weight [K, C, O].
+
+    The norm's gain and bias are moved into the product, (x g + b) W = x (g W) + b W: there are fewer weights than
+    activations, and a step spends less on them.
+    """
     normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-    gain, bias = w[f"{name}.gain"][:, None], w.get(f"{name}.bias")
-    return normed * gain if bias is None else torch.addcmul(bias[:, None], normed, gain)
+    if (shift := w.get(f"{norm}.bias")) is not None:
+        shift = shift[:, None]
+        bias = torch.bmm(shift, weight) if bias is None else torch.baddbmm(bias[:, None], shift, weight)
+    elif bias is not None:
+        bias = bias[:, None]
+    weight = w[f"{norm}.gain"][:, :, None] * weight
+    return torch.bmm(normed, weight) if bias is None else torch.baddbmm(bias, normed, weight)
 
 
 def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, dropout: Dropout, site: int) -> Tensor:

@@ -100,16 +100,22 @@ class Layout:
         return [*(weight.size for weight in self.weights), self.row_size - self.n_params]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Split rows [K, row_size] into weights [K, *shape] by name, without copying.
-
-        One split, and not a slice a weight: its backward is one concatenation instead of a sum of padded rows.
-        """
+        """Split rows [K, row_size] into weights [K, *shape] by name, without copying."""
         n_runs = flat.shape[0]
         pieces = flat.split(self._sizes, dim=1)
         return {
             weight.name: piece.view(n_runs, *weight.shape)
             for weight, piece in zip(self.weights, pieces, strict=False)
         }
+
+    def gather(self, pieces: Sequence[Tensor], out: Tensor) -> None:
+        """Copy one tensor [K, *shape] a weight, in their order, into rows [K, row_size] with padding of zeros.
+
+        Into a buffer that is there, and not by differentiating with respect to the rows themselves: autograd
+        would put them together in fresh memory each time, which costs several times as much.
+        """
+        torch.cat([piece.reshape(len(out), -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
+        out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
 
     def initial_row(self, seed: int) -> Tensor:
         """Draw a run's initial weights [row_size] from a generator of its own, on the CPU on any machine."""

@@ -31,7 +31,7 @@ from sweeplab.study.spec import (
 )
 
 SECTIONS = ("fixed", "grid", "search")
-MOST_CELLS = 10_000
+MOST_CELLS = 1000
 MOST_DIVIDED = 64
 # Draws in all, over the cells, until one meets every rule.
 MOST_DRAWS = 2000

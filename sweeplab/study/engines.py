@@ -16,6 +16,9 @@ from typing import Any
 from sweeplab.study.folder import StudyFolder
 
 MOST_RESTARTS = 3
+# How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took ten
+# times as long as with this; with a passive wait an undisturbed one took 1.7 times as long.
+SPIN = "10000"
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class LocalEngine:
 
 def _environment(base: Mapping[str, str], allotment: Allotment) -> dict[str, str]:
     threads = str(allotment.threads)
-    given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"}
+    given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GOMP_SPINCOUNT": SPIN}
     if allotment.gpu is not None:
         given["CUDA_VISIBLE_DEVICES"] = str(allotment.gpu)
     return {**base, **given}

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.study.folder import StudyFolder, lab_folder
+from sweeplab.study.folder import RunFolder, StudyFolder, lab_folder
+from sweeplab.tracking.tracker import ENDED
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
+
+
+MOST_NAMED = 10
+# Runs in these states have a value that counts.
+VALUED = ("complete", "stopped")
 
 
 def study_names(lab: Path) -> list[str]:
@@ -26,8 +35,12 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     folder = lab_folder(lab)
     names = study_names(folder)
     if name not in names:
-        known = ", ".join(names[:10]) or "none yet"
-        raise BadInput(Problem(f"no study {name!r} in {folder}", f"{known}", nearest(name, names)))
+        if not names:
+            raise BadInput(
+                f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
+            )
+        known = f"{', '.join(names[:MOST_NAMED])}{', …' if len(names) > MOST_NAMED else ''}"
+        raise BadInput(Problem(f"no study {name!r} in {folder}", known, nearest(name, names)))
     return StudyFolder(folder, name)
 
 
@@ -54,7 +67,7 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "runs": sum(states.values()),
-                "states": ", ".join(f"{count} {state}" for state, count in sorted(states.items())),
+                "states": states,
                 "best_val_loss": best["value"] if best else None,
                 "folder": str(folder.path),
             }
@@ -62,30 +75,61 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def states_in_words(states: Mapping[str, int]) -> str:
+    """Write how many runs are in each state."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+
+
 def show_study(folder: StudyFolder) -> dict[str, Any]:
-    """Return a study's cells with their trials by outcome and best value, and its best run."""
-    cells: dict[str, dict[str, Any]] = {}
+    """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
+
+    `trials` are those that count towards the budget.
+    Cells stand in the order of the grid; those that it no longer has come last.
+    """
+    from sweeplab.study.space import cells
+
+    spec = read_spec(folder)
+    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+    by_cell: dict[str, list[RunFolder]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
     for run in folder.runs():
-        described, outcome = run.description, run.outcome
-        row = cells.setdefault(
-            described["cell"],
-            {"cell": described["cell"], "n_params": described["facts"]["n_params"], "trials": set()}
-            | dict.fromkeys(("complete", "stopped", "pruned", "diverged", "failed", "waiting"), 0)
-            | {"best_val_loss": None},
-        )
-        row["trials"].add(described["trial"])
-        row[outcome["state"] if outcome else "waiting"] += 1
-        if outcome and outcome["state"] in ("complete", "stopped"):
-            row["best_val_loss"] = min(filter(None, (row["best_val_loss"], outcome["value"])))
-    rows = [{**row, "trials": len(row["trials"])} for row in cells.values()]
-    return {"name": folder.name, "cells": rows, "best": _best(folder)}
+        by_cell.setdefault(run.description["cell"], []).append(run)
+    return {
+        "name": folder.name,
+        "trials_per_cell": spec.budget.trials_per_cell,
+        "cells": [_cell_row(cell, runs) for cell, runs in by_cell.items()],
+        "best": _best(folder),
+        "failures": [
+            {"key": run.description["key"], "error": outcome["error"].strip().splitlines()[-1]}
+            for run in folder.runs()
+            if (outcome := run.outcome) and outcome["state"] == "failed"
+        ],
+    }
+
+
+def _cell_row(cell: str, runs: list[RunFolder]) -> dict[str, Any]:
+    described = [run.description for run in runs]
+    outcomes = [run.outcome or {"state": "waiting"} for run in runs]
+    ended = {
+        each["trial"]
+        for each, outcome in zip(described, outcomes, strict=True)
+        if outcome["state"] not in ("waiting", "failed")
+    }
+    values = [outcome["value"] for outcome in outcomes if outcome["state"] in VALUED]
+    states = Counter(outcome["state"] for outcome in outcomes)
+    return {
+        "cell": cell,
+        "n_params": described[0]["facts"]["n_params"] if described else None,
+        "trials": len(ended),
+        **{state: states[state] for state in (*ENDED, "waiting")},
+        "best_val_loss": min(values, default=None),
+    }
 
 
 def _best(folder: StudyFolder) -> dict[str, Any] | None:
     found = []
     for run in folder.runs():
         outcome = run.outcome
-        if outcome and outcome["state"] in ("complete", "stopped"):
+        if outcome and outcome["state"] in VALUED:
             described = run.description
             found.append(
                 {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}

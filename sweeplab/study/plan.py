@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -18,8 +21,11 @@ from sweeplab.hyperparameters import SHAPE
 from sweeplab.model.accounting import train_memory_bytes
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.engines import Allotment, allot
+from sweeplab.study.folder import StudyFolder
 from sweeplab.study.packing import free_memory_bytes, stack_capacity
-from sweeplab.study.space import Cell, Space, cells, facts
+from sweeplab.study.places import Location
+from sweeplab.study.space import Cell, Space, cells, facts, unmet
+from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
 
 if TYPE_CHECKING:
@@ -31,12 +37,16 @@ N_PROBES = 128
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One cell as it would be trained; sizes and costs are those of the median valid sample, of one run."""
+    """One cell as it would be trained; sizes and costs are those of the median valid sample, of one run.
+
+    `max_iters` is None where trials differ in it.
+    """
 
     cell: str
     values: dict[str, Any]
     n_params: int
     n_params_non_embedding: int
+    max_iters: int | None
     train_tokens: int
     train_flops: float
     memory_bytes: int
@@ -60,6 +70,7 @@ class Plan:
     device: str
     dtype: str
     workers: list[dict[str, Any]]
+    budget: dict[str, Any]
     sampler: str
     pruner: str
     data: dict[str, Any]
@@ -76,16 +87,15 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     Raises:
         BadInput: with every reason why the study cannot start.
     """
-    dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    folder = StudyFolder(lab, spec.name)
+    dataset = _checked_dataset(spec, folder)
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
-    probes = [_probe(space) for space in spaces]
-    _check_samples(spec, found, probes)
-    for block_size in {values["block_size"] for _, valid in probes for values in valid}:
-        check_length(dataset, block_size)
-    if {values["vocab_size"] < vocab_size for _, valid in probes for values in valid} == {True}:
-        raise BadInput(f"vocab_size is smaller than the tokenizer's {vocab_size}; allowed: auto, or at least that")
+    probes = [_probe(spec, space) for space in spaces]
+    largest = max(values["block_size"] for _, valid in probes for values in valid)
+    with _placing(spec, _given(spec, "block_size", largest) or ("data",)):
+        check_length(dataset, largest)
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     per_cell = spec.budget.trials_per_cell
     n_trials = None if per_cell is None else per_cell * len(plans)
@@ -96,8 +106,9 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         return None if each is None else float(sum(getattr(plan, of) * each for plan in plans))
 
     settled = settle_devices(probes[0][1][0])
-    checkpoint_bytes = _checkpoint_bytes(spec, plans)
-    _check_disk(lab, checkpoint_bytes)
+    n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
+    checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
+    _check_room(folder, checkpoint_bytes, n_copies)
     plan = Plan(
         name=spec.name,
         cells=plans,
@@ -110,6 +121,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         device=settled["device"],
         dtype=settled["dtype"],
         workers=[asdict(each) for each in allotments(spec, plans, settled["device"])],
+        budget=spec.budget.model_dump(),
         sampler=_named(spec.sampler.type, spec.sampler.options),
         pruner=_named(spec.pruner.type, spec.pruner.options),
         data=describe_data(spec, dataset),
@@ -141,20 +153,80 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _probe(space: Space) -> tuple[float, list[dict[str, Any]]]:
-    """Return which share of a cell's space meets the rules, and effective values of the samples that do."""
+def bytes_in_words(count: float) -> str:
+    """Write a number of bytes as people read it: 134 MB, 1.2 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+@contextmanager
+def _gathering(problems: list[Problem]) -> Iterator[None]:
+    """Take note of what is wrong and go on, so that all of it is said at once."""
+    try:
+        yield
+    except BadInput as error:
+        problems += error.problems
+
+
+@contextmanager
+def _placing(spec: StudySpec, place: Location | None) -> Iterator[None]:
+    """Say what is wrong of the study's line that is to blame; None where none is."""
+    try:
+        yield
+    except BadInput as error:
+        if place is None:
+            raise
+        placed = [spec.problem(place, each.what, each.allowed, each.nearest) for each in error.problems]
+        raise BadInput(*placed) from error
+
+
+def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
+    """Return the study's data, once it is clear that what it needs of this machine is there."""
+    problems: list[Problem] = []
+    with _gathering(problems):
+        _check_devices(spec)
+    with _gathering(problems), _placing(spec, ("track", "uri") if spec.track.uri else None):
+        tracking_uri(folder.lab, spec.track.uri)
+    with _gathering(problems):
+        _check_writable(folder)
+    with _gathering(problems), _placing(spec, ("data", "path" if spec.data.path else "corpus")):
+        dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    if problems:
+        raise BadInput(*problems)
+    return dataset
+
+
+def _given(spec: StudySpec, name: str, value: Any) -> Location | None:
+    """Return where the study gives a hyperparameter this value, or None where the table does."""
+    if value in spec.grid.get(name, ()):
+        return ("grid", name, spec.grid[name].index(value))
+    return next(
+        (part for part in (("fixed", name), ("search", name)) if name in getattr(spec, part[0])), None
+    )
+
+
+def _check_devices(spec: StudySpec) -> None:
+    place = _given(spec, "device", "cuda")
+    if place and "cuda" in (spec.fixed.get("device"), *spec.grid.get("device", ())) and not cuda_count():
+        what = "device is cuda, but there is no CUDA device here"
+        raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
+
+
+def _probe(spec: StudySpec, space: Space) -> tuple[float, list[dict[str, Any]]]:
+    """Return which share of a cell's space meets the rules, and effective values of the samples that do.
+
+    Raises:
+        BadInput: none does; says which rules they break.
+    """
     values = list(space.draws(N_PROBES if space.distributions() else 1))
-    valid = [each for each in values if not space.broken(each)]
+    broken = [space.broken_rule(each) for each in values]
+    valid = [each for each, rule in zip(values, broken, strict=True) if rule is None]
+    if not valid:
+        rules = {rule.text: rule for rule in broken if rule}
+        raise BadInput(*(unmet(spec, rule, f"trial of cell {space.cell.key}") for rule in rules.values()))
     return len(valid) / len(values), valid
-
-
-def _check_samples(
-    spec: StudySpec, found: list[Cell], probes: list[tuple[float, list[dict[str, Any]]]]
-) -> None:
-    lost = [cell.key for cell, (_, valid) in zip(found, probes, strict=True) if not valid]
-    if lost:
-        what = f"nothing in the search space meets the constraints in cell {', '.join(lost)}"
-        raise BadInput(Problem(f"{what}: {'; '.join(spec.constraints) or 'n_head must divide n_embd'}", file=spec.source))
 
 
 def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str, Any]]) -> CellPlan:
@@ -164,11 +236,13 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
     value_bytes = 2 if settled["dtype"] == "bfloat16" else 4
     memory = train_memory_bytes(ModelShape.of(settled), settled["batch_size"], value_bytes)
     free = free_memory_bytes(settled["device"])
+    iterations = {values["max_iters"] for values in valid}
     return CellPlan(
         cell=space.cell.key,
         values=dict(space.cell.values),
         n_params=known["n_params"],
         n_params_non_embedding=known["n_params_non_embedding"],
+        max_iters=iterations.pop() if len(iterations) == 1 else None,
         train_tokens=int(median(facts(values)["train_tokens"] for values in valid)),
         train_flops=float(median(facts(values)["train_flops"] for values in valid)),
         memory_bytes=memory,
@@ -190,25 +264,38 @@ def _warnings(spec: StudySpec, values: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _checkpoint_bytes(spec: StudySpec, plans: list[CellPlan]) -> int:
+def _checkpoint_bytes(spec: StudySpec, plans: list[CellPlan], n_copies: int) -> int:
     """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
-    kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1) * len(spec.seeds)
+    n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1) * len(spec.seeds)
     largest = max(plan.n_params for plan in plans)
-    return 4 * (kept * sum(plan.n_params for plan in plans) + 4 * largest)
+    return 4 * (n_copies * n_kept * sum(plan.n_params for plan in plans) + 4 * largest)
 
 
-def _check_disk(lab: Path, needed: int) -> None:
-    existing = next(folder for folder in (lab, *lab.parents) if folder.exists())
-    if not os.access(existing, os.W_OK) or not existing.is_dir():
-        raise BadInput(f"{lab} cannot be written; --lab or SWEEPLAB_LAB name another folder")
-    free = shutil.disk_usage(existing).free
-    if free < needed:
+def _check_writable(folder: StudyFolder) -> None:
+    """Refuse a study whose folder cannot be written, or made; leaves nothing behind."""
+    try:
+        with tempfile.TemporaryFile(dir=_existing(folder.path)):
+            return
+    except OSError as error:
+        reason = error.strerror or error
+        what = f"{folder.lab} cannot be written ({reason}); --lab or SWEEPLAB_LAB name another folder"
+        raise BadInput(what) from error
+
+
+def _check_room(folder: StudyFolder, needed: int, n_copies: int) -> None:
+    kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
+    free = shutil.disk_usage(_existing(folder.path)).free
+    missing = needed - n_copies * kept
+    if free < missing:
         raise BadInput(
-            f"{lab} has room for {free / 1e9:.1f} GB, but checkpoints take {needed / 1e9:.1f} GB; "
-            "allowed: track: {checkpoints: none}, or another --lab"
+            f"{folder.lab} has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}; "
+            "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
         )
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _named(name: str, options: dict[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})" if options else name
-

@@ -28,7 +28,7 @@ VOCABULARY_STAND_IN = 256
 # A folder is named after a cell: file systems stop at 255 bytes.
 LONGEST_KEY = 150
 # Values (or combinations of them) up to which a rule is tried on every one.
-MOST_LISTED = 2000
+MOST_LISTED = 500
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,9 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
 
 def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
-    given = defaults() | spec.fixed
-    values = []
-    for name in sorted(rule.names & TABLE.keys() - spec.search.keys()):
-        values.append(f"{name} is {' or '.join(map(shown, spec.grid.get(name, [given[name]])))}")
+    given = defaults() | spec.fixed | spec.grid
+    names = sorted(rule.names & given.keys() - spec.search.keys())
+    values = [f"{name} is {shown(given[name])}" for name in names]
     text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
     return spec.problem(rule.path, text)
 

@@ -43,6 +43,7 @@ class Progress:
     errors: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     done_before: int = 0
+    elapsed_before: float = 0.0
 
     @property
     def counted(self) -> int:
@@ -129,13 +130,14 @@ class _Supervisor:
         cells = {each.cell.key: {"counted": each.counted, "best": each.best} for each in store.counts()}
         self.progress = Progress(plan, cells)
         self.progress.done_before = self.progress.counted
+        self.progress.elapsed_before = folder.elapsed_seconds
         self.engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
     def run(self) -> Ending:
         started = time.monotonic()
-        if self._has_work():
+        if self._has_work() and not self.interrupts():
             self.engine.start()
         try:
             self._open_tracking()

@@ -22,10 +22,7 @@ class Model:
 
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
         self.decoder = Decoder(shape)
-        row = torch.zeros(1, self.decoder.layout.row_size)
-        for name, view in self.decoder.layout.views(row).items():
-            view[0].copy_(weights[name])
-        self._row = row
+        self._weights = {name: weight[None] for name, weight in weights.items()}
 
     @property
     def shape(self) -> ModelShape:
@@ -35,12 +32,12 @@ class Model:
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
-        return self.decoder.logits(self._row, tokens[None])[0].view(*tokens.shape, -1)
+        return self.decoder.logits(self._weights, tokens[None])[0].view(*tokens.shape, -1)
 
     @torch.no_grad()
     def loss(self, tokens: Tensor) -> float:
         """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
-        return float(self.decoder.losses(self._row, tokens[None])[0])
+        return float(self.decoder.losses(self._weights, tokens[None])[0])
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ class Stack:
         names = ("weights", "first", "second", *(("best",) if keep_best else ()))
         size = self.decoder.layout.row_size
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name in names}
+        self._gradient = torch.zeros(capacity, size, device=self.device)
         # Sums since the last point: on the device, so that a step waits for nothing.
         self._rows |= {name: torch.zeros(capacity, 1, device=self.device) for name in ("loss", "norm")}
 
@@ -176,16 +177,18 @@ class Stack:
         tokens = self._on_device(
             np.stack([self._batches.training(each.run.values["seed"], each.iteration) for each in members])
         )
-        weights = self._rows["weights"][:n].detach().requires_grad_()
+        layout, weights, gradient = self.decoder.layout, self._rows["weights"][:n], self._gradient[:n]
+        leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         with self._precision():
-            losses = self._losses(weights, tokens, self._dropout())
-        (gradient,) = torch.autograd.grad(losses.sum(), weights)
+            losses = self._losses(leaves, tokens, self._dropout())
+        pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
         with torch.no_grad():
+            layout.gather(pieces, out=gradient)
             norms = gradient_norms(gradient)
             clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
             first, second = self._rows["first"][:n], self._rows["second"][:n]
             rates = [member.rates() for member in members]
-            adamw_(weights.detach(), gradient, first, second, self.decoder.layout.n_decayed, rates)
+            adamw_(weights, gradient, first, second, layout.n_decayed, rates)
             self._rows["loss"][:n] += losses.detach()[:, None]
             self._rows["norm"][:n] += norms[:, None]
         seconds = time.perf_counter() - started
@@ -218,9 +221,8 @@ class Stack:
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        weights = self._rows["weights"][: len(self._members)]
-        if len(due) < len(weights):
-            weights = weights[due]
+        rows = self._rows["weights"][: len(self._members)]
+        weights = self.decoder.layout.views(rows if len(due) == len(rows) else rows[due])
         sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
         for batch in self._evaluation_batches():
             tokens = self._on_device(batch).expand(len(due), -1, -1)

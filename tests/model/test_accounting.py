@@ -55,10 +55,11 @@ def test_components_are_the_tensors(shape: ModelShape) -> None:
     assert sizes == parameters(shape)
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("n_runs", [1, 3])
-def test_flops_are_what_torch_counts(tied: bool, n_runs: int) -> None:
-    shape = ModelShape(vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied)
+def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> None:
+    shape = ModelShape(40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias)
     decoder = Decoder(shape)
     rows = torch.stack([decoder.layout.initial_row(seed) for seed in range(n_runs)])
     tokens = torch.zeros(n_runs, 5, 17, dtype=torch.long)
@@ -66,9 +67,12 @@ def test_flops_are_what_torch_counts(tied: bool, n_runs: int) -> None:
     # torch does not count the CPU's attention kernel; the plain products under it are the same ones.
     with sdpa_kernel(SDPBackend.MATH):
         with FlopCounterMode(display=False) as forward, torch.no_grad():
-            decoder.losses(rows, tokens)
-        leaf = rows.requires_grad_()
+            decoder.losses(decoder.layout.views(rows), tokens)
+        leaves = {name: view.requires_grad_() for name, view in decoder.layout.views(rows).items()}
         with FlopCounterMode(display=False) as both:
-            torch.autograd.grad(decoder.losses(leaf, tokens).sum(), leaf)
-    assert forward.get_total_flops() == n_tokens * forward_flops_per_token(shape)
-    assert both.get_total_flops() == n_tokens * train_flops_per_token(shape)
+            torch.autograd.grad(decoder.losses(leaves, tokens).sum(), list(leaves.values()))
+    # A norm's bias goes through the next product once a step, whatever the number of tokens.
+    c = shape.n_embd
+    shifts = n_runs * bias * 2 * c * (shape.n_layer * (3 * c + 4 * c) + shape.vocab_size)
+    assert forward.get_total_flops() == n_tokens * forward_flops_per_token(shape) + shifts
+    assert both.get_total_flops() == n_tokens * train_flops_per_token(shape) + 3 * shifts

@@ -30,11 +30,9 @@ def test_equals_a_plain_module_in_loss_and_gradient(shape: ModelShape) -> None:
     decoder = Decoder(shape)
     rows = rows_of(decoder, 3).double()
     tokens = torch.randint(0, 33, (3, 4, 13), generator=torch.Generator().manual_seed(1))
-    leaf = rows.clone().requires_grad_()
-    losses = decoder.losses(leaf, tokens)
-    (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-    views = decoder.layout.views(rows)
-    gradients = decoder.layout.views(gradient)
+    views = {name: view.requires_grad_() for name, view in decoder.layout.views(rows).items()}
+    losses = decoder.losses(views, tokens)
+    gradients = dict(zip(views, torch.autograd.grad(losses.sum(), list(views.values())), strict=True))
     for run in range(3):
         plain = PlainGPT(shape).double()
         plain.take({name: view[run] for name, view in views.items()})
@@ -66,7 +64,7 @@ def test_no_position_sees_the_future() -> None:
     tokens = torch.randint(0, 33, (1, 1, 12), generator=torch.Generator().manual_seed(2))
     changed = tokens.clone()
     changed[0, 0, 7] = (changed[0, 0, 7] + 1) % 33
-    before, after = decoder.logits(rows, tokens)[0], decoder.logits(rows, changed)[0]
+    before, after = decoder.logits(decoder.layout.views(rows), tokens)[0], decoder.logits(decoder.layout.views(rows), changed)[0]
     assert torch.equal(before[:7], after[:7])
     assert not torch.equal(before[7:], after[7:])
 
@@ -75,6 +73,6 @@ def test_a_short_sequence_needs_no_padding() -> None:
     decoder = Decoder(SHAPES[0])
     rows = rows_of(decoder, 2)
     tokens = torch.randint(0, 33, (2, 3, 12), generator=torch.Generator().manual_seed(2))
-    whole = decoder.logits(rows, tokens).view(2, 3, 12, -1)
-    short = decoder.logits(rows, tokens[:, :, :5]).view(2, 3, 5, -1)
+    whole = decoder.logits(decoder.layout.views(rows), tokens).view(2, 3, 12, -1)
+    short = decoder.logits(decoder.layout.views(rows), tokens[:, :, :5]).view(2, 3, 5, -1)
     torch.testing.assert_close(whole[:, :, :5], short)

@@ -177,7 +177,7 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {learning_rate: suggested}\nconstraints: [§learning_rate > 1]", "no trial meets"),
         ("fixed: {n_head: §5}", "no cell meets 'n_embd % n_head == 0' where n_embd is 192, n_head is 5"),
         ("fixed: {n_embd: §64}", "n_embd is 64, n_head is 6"),
-        ("grid: {n_embd: [64, 128], n_head: §[3, 5]}", "n_embd is 64 or 128, n_head is 3 or 5"),
+        ("grid: {n_embd: [64, 128], n_head: §[3, 5]}", "n_embd is .64, 128., n_head is .3, 5."),
         ("fixed: {n_embd: 64}\nsearch: {n_head: §[3, 5]}", "n_embd % n_head == 0"),
         ("fixed: {n_embd: 64}\nsearch: {n_head: §{divides: n_embd, min: 5, max: 7}}", "n_head, from 5 to 7"),
         ("grid: §{" + f"max_iters: {list(range(1, 9999))}" + ", n_layer: [1, 2]}", "19,996 cells"),

@@ -1,0 +1,226 @@
+"""A running study as text: a view that is drawn again and again, or a line for every trial that ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from sweeplab.cli.words import counted, duration, workers_in_words
+from sweeplab.study.plan import CellPlan
+from sweeplab.study.supervisor import Event, Progress
+
+# What is said of the first and the second Ctrl-C.
+STOPPING = (
+    "stopping: runs are put away at their next step; once more ends them at once",
+    "ending: what was trained since the last checkpoint is trained again when the study goes on",
+)
+FINISHING = "bringing tracking up to date and writing the report"
+QUIET_SECONDS = 30.0
+# Below this width the least of the columns are left out.
+NARROW = 80
+# Lines of the view besides its cells, and the one after it.
+OTHER_LINES = 11
+
+
+class View:
+    """Draws what is known of a study; fits the terminal, whatever its size and the number of cells."""
+
+    def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
+        self._name = name
+        self._interrupts = interrupts
+        self._progress: Progress | None = None
+        self._ready: set[int] = set()
+        self._exited = 0
+        self._spinner = Spinner("dots", style="cyan")
+
+    def heard(self, event: Event, progress: Progress) -> None:
+        """Take note of an event; the next drawing shows it."""
+        self._progress = progress
+        if event["event"] == "ready":
+            self._ready.add(event["worker"])
+        elif event["event"] == "exited":
+            self._ready.discard(event["worker"])
+            self._exited += 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress = self._progress
+        if progress is not None:
+            width, height = options.max_width, options.size.height
+            yield _line(f"[bold]{self._name}[/]  {self._workers(progress)}")
+            yield Text()
+            yield from _cells(progress, width, max(1, height - OTHER_LINES))
+            yield Text()
+            yield _bar(progress, width)
+            yield _line(f"{_states(progress)}{duration(time.monotonic() - progress.started)} so far", "dim")
+            if best := _best(progress):
+                yield _line(best)
+        if asked := self._interrupts():
+            yield _line(STOPPING[min(asked, len(STOPPING)) - 1], "yellow")
+        elif doing := self._doing():
+            self._spinner.update(text=doing)
+            yield self._spinner
+
+    def _doing(self) -> str:
+        """Say what goes on where no trial shows it."""
+        if self._progress is None:
+            return f"{self._name}: starting"
+        if self._progress.live or self._ready:
+            return ""
+        return FINISHING if self._exited else "starting the workers"
+
+    def _workers(self, progress: Progress) -> str:
+        plan = progress.plan
+        return f"{workers_in_words(plan.workers)} on {plan.device}, {plan.dtype}"
+
+
+class Lines:
+    """Prints a line for every trial that ends, and a sign of life between."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: float | None = None
+
+    def heard(self, event: Event, progress: Progress) -> None:
+        """Print what an event has to say."""
+        if self._said is None:
+            plan = progress.plan
+            self._say(
+                f"{plan.name}: {trials_done(progress)}, {counted(len(plan.cells), 'cell')}, "
+                f"{workers_in_words(plan.workers)} on {plan.device}"
+            )
+        elif event["event"] == "ended":
+            self._say("  ".join(_ended(event, progress)))
+        elif event["event"] == "error":
+            self._say(event["message"])
+        elif time.monotonic() - self._said > QUIET_SECONDS:
+            self._say(
+                f"{len(progress.live)} running, {', '.join([trials_done(progress), *how_fast(progress)])}"
+            )
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+def _ended(event: Event, progress: Progress) -> Iterator[str]:
+    yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
+    yield f"{event['cell']} trial {event['trial']}"
+    yield event["outcome"]
+    if event["outcome"] == "failed":
+        yield progress.errors[-1]
+    elif event["value"] is not None:
+        yield f"val_loss {event['value']:.4f}"
+    yield ", ".join(how_fast(progress))
+
+
+def trials_done(progress: Progress) -> str:
+    """Say how many trials are done, of how many."""
+    total = progress.plan.trials
+    text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
+    return f"{text} ({progress.done_before} before)" if progress.done_before else text
+
+
+def how_fast(progress: Progress) -> Iterator[str]:
+    """Say how fast trials come, and how long the rest will take; nothing before there is something to say."""
+    seconds = time.monotonic() - progress.started
+    plan, new = progress.plan, progress.counted - progress.done_before
+    left = []
+    if plan.budget["time"] is not None:
+        left.append(max(0.0, plan.budget["time"] - progress.elapsed_before - seconds))
+    if new:
+        per_minute = new / seconds * 60
+        yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
+        if plan.trials:
+            left.append((plan.trials - progress.counted) * seconds / new)
+    if left and min(left) > 0:
+        yield f"about {duration(min(left))} left"
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text.from_markup(text, style=style, overflow="ellipsis", end="\n")
+
+
+def _bar(progress: Progress, width: int) -> Table:
+    row = Table.grid(padding=(0, 1))
+    text = _line(", ".join([trials_done(progress), *how_fast(progress)]))
+    if total := progress.plan.trials:
+        bar = ProgressBar(total=total, completed=progress.counted, width=max(10, min(40, width - 50)))
+        row.add_row(bar, text)
+    else:
+        row.add_row(text)
+    return row
+
+
+def _states(progress: Progress) -> str:
+    states = dict(progress.states)
+    return "".join(f"{count} {state}, " for state, count in sorted(states.items()))
+
+
+def _best(progress: Progress) -> str:
+    known = [(cell["best"], key) for key, cell in progress.cells.items() if cell["best"] is not None]
+    if not known:
+        return ""
+    value, key = min(known)
+    return f"best [green]{value:.4f}[/] in {key}"
+
+
+def _cells(progress: Progress, width: int, height: int) -> Iterator[Table | Text]:
+    """Yield a table of as many cells as fit, those around what runs, and how many are left out."""
+    plans, live = progress.plan.cells, list(progress.live.values())
+    running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
+    # What runs moves down the grid: the last of it stays near the end of the window.
+    start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
+    shown = plans[start : start + height]
+    if start:
+        yield _line(f"  {start} cells above", "dim")
+    yield _table(progress, shown, live, width)
+    if below := len(plans) - start - len(shown):
+        yield _line(f"  {below} cells below", "dim")
+
+
+def _table(progress: Progress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
+    plans = progress.plan.cells
+    per_cell = progress.plan.budget["trials_per_cell"]
+    wide = width >= NARROW
+    table = Table(box=None, header_style="bold", pad_edge=False, width=width)
+    # Widths are those of all cells, so that nothing moves when the window does.
+    longest = min(max(len(plan.cell) for plan in plans), width // 2)
+    columns: list[tuple[str, Literal["left", "right"], int]] = [("cell", "left", longest)]
+    if wide:
+        columns.append(("params", "right", max(6, max(len(f"{plan.n_params:,}") for plan in plans))))
+    columns += [("trials", "right", max(6, 2 * len(str(per_cell)) + 1)), ("best", "right", 7)]
+    for heading, justify, columns_wide in columns:
+        table.add_column(heading, justify=justify, width=columns_wide, no_wrap=True)
+    table.add_column("running", no_wrap=True, ratio=1)
+    room = width - sum(columns_wide + 2 for _, _, columns_wide in columns)
+    for plan in shown:
+        cell = progress.cells[plan.cell]
+        best = f"{cell['best']:.4f}" if cell["best"] is not None else "–"
+        trials = f"{cell['counted']}/{per_cell}" if per_cell else str(cell["counted"])
+        sizes = [f"{plan.n_params:,}"] if wide else []
+        running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
+        over = per_cell is not None and cell["counted"] >= per_cell
+        table.add_row(plan.cell, *sizes, trials, best, running, style="dim" if over else "")
+    return table
+
+
+def _running(plan: CellPlan, live: list[Event], room: int) -> str:
+    """Say which trials of a cell run, where they are, and their latest loss; or only how many, and where."""
+    end = f"/{plan.max_iters}" if plan.max_iters else ""
+    at, texts = [], []
+    for event in sorted(live, key=lambda each: int(each["trial"])):
+        text = "starting"
+        if event["event"] == "evaluated":
+            at.append(event["iteration"])
+            text = f"{event['iteration']}{end} {event['val_loss']:.3f}"
+        texts.append(f"#{event['trial']} {text}")
+    if len(text := "   ".join(texts)) <= room:
+        return text
+    return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
