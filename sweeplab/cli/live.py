@@ -31,7 +31,7 @@ MOST_CELLS_SHOWN = 50
 
 
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM while it is entered; only the third raises KeyboardInterrupt."""
+    """Count Ctrl-C and SIGTERM while entered; only the third raises KeyboardInterrupt."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.count = 0

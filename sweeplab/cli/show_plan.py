@@ -59,5 +59,5 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         yield f"at most {most}: pruning and patience save some"
-    yield f"{workers_in_words(plan.workers)} on {plan.device}, {plan.dtype}"
+    yield workers_in_words(plan)
     yield f"checkpoints take up to {bytes_in_words(plan.checkpoint_bytes)}"

@@ -18,8 +18,8 @@ from sweeplab.study.supervisor import Event, Progress
 
 # What is said of the first and the second Ctrl-C.
 STOPPING = (
-    "stopping: runs are put away at their next step; once more ends them at once",
-    "ending: what was trained since the last checkpoint is trained again when the study goes on",
+    "stopping at the next step; once more ends it at once",
+    "ending at once; going on repeats the last few steps",
 )
 FINISHING = "bringing tracking up to date and writing the report"
 QUIET_SECONDS = 30.0
@@ -30,7 +30,7 @@ OTHER_LINES = 11
 
 
 class View:
-    """Draws what is known of a study; fits the terminal, whatever its size and the number of cells."""
+    """Draw what is known of a study, fit for the terminal, whatever its size and the number of cells."""
 
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class View:
         progress = self._progress
         if progress is not None:
             width, height = options.max_width, options.size.height
-            yield _line(f"[bold]{self._name}[/]  {self._workers(progress)}")
+            yield _line(f"[bold]{self._name}[/]  {workers_in_words(progress.plan)}")
             yield Text()
             yield from _cells(progress, width, max(1, height - OTHER_LINES))
             yield Text()
@@ -75,13 +75,9 @@ class View:
             return ""
         return FINISHING if self._exited else "starting the workers"
 
-    def _workers(self, progress: Progress) -> str:
-        plan = progress.plan
-        return f"{workers_in_words(plan.workers)} on {plan.device}, {plan.dtype}"
-
 
 class Lines:
-    """Prints a line for every trial that ends, and a sign of life between."""
+    """Print a line for every trial that ends, and a sign of life between."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -93,7 +89,7 @@ class Lines:
             plan = progress.plan
             self._say(
                 f"{plan.name}: {trials_done(progress)}, {counted(len(plan.cells), 'cell')}, "
-                f"{workers_in_words(plan.workers)} on {plan.device}"
+                f"{workers_in_words(plan)}"
             )
         elif event["event"] == "ended":
             self._say("  ".join(_ended(event, progress)))
@@ -144,7 +140,9 @@ def how_fast(progress: Progress) -> Iterator[str]:
 
 
 def _line(text: str, style: str = "") -> Text:
-    return Text.from_markup(text, style=style, overflow="ellipsis", end="\n")
+    line = Text.from_markup(text, style=style, overflow="ellipsis")
+    line.no_wrap = True
+    return line
 
 
 def _bar(progress: Progress, width: int) -> Table:

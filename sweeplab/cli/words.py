@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from sweeplab.study.plan import Plan
 
 
 def counted(count: int, noun: str) -> str:
@@ -10,15 +10,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def workers_in_words(workers: list[dict[str, Any]]) -> str:
-    """Say how many workers there are, and what each has."""
-    if not workers:
-        return "no workers"
-    each = counted(workers[0]["threads"], "thread")
+def workers_in_words(plan: Plan) -> str:
+    """Say how many workers a study gets, what each has, and where they run."""
+    workers = plan.workers
+    each = counted(workers[0]["threads"], "thread") + (" each" if len(workers) > 1 else "")
     gpus = sorted({worker["gpu"] for worker in workers if worker["gpu"] is not None})
-    if gpus:
-        each += f", GPU {', '.join(map(str, gpus))}"
-    return f"{counted(len(workers), 'worker')} ({each}{' each' if len(workers) > 1 else ''})"
+    where = f"GPU {', '.join(map(str, gpus))}" if gpus else plan.device
+    return f"{counted(len(workers), 'worker')} ({each}) on {where}, {plan.dtype}"
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeplab.data.cache import cache_folder
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
 
 BETWEEN_DOCUMENTS = "\n\n"
@@ -115,7 +115,8 @@ def _user_files(path: str | None) -> list[Path]:
     # Not Path.glob: that one descends into hidden folders, .git among them.
     found = sorted(match for match in glob.glob(path, recursive=True) if Path(match).is_file())  # noqa: PTH207
     if not found:
-        raise BadInput(f"no file is at {path}")
+        beside = [each.name for each in given.parent.glob("*") if each.is_file()]
+        raise BadInput(Problem(f"no file is at {path}", nearest=nearest(given.name, beside)))
     return [Path(match).absolute() for match in found]
 
 

@@ -48,8 +48,12 @@ SYNONYMS = {
     "context_length": "block_size",
     "steps": "max_iters",
 }
-# What pydantic's complaints mean in our words.
+# What pydantic's complaints mean in our words; in braces the bounds that it names.
 ALLOWED = {
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "a number above {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "finite_number": "a number",
     "string_type": "a text",
     "string_too_short": "a text",
     "int_type": "a whole number",
@@ -113,7 +117,8 @@ def _retell(error: Any, complain: Complaints) -> None:
         near = nearest(value, choices) if isinstance(value, str) else ""
         complain(path, what, " | ".join(choices), near)
     else:
-        complain(path, what, ALLOWED.get(kind, error["msg"].removeprefix("Input should be ")))
+        allowed = ALLOWED.get(kind, error["msg"].removeprefix("Input should be "))
+        complain(path, what, allowed.format(**error.get("ctx", {})))
 
 
 def _fields(path: Location) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def _problem(error: YAMLError, text: str, complain: Complaints) -> Problem:
             mark = found.line + 1, found.column + 1
     if "'\\t'" in what:
         what, allowed = "a tab", "YAML indents with spaces"
+    elif what.startswith("maximum depth"):
+        what, allowed = "a value beyond the maximum depth", f"at most {MAX_DEPTH} levels"
     return Problem(what, allowed, "", complain.places.file, *mark)
 
 
@@ -74,7 +76,9 @@ class _Composer(Composer):
         self.n_nodes += 1
         event = self.parser.peek_event()
         if isinstance(event, AliasEvent):
-            raise ComposerError(None, None, f"the alias *{event.anchor} is not read", event.start_mark)
+            raise ComposerError(
+                None, None, f"the alias *{event.anchor} is not read: write its value out", event.start_mark
+            )
         if self.n_nodes > MAX_NODES:
             raise ComposerError(None, None, f"more than {MAX_NODES:,} values", event.start_mark)
         return super().compose_node(parent, index)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 # So many points of a cell's space are looked at: which share is valid, and how large its models are.
-N_PROBES = 128
+# Fewer where there are many cells, so that a plan takes seconds.
+MOST_PROBES, FEWEST_PROBES = 128, 16
+PROBES_IN_ALL = 9 * MOST_PROBES
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
-    probes = [_probe(spec, space) for space in spaces]
+    n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
+    probes = [_probe(spec, space, n_probes) for space in spaces]
     largest = max(values["block_size"] for _, valid in probes for values in valid)
     with _placing(spec, _given(spec, "block_size", largest) or ("data",)):
         check_length(dataset, largest)
@@ -214,13 +217,13 @@ def _check_devices(spec: StudySpec) -> None:
         raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
 
 
-def _probe(spec: StudySpec, space: Space) -> tuple[float, list[dict[str, Any]]]:
+def _probe(spec: StudySpec, space: Space, count: int) -> tuple[float, list[dict[str, Any]]]:
     """Return which share of a cell's space meets the rules, and effective values of the samples that do.
 
     Raises:
         BadInput: none does; says which rules they break.
     """
-    values = list(space.draws(N_PROBES if space.distributions() else 1))
+    values = list(space.draws(count if space.parameters else 1))
     broken = [space.broken_rule(each) for each in values]
     valid = [each for each, rule in zip(values, broken, strict=True) if rule is None]
     if not valid:

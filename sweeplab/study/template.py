@@ -127,7 +127,9 @@ def _check(search: Sequence[str]) -> None:
     problems = [
         Problem(f"no range is suggested for {name!r}", ", ".join(searchable))
         if name in TABLE
-        else Problem(f"unknown hyperparameter {name!r} to search", nearest=nearest(name, searchable))
+        else Problem(
+            f"unknown hyperparameter {name!r} to search", ", ".join(searchable), nearest(name, searchable)
+        )
         for name in search
         if name not in searchable
     ]

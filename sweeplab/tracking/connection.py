@@ -77,8 +77,9 @@ def connect(lab: Path, uri: str) -> MlflowClient:
         warnings.simplefilter("ignore", DeprecationWarning)
         from mlflow import MlflowClient
 
-        for noisy in ("mlflow.store.db.utils", "alembic"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        # What goes wrong is raised too, and said in one line; here it would be a page each time.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
         database = database_file(uri)
         if database and not database.exists():
             database.parent.mkdir(parents=True, exist_ok=True)

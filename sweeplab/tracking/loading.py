@@ -72,10 +72,14 @@ def load_run(run_id: str, lab: Path | None = None, uri: str | None = None) -> Lo
     """
     from sweeplab.errors import BadInput
     from sweeplab.study.folder import lab_folder
-    from sweeplab.tracking.connection import connect, tracking_uri
+    from sweeplab.tracking.connection import connect, database_file, tracking_uri, without_password
 
     folder = lab_folder(lab)
-    client = connect(folder, tracking_uri(folder, uri))
+    uri = tracking_uri(folder, uri)
+    where = without_password(uri)
+    if (database := database_file(uri)) and not database.exists():
+        raise BadInput(f"no run {run_id}: there is nothing at {where}; lab or uri name another place")
+    client = connect(folder, uri)
     from mlflow.exceptions import MlflowException
 
     with tempfile.TemporaryDirectory() as place:
@@ -84,4 +88,4 @@ def load_run(run_id: str, lab: Path | None = None, uri: str | None = None) -> Lo
                 raise BadInput(f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one")
             return load_checkpoint(Path(client.download_artifacts(run_id, "checkpoint", place)), run_id)
         except MlflowException as error:
-            raise BadInput(f"no run {run_id} in {folder}: {error.message}") from error
+            raise BadInput(f"no run {run_id} at {where}: {error.message}") from error

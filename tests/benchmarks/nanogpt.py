@@ -7,7 +7,6 @@ Run: SWEEPLAB_TINYSHAKESPEARE=… python tests/benchmarks/nanogpt.py [rounds]. E
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -46,9 +45,8 @@ def product(folder: Path) -> tuple[float, list[float], dict]:
 
 def plain(values: dict) -> tuple[float, list[float]]:
     """Train the same with torch's own modules and fused AdamW; return seconds and losses."""
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-c", PLAIN, str(Path(__file__).parents[1]), json.dumps(values)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     seconds, losses = json.loads(said)
     return seconds, losses
 

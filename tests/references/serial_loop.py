@@ -37,14 +37,15 @@ def train(values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluatio
         lr=values["learning_rate"], betas=values["betas"], eps=values["eps"], fused=True,
     )  # fmt: skip
     batches = Batches(train_tokens, values["block_size"], values["batch_size"])
-    evaluation = torch.from_numpy(
-        Batches(val_tokens, values["block_size"], values["batch_size"]).evaluation(values["eval_iters"])
-    )
+    val_batches = Batches(val_tokens, values["block_size"], values["batch_size"])
+    chosen = val_batches.whole() if values["eval_full"] else val_batches.evaluation(values["eval_iters"])
+    evaluation = [torch.from_numpy(batch) for batch in chosen]
+    n_sequences = sum(map(len, evaluation))
     losses, total, count = [], 0.0, 0
     for iteration in range(values["max_iters"] + 1):
         if iteration % values["eval_interval"] == 0 or iteration == values["max_iters"]:
             with torch.no_grad():
-                losses.append(sum(model.loss(batch).item() for batch in evaluation) / len(evaluation))
+                losses.append(sum(model.loss(batch).item() * len(batch) for batch in evaluation) / n_sequences)
             on_evaluation(iteration, losses[-1], total / max(1, count))
             total, count = 0.0, 0
         if iteration == values["max_iters"]:

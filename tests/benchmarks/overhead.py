@@ -1,0 +1,136 @@
+"""What Optuna, MLflow and the runner cost: studies/small.yaml against its own runs trained by the trainer alone.
+
+Run: python tests/benchmarks/overhead.py [rounds]. The trainer alone gets the study's runs in the study's order and
+stacks, each to the iteration where the study ended it, on as many one-thread processes; start-up is left out of both.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from benchmarks.setting import print_table, setting
+
+STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
+
+
+def product(lab: Path) -> tuple[float, float]:
+    """Run the study; return the seconds from the first claim to the end, and the largest memory of a worker in GB."""
+    import psutil
+
+    from sweeplab.study.reading import read_study
+    from sweeplab.study.supervisor import run_study
+
+    started, memory = [], [0.0]
+
+    def listen(event, progress) -> None:
+        if event["event"] == "claimed" and not started:
+            started.append(time.perf_counter())
+        if event["event"] == "tick":
+            for child in psutil.Process().children():
+                try:
+                    memory[0] = max(memory[0], child.memory_info().rss / 1e9)
+                except psutil.NoSuchProcess:
+                    continue
+
+    ending = run_study(read_study(STUDY), lab, listen)
+    assert ending.status == "complete", ending
+    return time.perf_counter() - started[0], memory[0]
+
+
+def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
+    """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
+    from sweeplab.study.packing import stack_capacity
+    from sweeplab.study.reading import read_study
+    from sweeplab.study.space import cells
+
+    root = lab / "studies" / "small"
+    stacks = []
+    for cell in cells(read_study(STUDY), 103)[0]:
+        runs = []
+        for folder in sorted((root / "runs" / cell.key).iterdir()):
+            values = json.loads((folder / "run.json").read_text())["values"]
+            runs.append((values, json.loads((folder / "end.json").read_text())["iteration"]))
+        together = stack_capacity("auto", runs[0][0], 1, 1e10) > 1
+        stacks += [runs] if together else [[run] for run in runs]
+    return stacks
+
+
+def worker(stacks, ready, go, losses) -> None:
+    """Train stacks from a queue until there is none."""
+    import torch
+
+    from sweeplab.data.dataset import prepare
+    from sweeplab.train.run import Run
+    from sweeplab.train.stack import Stack
+
+    torch.set_num_threads(1)
+    data = prepare("python-docs", "char")
+    ready.put(True)
+    go.wait()
+    while (runs := stacks.get()) is not None:
+        stack = Stack(runs[0][0], data.train, data.val, len(runs))
+        for index, (values, _) in enumerate(runs):
+            stack.admit(Run(str(index), values))
+        while len(stack):
+            for record in stack.advance():
+                if record.iteration >= runs[int(record.key)][1]:
+                    losses.put(record.val_loss)
+                    stack.release(record.key)
+
+
+def trainer_alone(stacks: list[list[tuple[dict, int]]], n_workers: int) -> tuple[float, list[float]]:
+    """Train the stacks and return the seconds and every run's last loss."""
+    context = multiprocessing.get_context("spawn")
+    work, ready, losses, go = context.Queue(), context.Queue(), context.Queue(), context.Event()
+    for each in [*stacks, *[None] * n_workers]:
+        work.put(each)
+    processes = [context.Process(target=worker, args=(work, ready, go, losses)) for _ in range(n_workers)]
+    for process in processes:
+        process.start()
+    for _ in processes:
+        ready.get()
+    started = time.perf_counter()
+    go.set()
+    found = [losses.get() for stack in stacks for _ in stack]
+    for process in processes:
+        process.join()
+    return time.perf_counter() - started, found
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    os.environ["OMP_NUM_THREADS"] = "1"
+    print(setting())
+    ours, alone, memories = [], [], []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as place:
+            lab = Path(place)
+            seconds, memory = product(lab)
+            seconds_alone, losses = trainer_alone(stacks_of(lab), 2)
+            ends = (lab / "studies" / "small" / "runs").glob("*/*/end.json")
+            told = sorted(json.loads(end.read_text())["final_val_loss"] for end in ends)
+            assert sorted(losses) == told, "the two do not train the same thing"
+        ours.append(seconds)
+        alone.append(seconds_alone)
+        memories.append(memory)
+        print(f"# {seconds:.1f} s against {seconds_alone:.1f} s, {seconds / seconds_alone:.3f}", flush=True)
+    ratios = [one / other for one, other in zip(ours, alone, strict=True)]
+    print(f"\nmedians of {rounds} rounds, same losses to the bit\n")
+    headings = ["study, seconds", "trainer alone", "ratio (aim: at most 1.05)", "largest worker, GB"]
+    row = [f"{statistics.median(ours):.1f}", f"{statistics.median(alone):.1f}"]
+    row += [f"{statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})", f"{max(memories):.2f}"]
+    print_table(headings, [row])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The command line as a user has it, and one study that has been run to its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from terminal import Played, play
+
+from sweeplab.cli import main
+
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 10, eval_iters: 1, grad_clip: null, device: cpu}
+grid: {n_embd: [8, 16]}
+search:
+  learning_rate: {min: 3e-4, max: 1e-2, log: true}
+budget: {trials_per_cell: 2}
+engine: {workers: 1}
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, where nothing says where the lab is."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("SWEEPLAB_LAB", "MLFLOW_TRACKING_URI", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Return a function that runs one command in this process and returns what it said."""
+
+    def run(*arguments: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["sweeplab", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Said(int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study of four trials in two cells, run in a terminal of 30 lines. Not to be added to."""
+
+    file: Path
+    lab: Path
+    played: Played
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Return a study that has been run to its end."""
+    place = tmp_path_factory.mktemp("finished")
+    file, lab = place / "tiny.yaml", place / "lab"
+    file.write_text(STUDY)
+    return Finished(file, lab, play(["study", "run", file.name, "--lab", str(lab)], place))

@@ -1,0 +1,73 @@
+"""Every command explains itself, and quickly: its help imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from typer.main import get_command
+
+from sweeplab.cli import app
+
+HEAVY = {"torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic", "rich", "ruamel"}
+PROGRAM = (
+    "import atexit, sys; from sweeplab.cli import main;"
+    f"atexit.register(lambda: print('imported', *sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr));"
+    "main()"
+)
+
+
+def commands(command=None, names=()) -> Iterator[tuple[str, ...]]:
+    command = command or get_command(app)
+    yield names
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*names, name))
+
+
+def test_these_are_all_commands() -> None:
+    assert {" ".join(names) for names in commands()} == {
+        "", "study", "study init", "study plan", "study run", "study list", "study show", "study export",
+        "report", "report scaling", "hyperparameters", "schema",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("names", list(commands()), ids=" ".join)
+def test_help_reads_well_and_imports_nothing_heavy(names: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *names, "--help"], capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == "imported\n"
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith(" ".join(["Usage: sweeplab", *names]))
+    assert re.fullmatch(r"  [A-Z][^.]*\.", lines[2]), "one sentence"
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines[1:]), "a sentence of the list of commands is cut"
+
+
+@pytest.mark.parametrize("names", list(commands()), ids=" ".join)
+def test_every_option_says_what_it_does(names: tuple[str, ...]) -> None:
+    command = get_command(app)
+    for name in names:
+        command = command.commands[name]
+    for parameter in command.params:
+        assert parameter.help and parameter.help[0].isupper(), f"{' '.join(names)}: {parameter.name}"
+
+
+def examples() -> Iterator[str]:
+    for names in commands():
+        command = get_command(app)
+        for name in names:
+            command = command.commands[name]
+        yield from re.findall(r"^\s*\$ sweeplab (.*)$", command.help or "", re.MULTILINE)
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_examples_are_commands_that_there_are(example: str) -> None:
+    command, arguments = get_command(app), shlex.split(example.partition(" > ")[0])
+    while hasattr(command, "commands"):
+        command = command.commands[arguments.pop(0)]
+    command.make_context("example", arguments).close()

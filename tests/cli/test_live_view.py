@@ -1,0 +1,170 @@
+"""The live view, in a real terminal and drawn from what a supervisor knows; and what Ctrl-C does."""
+
+from __future__ import annotations
+
+import re
+import signal
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+from terminal import Played, Screen, play
+
+from sweeplab.cli.view import View
+from sweeplab.study.plan import make_plan
+from sweeplab.study.reading import read_study
+from sweeplab.study.supervisor import Progress
+from sweeplab.tracking.connection import connect, tracking_uri
+
+MANY = """\
+name: many
+data: {corpus: python-docs, tokenizer: char}
+fixed: {max_iters: 100, block_size: 16, n_head: 2}
+grid: {n_layer: [1, 2, 3, 4], n_embd: [8, 16, 24, 32, 40, 48, 56, 64, 72, 80]}
+budget: {trials_per_cell: 4}
+engine: {workers: 2}
+"""
+
+
+@pytest.fixture
+def drawn(folder: Path):
+    """Return a function that draws a view of forty cells, the first of which are done, after some events."""
+    (folder / "many.yaml").write_text(MANY)
+    plan, cells, _ = make_plan(read_study(folder / "many.yaml"), folder / "lab")
+
+    def draw(
+        n_done: int, *events: dict, lines: int = 20, columns: int = 60, interrupts: int = 0, **settings
+    ) -> str:
+        counts = {cell.key: {"counted": 4 if cell.index < n_done else 0, "best": None} for cell in cells}
+        progress = Progress(plan, counts)
+        view = View("many", lambda: interrupts)
+        for event in ({"event": "ready", "worker": 0}, *events):
+            progress.take_in(event)
+            view.heard(event, progress)
+        settings = {"force_terminal": True, "color_system": None} | settings
+        console = Console(file=StringIO(), width=columns, height=lines, **settings)
+        console.print(view)
+        return console.file.getvalue()
+
+    return draw
+
+
+def evaluated(cell: str, trial: int, iteration: int) -> dict:
+    return {"event": "evaluated", "cell": cell, "trial": trial, "iteration": iteration, "val_loss": 2.5}
+
+
+@pytest.mark.parametrize(("lines", "columns"), [(30, 100), (20, 60), (16, 200)])
+@pytest.mark.parametrize("n_done", [0, 9, 25, 39])
+def test_it_fits_and_shows_what_runs(n_done: int, lines: int, columns: int, drawn) -> None:
+    cells = [f"n_layer={layers},n_embd={width}" for layers in (1, 2, 3, 4) for width in range(8, 81, 8)]
+    rows = drawn(n_done, evaluated(cells[n_done], 3, 50), lines=lines, columns=columns).splitlines()
+    assert len(rows) < lines and max(map(len, rows)) <= columns
+    (row,) = [row for row in rows if "#3 50/100 2.500" in row]
+    assert row.split()[0] == cells[n_done]
+    hidden = [int(count) for count in re.findall(r"(\d+) cells (?:above|below)", "\n".join(rows))]
+    assert sum(hidden) + sum(row.split()[:1] == [cell] for row in rows for cell in cells) == 40
+    assert any(f"{4 * n_done} of 160 trials" in row for row in rows)
+
+
+def test_widths_stay_while_the_window_moves(drawn) -> None:
+    headings = {drawn(n_done).splitlines()[2 if n_done < 10 else 3].rstrip() for n_done in (0, 1)}
+    assert len(headings) == 1
+
+
+def test_many_trials_of_a_cell_are_counted_where_they_do_not_fit(drawn) -> None:
+    events = [evaluated("n_layer=1,n_embd=8", trial, 10 * trial) for trial in range(4)]
+    assert "4 trials at 0–30/100" in drawn(0, *events)
+    assert "#0 0/100 2.500   #1 10/100 2.500" in drawn(0, *events, columns=200)
+
+
+def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
+    ended = {"event": "ended", "cell": "n_layer=1,n_embd=8", "trial": 0, "outcome": "complete", "value": 2.25}
+    pruned = ended | {"trial": 1, "outcome": "pruned", "value": 2.0}
+    text = drawn(0, ended, pruned)
+    assert "best 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
+    assert "1 complete, 1 pruned, " in text and "2/4" in text
+
+
+def test_no_colour_where_none_is_wanted(drawn, monkeypatch) -> None:
+    colour = re.compile(r"\x1b\[[\d;]*3[1-7]")
+    assert colour.search(drawn(0, interrupts=1, color_system="standard"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colour.search(drawn(0, interrupts=1, color_system="standard"))
+
+
+def test_in_a_terminal(finished) -> None:
+    played: Played = finished.played
+    starting, *frames = played.screen.frames
+    assert "tiny: starting" in starting
+    assert any("2/2" in frame and "4 of 4 trials" in frame for frame in frames)
+    assert any("bringing tracking up to date and writing the report" in frame for frame in frames)
+    assert all(len(frame.splitlines()) < 30 for frame in frames)
+    # The view is gone, the cursor is back, and what is left is how it ended.
+    assert played.raw.rfind("\x1b[?25h") > played.raw.rfind("\x1b[?25l")
+    rows = played.screen.text.splitlines()
+    assert rows[0].split() == ["cell", "n", "params", "trials", "complete", "best", "val", "loss"]
+    assert len(rows) == 7
+
+
+LONG = (
+    "-o",
+    "max_iters=1_000_000",
+    "-o",
+    "patience=null",
+    "-o",
+    "save_interval=1000",
+    "-o",
+    "eval_interval=500",
+)
+
+
+def trains(screen: Screen) -> bool:
+    return bool(re.search(r"#\d 500/1000000", screen.text))
+
+
+def interrupted(folder: Path, finished, *signals) -> Played:
+    (folder / "tiny.yaml").write_text(finished.file.read_text())
+    return play(["study", "run", "tiny.yaml", *LONG], folder, signals=signals)
+
+
+def statuses(lab: Path) -> set[str]:
+    client = connect(lab, tracking_uri(lab))
+    (experiment,) = [each for each in client.search_experiments() if each.name == "tiny"]
+    return {run.info.status for run in client.search_runs([experiment.experiment_id])}
+
+
+def nothing_runs(folder: Path) -> bool:
+    """Say whether no process works in the folder, and tracking has no run as running."""
+    commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    workers = [
+        command for command in commands if "sweeplab.study.worker" in command and str(folder) in command
+    ]
+    return not workers and "RUNNING" not in statuses(folder / "lab")
+
+
+def test_ctrl_c_puts_the_runs_away_and_says_how_to_go_on(folder: Path, finished) -> None:
+    played = interrupted(folder, finished, (trains, signal.SIGINT))
+    assert played.code == 130
+    assert "Traceback" not in played.raw
+    rows = played.screen.text.splitlines()
+    assert "tiny: interrupted; runs: 2 waiting" in rows
+    assert f"go on with: sweeplab study run tiny.yaml {' '.join(LONG)}" in rows
+    assert nothing_runs(folder)
+    states = sorted((folder / "lab" / "studies" / "tiny" / "runs").glob("*/*/state*"))
+    assert states, "what to go on from is kept"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C twice", "SIGTERM"])
+def test_the_other_ways_to_stop(sent: signal.Signals, folder: Path, finished) -> None:
+    second = [(lambda screen: "stopping" in screen.text, sent)] if sent == signal.SIGINT else []
+    played = interrupted(folder, finished, (trains, sent), *second)
+    assert played.code == 130
+    assert "Traceback" not in played.raw
+    assert "tiny: interrupted" in played.screen.text
+    assert nothing_runs(folder)
+    again = play(["study", "run", "tiny.yaml", *LONG, "-o", "budget.time=1s"], folder)
+    assert again.code == 0, again.screen.text
+    assert nothing_runs(folder)

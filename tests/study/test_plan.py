@@ -1,0 +1,167 @@
+"""What a plan says of a study, and what it refuses before the first trial."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.model.accounting import n_params, train_flops_per_token
+from sweeplab.model.shape import ModelShape
+from sweeplab.study.expressions import Expression
+from sweeplab.study.plan import bytes_in_words, make_plan
+from sweeplab.study.space import Space
+from sweeplab.study.spec import Budget, Choices, DataSpec, Derived, Engine, Pruner, Range, Track
+
+
+@pytest.fixture
+def planned(tiny, tmp_path):
+    """Return a function that plans the tiny study with changes."""
+
+    def plan(**changed):
+        return make_plan(tiny(**changed), tmp_path / "lab")[0]
+
+    return plan
+
+
+def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -> None:
+    spec = tiny(grid={"n_layer": [1, 2], "n_embd": [16, 32]}, seeds=[0, 1], budget=Budget(trials_per_cell=3))
+    plan, cells, data = make_plan(spec, tmp_path / "lab")
+    assert data.text_digest == dataset.text_digest == plan.data["text_digest"]
+    assert [cell.cell for cell in plan.cells] == [cell.key for cell in cells]
+    assert (plan.trials, plan.runs) == (4 * 3, 4 * 3 * 2)
+    for cell, each in zip(cells, plan.cells, strict=True):
+        shape = ModelShape.of(
+            Space(spec, cell, dataset.tokenizer.vocab_size).resolve({"learning_rate": 1e-3}, 0)
+        )
+        assert each.n_params == n_params(shape)
+        assert each.max_iters == 20
+        assert each.train_tokens == 20 * 4 * 16
+        assert each.train_flops == train_flops_per_token(shape) * each.train_tokens
+        assert each.valid_share == 1
+        assert each.search == {
+            "learning_rate": "FloatDistribution(high=0.01, log=True, low=0.0003, step=None)"
+        }
+    assert plan.train_tokens == plan.runs * 20 * 4 * 16
+    assert plan.train_flops == pytest.approx(sum(each.train_flops for each in plan.cells) * 6)
+    assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict() | {"budget": spec.budget.model_dump()}
+
+
+def test_points_that_break_a_rule_are_no_cells(planned) -> None:
+    plan = planned(grid={"n_embd": [15, 16, 64]}, constraints=["n_params < 50_000"])
+    assert [cell.cell for cell in plan.cells] == ["n_embd=16"]
+    assert plan.excluded == [
+        {"n_embd": 15, "reason": "n_embd % n_head == 0"},
+        {"n_embd": 64, "reason": "n_params < 50_000"},
+    ]
+    assert plan.trials == 4
+
+
+@pytest.mark.parametrize(("least", "share"), [(1e-4, 1.0), (1e-3, 2 / 3), (1e-2, 1 / 3)])
+def test_the_valid_share_is_that_of_the_space(least: float, share: float, planned) -> None:
+    search = {"learning_rate": Range(1e-4, 1e-1, log=True)}
+    (cell,) = planned(search=search, constraints=[f"learning_rate >= {least}"]).cells
+    assert cell.valid_share == pytest.approx(share, abs=0.02)
+
+
+def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned) -> None:
+    with pytest.raises(BadInput, match=r"no trial of cell n_embd=32 meets 'learning_rate \* n_embd < 0\.1'"):
+        planned(
+            grid={"n_embd": [16, 32]},
+            search={"learning_rate": Range(5e-3, 1e-2)},
+            constraints=["learning_rate * n_embd < 0.1"],
+        )
+
+
+def test_many_cells_are_planned_from_fewer_probes(planned) -> None:
+    plan = planned(grid={"n_embd": list(range(2, 202, 2)), "n_layer": [1, 2, 3]}, budget=Budget(time=60))
+    assert len(plan.cells) == 300
+    assert (plan.trials, plan.runs, plan.train_tokens) == (None, None, None)
+
+
+def test_iterations_that_differ_between_trials_are_not_one_number(planned) -> None:
+    search = {"max_iters": Choices((10, 30)), "warmup_iters": Derived(Expression("max_iters // 10"))}
+    (cell,) = planned(search=search, values={"max_iters": 10}).cells
+    assert cell.max_iters is None
+    assert cell.train_tokens in (10 * 64, 30 * 64)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"search": {"n_layer": Choices((1, 2))}},
+            "n_layer searched: sampling and pruning compare unlike sizes",
+        ),
+        ({"values": {"warmup_iters": 20}}, "warmup_iters reaches max_iters"),
+        ({"values": {"min_lr": 1e-2}}, "min_lr is above learning_rate"),
+    ],
+)
+def test_what_is_unwise_is_warned_of(changed, said: str, planned) -> None:
+    (warning,) = planned(**changed).warnings
+    assert warning.startswith(said)
+
+
+def test_nothing_is_warned_of_otherwise(planned) -> None:
+    assert planned(search={"activation": Choices(("relu", "gelu"))}).warnings == []
+
+
+def test_workers_sampler_and_pruner_are_as_asked(planned) -> None:
+    plan = planned(engine=Engine(workers=3, stack=2), pruner=Pruner(type="asha", options={"min_iters": 5}))
+    assert len(plan.workers) == 3
+    assert [cell.stack for cell in plan.cells] == [2]
+    assert (plan.sampler, plan.pruner) == ("tpe", "asha(min_iters=5)")
+    assert (plan.device, plan.dtype) == ("cpu", "float32")
+
+
+def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path) -> None:
+    (tmp_path / "lab").touch()
+    data = DataSpec(corpus="text", tokenizer="char", path=str(tmp_path / "nowhere.txt"))
+    with pytest.raises(BadInput) as refused:
+        make_plan(tiny(data=data, track=Track(uri="ftp://x")), tmp_path / "lab")
+    tracking, lab, corpus = map(str, refused.value.problems)
+    assert "'ftp://x' is no place for MLflow" in tracking
+    assert lab.startswith(f"{tmp_path / 'lab'} cannot be written (Not a directory)")
+    assert corpus == f"no file is at {tmp_path / 'nowhere.txt'}"
+    assert [path.name for path in tmp_path.iterdir()] == ["lab"]
+
+
+def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    (cell,) = planned().cells
+    # Each is kept twice: in the run's folder, and by tracking.
+    fit = int(free / (2 * 4 * cell.n_params))
+    assert planned(budget=Budget(trials_per_cell=fit // 2)).checkpoint_bytes < free
+    with pytest.raises(BadInput, match=r"has room for .*, checkpoints need "):
+        planned(budget=Budget(trials_per_cell=fit * 2))
+    assert planned(budget=Budget(trials_per_cell=fit * 2), track=Track(checkpoints="none"))
+    # With a server in place of the lab's own tracking there is one of each.
+    assert planned(budget=Budget(trials_per_cell=fit // 2 * 3), track=Track(uri="http://localhost:1"))
+
+
+def test_what_is_kept_already_needs_no_room(planned, tmp_path) -> None:
+    n_trials = int(shutil.disk_usage(tmp_path).free / (2 * 4 * planned().cells[0].n_params)) * 2
+    with pytest.raises(BadInput, match="has room for"):
+        planned(budget=Budget(trials_per_cell=n_trials))
+    kept = tmp_path / "lab" / "studies" / "tiny" / "runs" / "all" / "0-0" / "best" / "model-0.safetensors"
+    kept.parent.mkdir(parents=True)
+    with kept.open("wb") as file:
+        file.truncate(shutil.disk_usage(tmp_path).free)  # takes no room on a disk: nothing is written
+    planned(budget=Budget(trials_per_cell=n_trials))
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (12_345, "12 kB"),
+        (1.26e9, "1.3 GB"),
+        (3e15, "3000 TB"),
+    ],
+)
+def test_bytes_in_words(count: float, words: str) -> None:
+    assert bytes_in_words(count) == words

@@ -1,0 +1,135 @@
+"""A terminal to run a program in: a real pseudo-terminal, and what stands on its screen."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fcntl import ioctl
+from pathlib import Path
+
+PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
+# Colours, the cursor's visibility; the cursor up, the line erased; a control character; text.
+_PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
+
+
+@dataclass
+class Screen:
+    """What a terminal shows; `frames` keeps what stood there whenever a line was about to be erased."""
+
+    lines: int
+    columns: int
+    rows: list[str] = field(default_factory=lambda: [""])
+    frames: list[str] = field(default_factory=list)
+    widest: int = 0
+    _row: int = 0
+    _column: int = 0
+    _rest: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return what has been printed and not erased."""
+        return "\n".join(row.rstrip() for row in self.rows).strip()
+
+    def feed(self, text: str) -> None:
+        """Take in what the program prints; fails on a control sequence that is none of the few known."""
+        text, end = self._rest + text, 0
+        for piece in _PIECES.finditer(text):
+            if piece.start() != end:
+                break
+            end = piece.end()
+            self._take(piece[0], piece[1])
+        self._rest = text[end:]
+        assert len(self._rest) < 32, f"unknown control sequence: {self._rest[:32]!r}"
+
+    def _take(self, piece: str, count: str | None) -> None:
+        if piece == "\r":
+            self._column = 0
+        elif piece == "\n":
+            self._row, self._column = self._row + 1, 0
+            if self._row == len(self.rows):
+                self.rows.append("")
+        elif piece.endswith("A"):
+            self._row -= int(count or 1)
+            assert self._row >= max(0, len(self.rows) - self.lines), "above the screen's first line"
+        elif piece == "\x1b[2K":
+            if not self.frames or self.frames[-1] != self.text:
+                self.frames.append(self.text)
+            self.rows[self._row] = ""
+        elif not piece.startswith("\x1b"):
+            before = self.rows[self._row][: self._column].ljust(self._column)
+            self.rows[self._row] = before + piece + self.rows[self._row][self._column + len(piece) :]
+            self._column += len(piece)
+            self.widest = max(self.widest, self._column)
+
+
+@dataclass
+class Played:
+    """What came of a program that ran in a terminal."""
+
+    code: int
+    screen: Screen
+    raw: str
+
+
+def play(
+    arguments: list[str],
+    folder: Path,
+    *,
+    lines: int = 30,
+    columns: int = 100,
+    environment: Mapping[str, str] | None = None,
+    signals: Sequence[tuple[Callable[[Screen], bool], signal.Signals]] = (),
+    timeout_seconds: float = 120,
+) -> Played:
+    """Run the command line in a terminal; of `signals`, each is sent once its condition holds of the screen.
+
+    SIGINT goes to the whole group of processes, as Ctrl-C does.
+    """
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    given = {"TERM": "xterm-256color", **(environment or {})}
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env={**os.environ, **given},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    screen, raw, decoder = Screen(lines, columns), "", codecs.getincrementaldecoder("utf-8")()
+    deadline = time.monotonic() + timeout_seconds
+    unsent = list(signals)
+    try:
+        while text := _read(ours, deadline):
+            raw += (piece := decoder.decode(text))
+            screen.feed(piece)
+            while unsent and unsent[0][0](screen):
+                _, number = unsent.pop(0)
+                (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        return Played(process.wait(timeout=30), screen, raw)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        os.close(ours)
+
+
+def _read(descriptor: int, deadline: float) -> bytes:
+    readable, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+    assert readable, "the program neither ends nor says anything"
+    try:
+        return os.read(descriptor, 2**16)
+    except OSError:  # the other end is closed
+        return b""
