@@ -135,7 +135,7 @@ def how_fast(progress: Progress) -> Iterator[str]:
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
         if plan.trials:
             left.append((plan.trials - progress.counted) * seconds / new)
-    if left and min(left) > 0:
+    if left and min(left) >= 1:
         yield f"about {duration(min(left))} left"
 
 
@@ -189,7 +189,7 @@ def _table(progress: Progress, shown: list[CellPlan], live: list[Event], width: 
     wide = width >= NARROW
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     # Widths are those of all cells, so that nothing moves when the window does.
-    longest = min(max(len(plan.cell) for plan in plans), width // 2)
+    longest = min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2)
     columns: list[tuple[str, Literal["left", "right"], int]] = [("cell", "left", longest)]
     if wide:
         columns.append(("params", "right", max(6, max(len(f"{plan.n_params:,}") for plan in plans))))

@@ -65,6 +65,7 @@ class Runner:
         try:
             self._fill(stack, cell)
             while len(stack):
+                n_live = len(stack)
                 records = stack.advance(self._pause)
                 for key in [key for key in stack.keys if key not in self._trials]:
                     stack.release(key)  # its lease was lost
@@ -74,7 +75,8 @@ class Runner:
                 if self.stopping():
                     self._save(stack, stack.keys)
                     return
-                self._fill(stack, cell)
+                if len(stack) < n_live:  # else there was nothing to claim the last time either
+                    self._fill(stack, cell)
         except Exception as error:  # whatever a model or a device may raise
             self._survive(stack, error)
 

@@ -50,7 +50,10 @@ class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
 
 @dataclass
 class Claim:
-    """A trial held by this worker; `attempt` counts the workers that held it, this one included."""
+    """A trial held by this worker; `attempt` counts the workers that held it, this one included.
+
+    `reported` has the iterations that Optuna knows a value of: they are not reported twice.
+    """
 
     cell: Cell
     number: int
@@ -58,6 +61,7 @@ class Claim:
     sampled: dict[str, Any]
     attempt: int
     trial: optuna.Trial = field(repr=False)
+    reported: set[int]
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ class Store:
                 warnings.simplefilter("ignore")
                 trial = optuna.Trial(self.study(cell), frozen._trial_id)
                 sampled = self.spaces[cell.index].suggest(trial)
-            return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial)
+            return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, set(frozen.intermediate_values))
         return None
 
     def _ask(self, cell: Cell) -> Claim:
@@ -212,7 +216,7 @@ class Store:
                 planned = facts(values)["train_flops"] * len(self.spec.seeds)
                 trial.set_user_attr("planned_flops", float(planned))
                 self._leases.take(trial._trial_id, 1)
-                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial)
+                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set())
             trial.set_user_attr("infeasible", True)
             study.tell(trial, state=TrialState.FAIL)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
@@ -229,9 +233,9 @@ class Store:
 
     def report(self, claim: Claim, iteration: int, value: float) -> bool:
         """Report a trial's value at an iteration and say whether it should be pruned."""
-        known = self._storage.get_trial(claim.trial_id).intermediate_values
-        if math.isfinite(value) and iteration not in known:
+        if math.isfinite(value) and iteration not in claim.reported:
             claim.trial.report(value, iteration)
+            claim.reported.add(iteration)
         return claim.trial.should_prune()
 
     def finish(self, claim: Claim, outcome: Outcome, value: float | None, attributes: Mapping[str, Any]) -> None:

@@ -124,15 +124,14 @@ def _float(value: float) -> str:
 
 def _check(search: Sequence[str]) -> None:
     searchable = [row.name for row in TABLE.values() if row.suggested is not None]
-    problems = [
-        Problem(f"no range is suggested for {name!r}", ", ".join(searchable))
-        if name in TABLE
-        else Problem(
-            f"unknown hyperparameter {name!r} to search", ", ".join(searchable), nearest(name, searchable)
-        )
-        for name in search
-        if name not in searchable
-    ]
+    problems = []
+    for name in search:
+        if name in TABLE and name not in searchable:
+            problems.append(Problem(f"no range is suggested for {name!r}", ", ".join(searchable)))
+        elif name not in TABLE:
+            near = nearest(name, searchable)
+            allowed = "" if near else ", ".join(searchable)
+            problems.append(Problem(f"unknown hyperparameter {name!r} to search", allowed, near))
     if problems:
         raise BadInput(*problems)
 
