@@ -68,9 +68,19 @@ class Hyperparameter:
         text = words.get(self.kind, "two numbers, such as [0.9, 0.95]")
         if self.choices:
             text = " | ".join(self.choices)
-        low = f"{self.low:g}" if self.low is not None else f"above {self.above:g}" if self.above is not None else ""
+        low = (
+            f"{self.low:g}"
+            if self.low is not None
+            else f"above {self.above:g}"
+            if self.above is not None
+            else ""
+        )
         high = (
-            f"{self.high:g}" if self.high is not None else f"below {self.below:g}" if self.below is not None else ""
+            f"{self.high:g}"
+            if self.high is not None
+            else f"below {self.below:g}"
+            if self.below is not None
+            else ""
         )
         if low and high:
             text += f" from {low} to {high}"

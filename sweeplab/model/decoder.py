@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -133,4 +132,4 @@ def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, dropout: Dropout, site
     future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu_(1)
     scores = torch.matmul(q, k.transpose(2, 3)).mul_(1.0 / math.sqrt(q.shape[3]))
     weights = scores.masked_fill_(future, -math.inf).softmax(dim=-1)
-    return cast(Tensor, torch.matmul(dropout(weights, site), v))
+    return torch.matmul(dropout(weights, site), v)

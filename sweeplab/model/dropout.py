@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MIX = (0x7FEB352D, -0x7B935975)  # 0x7feb352d and 0x846ca68b as int32
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _splitmix(x: np.ndarray) -> np.ndarray:
+def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -34,7 +35,9 @@ class ElementHashes:
         """Return the hashes [count] of the first elements."""
         if count > len(self._kept):
             mixed = _splitmix(np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
-            self._kept = torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(self.device)
+            self._kept = torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(
+                self.device
+            )
         return self._kept[:count]
 
 

@@ -102,7 +102,7 @@ class Layout:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Split rows [K, row_size] into weights [K, *shape] by name, without copying."""
         n_runs = flat.shape[0]
-        pieces = flat.split(self._sizes, dim=1)
+        pieces = torch.split(flat, self._sizes, dim=1)
         return {
             weight.name: piece.view(n_runs, *weight.shape)
             for weight, piece in zip(self.weights, pieces, strict=False)

@@ -27,12 +27,13 @@ def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, m
     """
     shape = ModelShape.of(values)
     half = values["dtype"] == "bfloat16"
-    room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(shape, values["batch_size"], 2 if half else 4))
-    fits = max(1, min(room, MOST_FOLDED // (values["batch_size"] * shape.n_head)))
+    batch_size: int = values["batch_size"]
+    room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(shape, batch_size, 2 if half else 4))
+    fits = max(1, min(room, MOST_FOLDED // (batch_size * shape.n_head)))
     if wanted != "auto":
         return min(int(wanted), fits)
     if values["device"] == "cuda":
-        step = train_flops_per_token(shape) * values["batch_size"] * values["block_size"]
+        step = train_flops_per_token(shape) * batch_size * shape.block_size
         pays = min(CUDA_MOST, max(1, round(CUDA_STEP_FLOPS / step)))
     else:
         pays = CPU_STACK if n_params(shape) < CPU_STACK_BELOW_PARAMS else 1

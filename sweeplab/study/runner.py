@@ -88,7 +88,11 @@ class Runner:
             if fitting:
                 self._waiting.remove(fitting[0])
                 stack.admit(fitting[0][0].run, fitting[0][1])
-            elif self._alone or self._waiting or not self._claim(lambda other: self._shape[other.index] == self._shape[cell.index]):
+            elif (
+                self._alone
+                or self._waiting
+                or not self._claim(lambda other: self._shape[other.index] == self._shape[cell.index])
+            ):
                 return
 
     def _claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> bool:
@@ -100,7 +104,9 @@ class Runner:
             self.spec, self.folder, claim, lambda seed: settle_devices(space.resolve(claim.sampled, seed))
         )
         self._trials |= dict.fromkeys(trial.trainings, trial)
-        self.emit({"event": "claimed", **self._named(trial), "attempt": claim.attempt, "sampled": claim.sampled})
+        self.emit(
+            {"event": "claimed", **self._named(trial), "attempt": claim.attempt, "sampled": claim.sampled}
+        )
         if ending := trial.told():
             self._tell(trial, ending)
         elif claim.attempt > MOST_ATTEMPTS:
@@ -126,7 +132,7 @@ class Runner:
     def _take_in(self, stack: Stack, record: Record) -> None:
         trial = self._trials[record.key]
         news = trial.write_down(record)
-        prune = any([self.store.report(trial.claim, iteration, mean) for iteration, mean in news])
+        verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in news]
         self.emit(
             {"event": "evaluated", **self._named(trial), "run": record.key, "iteration": record.iteration}
             | {"val_loss": record.val_loss}
@@ -140,7 +146,7 @@ class Runner:
             self._end(trial, "diverged")
         elif trial.has_ended:
             self._end(trial, "complete" if "complete" in trial.states.values() else "stopped")
-        elif prune:
+        elif any(verdicts):
             self._end(trial, "pruned")
         for key in set(trial.trainings) & set(stack.keys) - set(self._trials):
             stack.release(key)
@@ -216,5 +222,3 @@ class Runner:
 
     def _named(self, trial: TrialInHand) -> dict[str, Any]:
         return {"cell": trial.claim.cell.key, "trial": trial.claim.number}
-
-

@@ -123,7 +123,9 @@ class Store:
         known = set(optuna.get_all_study_names(store._storage))
         for cell in cells:
             if store._study_name(cell) not in known:
-                store._storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], store._study_name(cell))
+                store._storage.create_new_study(
+                    [optuna.study.StudyDirection.MINIMIZE], store._study_name(cell)
+                )
         return store
 
     def _study_name(self, cell: Cell) -> str:
@@ -134,7 +136,9 @@ class Store:
         if cell.index not in self._studies:
             name = self._study_name(cell)
             pruner = make_pruner(self.spec.pruner)
-            self._studies[cell.index] = optuna.load_study(study_name=name, storage=self._storage, pruner=pruner)
+            self._studies[cell.index] = optuna.load_study(
+                study_name=name, storage=self._storage, pruner=pruner
+            )
         return self._studies[cell.index]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
@@ -183,7 +187,9 @@ class Store:
         )
         return bool(spent + running >= budget)
 
-    def _abandoned(self, cell: Cell, trials: Sequence[FrozenTrial], leases: Mapping[int, Any]) -> Claim | None:
+    def _abandoned(
+        self, cell: Cell, trials: Sequence[FrozenTrial], leases: Mapping[int, Any]
+    ) -> Claim | None:
         for frozen in trials:
             lease = leases.get(frozen._trial_id)
             if frozen.state != TrialState.RUNNING or (lease and not is_dead(lease.owner, lease.expires)):
@@ -195,7 +201,15 @@ class Store:
                 warnings.simplefilter("ignore")
                 trial = optuna.Trial(self.study(cell), frozen._trial_id)
                 sampled = self.spaces[cell.index].suggest(trial)
-            return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, set(frozen.intermediate_values))
+            return Claim(
+                cell,
+                frozen.number,
+                frozen._trial_id,
+                sampled,
+                attempt,
+                trial,
+                set(frozen.intermediate_values),
+            )
         return None
 
     def _ask(self, cell: Cell) -> Claim:
@@ -238,7 +252,9 @@ class Store:
             claim.reported.add(iteration)
         return claim.trial.should_prune()
 
-    def finish(self, claim: Claim, outcome: Outcome, value: float | None, attributes: Mapping[str, Any]) -> None:
+    def finish(
+        self, claim: Claim, outcome: Outcome, value: float | None, attributes: Mapping[str, Any]
+    ) -> None:
         """Tell Optuna how a trial ended.
 
         Raises:
@@ -268,7 +284,9 @@ class Store:
 
     def _counts(self, cell: Cell, trials: Sequence[FrozenTrial]) -> CellCounts:
         states = Counter(trial.state for trial in trials)
-        values = [trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+        values = [
+            trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None
+        ]
         counted = sum(states[state] for state in COUNTED)
         running = states[TrialState.RUNNING]
         return CellCounts(cell, counted, running, states[TrialState.FAIL], min(values, default=None))

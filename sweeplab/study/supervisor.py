@@ -63,7 +63,9 @@ class Progress:
             cell, outcome, value = self.cells[event["cell"]], event["outcome"], event["value"]
             self.states[outcome] = self.states.get(outcome, 0) + 1
             if outcome == "failed":
-                self.errors.append(f"trial {event['trial']} of {event['cell']} failed: {_last_line(event['error'])}")
+                self.errors.append(
+                    f"trial {event['trial']} of {event['cell']} failed: {_last_line(event['error'])}"
+                )
                 return
             cell["counted"] += 1
             if outcome in ("complete", "stopped") and (cell["best"] is None or value < cell["best"]):
@@ -103,7 +105,9 @@ def run_study(
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        raise BadInput(f"study {spec.name} is being run by another process; wait for it or give another --name") from None
+        raise BadInput(
+            f"study {spec.name} is being run by another process; wait for it or give another --name"
+        ) from None
     with lock:
         write_study(spec, folder, plan.data)
         from sweeplab.study.store import Store
@@ -227,7 +231,8 @@ class _Supervisor:
         return {
             "study": self.folder.study_file.read_text(encoding="utf-8"),
             "plan": plan.as_dict(),
-            "environment": environment(self.spec.source.parent if self.spec.source else None) | {"data": plan.data},
+            "environment": environment(self.spec.source.parent if self.spec.source else None)
+            | {"data": plan.data},
             "params": {"sampler": plan.sampler, "pruner": plan.pruner, "seeds": str(self.spec.seeds)}
             | {"budget": self.spec.budget.model_dump_json()},
         }

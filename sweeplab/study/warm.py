@@ -38,8 +38,8 @@ def first_point(store: Store, cell: Cell, number: int) -> dict[str, Any] | None:
 def _sobol_point(key: int, dimension: int, index: int) -> list[float]:
     from torch.quasirandom import SobolEngine
 
-    engine = SobolEngine(dimension, scramble=True, seed=key % 2**31)
-    return [float(each) for each in engine.fast_forward(index).draw(1)[0]]
+    engine = SobolEngine(dimension, scramble=True, seed=key % 2**31)  # type: ignore[no-untyped-call]
+    return [float(each) for each in engine.fast_forward(index).draw(1)[0]]  # type: ignore[no-untyped-call]
 
 
 def _nearest_best(store: Store, cell: Cell) -> FrozenTrial | None:

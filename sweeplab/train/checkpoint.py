@@ -24,7 +24,9 @@ class DamagedCheckpoint(Exception):  # noqa: N818 - a state of a file
     """Say that a checkpoint's tensors are missing or are not the ones that were written."""
 
 
-def write_checkpoint(folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def write_checkpoint(
+    folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
     """Write `<name>.json` with `facts` and the tensors beside it, in place of an earlier pair."""
     folder.mkdir(parents=True, exist_ok=True)
     content = save({key: tensor.contiguous() for key, tensor in tensors.items()})

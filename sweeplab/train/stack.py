@@ -74,7 +74,8 @@ class _Member:
     def rates(self) -> Rates:
         values = self.run.values
         rate = learning_rate(values, self.iteration, self.progress.n_halvings)
-        return Rates(rate, values["weight_decay"], *values["betas"], values["eps"], self.iteration + 1)
+        beta1, beta2 = values["betas"]
+        return Rates(rate, values["weight_decay"], beta1, beta2, values["eps"], self.iteration + 1)
 
     def numbers(self) -> dict[str, Any]:
         named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")

@@ -71,7 +71,14 @@ def main() -> None:
     row = [f"{min(ours[0][1]):.3f}", f"{min(theirs[0][1]):.3f}", f"{gate:.3f}"]
     row += [f"{medians[0]:.1f}", f"{medians[1]:.1f}", f"{statistics.median(ratios):.3f}"]
     print(f"\nmedians of {rounds} rounds\n")
-    headings = ["val_loss", "plain loop's", "largest difference", "seconds", "plain loop's", "ratio (aim: at most 1.03)"]
+    headings = [
+        "val_loss",
+        "plain loop's",
+        "largest difference",
+        "seconds",
+        "plain loop's",
+        "ratio (aim: at most 1.03)",
+    ]
     print_table(headings, [[*row[:-1], f"{row[-1]} ({min(ratios):.3f}–{max(ratios):.3f})"]])
 
 

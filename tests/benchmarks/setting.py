@@ -14,7 +14,11 @@ HERE = Path(__file__).parent
 def setting() -> str:
     """Return hardware, versions and commit on one line."""
     model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.processor(),
     )
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "optuna", "mlflow"))

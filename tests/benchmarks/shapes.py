@@ -39,7 +39,7 @@ SHAPES = {
     "A": {"n_layer": 3, "n_embd": 192, "n_head": 6, "block_size": 192, "batch_size": 48, "max_iters": 10,
           "eval_interval": 5, "eval_iters": 1},
 }  # fmt: skip
-N_TRIALS = {"P": 32, "B": 8, "A": 4}
+N_TRIALS = {"P": 16, "B": 8, "A": 4}
 FLOORS = {"P": 4.0, "B": 1.6, "A": 0.95}
 
 
@@ -63,7 +63,7 @@ def gate(values, data) -> float:
 
 def product(name: str, folder: Path) -> float:
     """Run the study in a lab of its own and return the seconds from the first claim to the last number shipped."""
-    fixed = {key: value for key, value in (COMMON | SHAPES[name]).items()}
+    fixed = dict((COMMON | SHAPES[name]).items())
     lines = [f"name: {name}", "data: {corpus: python-docs, tokenizer: char}", "fixed:"]
     lines += [f"  {key}: {'null' if value is None else str(value).lower()}" for key, value in fixed.items()]
     lines += ["search:", f"  learning_rate: {rates_of(name)}", "sampler: grid"]
@@ -102,11 +102,20 @@ def main() -> None:
             print(f"# {name}: {ours[-1]:.1f} s against {theirs[-1]:.1f} s, {ratios[-1]:.2f}x", flush=True)
         speeds = [steps / statistics.median(seconds) for seconds in (ours, theirs)]
         rows.append(
-            [name, f"{difference:.1e}", f"{speeds[0]:,.0f}", f"{speeds[1]:,.0f}"]
-            + [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}–{max(ratios):.2f}", f"{FLOORS[name]}"]
+            [
+                name,
+                f"{difference:.1e}",
+                f"{speeds[0]:,.0f}",
+                f"{speeds[1]:,.0f}",
+                f"{statistics.median(ratios):.2f}",
+                f"{min(ratios):.2f}–{max(ratios):.2f}",
+                f"{FLOORS[name]}",
+            ]
         )
     print(f"\nmedians of {rounds} rounds, turn about; serial loop on {torch.get_num_threads()} threads\n")
-    print_table(["shape", "gate: largest loss difference", "trial-steps/s", "serial", "ratio", "range", "aim"], rows)
+    print_table(
+        ["shape", "gate: largest loss difference", "trial-steps/s", "serial", "ratio", "range", "aim"], rows
+    )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_repl
     workers = wait_for_workers(process)
     supervisor.kill()
     process.communicate()
-    gone, alive = psutil.wait_procs(workers, timeout=60)
+    _gone, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     finish(file, lab, *shorter)
     assert_whole(lab, "small", 36)
@@ -147,7 +147,9 @@ def test_four_workers_share_two_hundred_trials_each_exactly_once(tmp_path: Path)
         for run_file in (lab / "studies" / "many" / "runs").rglob("points.jsonl")
         for line in run_file.read_text().splitlines()
     ]
-    assert Counter(point["iteration"] for point in started) == {0: 200, 3: 200, 6: 200}, "no step was trained twice"
+    assert Counter(point["iteration"] for point in started) == {0: 200, 3: 200, 6: 200}, (
+        "no step was trained twice"
+    )
 
 
 @pytest.mark.slow
@@ -159,5 +161,7 @@ def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_b
     for name in ("one", "two"):
         finish(file, tmp_path / name, *shorter)
         trials = assert_whole(tmp_path / name, "small", 27)
-        found.append({key: (trial.params, trial.intermediate_values, trial.value) for key, trial in trials.items()})
+        found.append(
+            {key: (trial.params, trial.intermediate_values, trial.value) for key, trial in trials.items()}
+        )
     assert found[0] == found[1]

@@ -12,7 +12,9 @@ from sweeplab.model.decoder import Decoder
 from sweeplab.model.shape import ModelShape
 
 SHAPES = [
-    ModelShape(33, 12, 2, 3, 24, **dict(zip(("bias", "tie_weights", "activation", "head_bias"), each, strict=True)))
+    ModelShape(
+        33, 12, 2, 3, 24, **dict(zip(("bias", "tie_weights", "activation", "head_bias"), each, strict=True))
+    )
     for each in itertools.product((True, False), (True, False), ("gelu", "relu"), (True, False))
 ]
 
@@ -49,7 +51,9 @@ def test_equals_a_plain_module_in_loss_and_gradient(shape: ModelShape) -> None:
 def test_initialisation_is_gpt2s() -> None:
     shape = ModelShape(vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=128)
     decoder = Decoder(shape)
-    weights = {name: view[0] for name, view in decoder.layout.views(decoder.layout.initial_row(3)[None]).items()}
+    weights = {
+        name: view[0] for name, view in decoder.layout.views(decoder.layout.initial_row(3)[None]).items()
+    }
     assert weights["token_embedding"].std().item() == pytest.approx(0.02, rel=0.02)
     assert weights["blocks.3.attention.qkv.weight"].std().item() == pytest.approx(0.02, rel=0.02)
     assert weights["blocks.3.attention.out.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.02)
@@ -64,7 +68,10 @@ def test_no_position_sees_the_future() -> None:
     tokens = torch.randint(0, 33, (1, 1, 12), generator=torch.Generator().manual_seed(2))
     changed = tokens.clone()
     changed[0, 0, 7] = (changed[0, 0, 7] + 1) % 33
-    before, after = decoder.logits(decoder.layout.views(rows), tokens)[0], decoder.logits(decoder.layout.views(rows), changed)[0]
+    before, after = (
+        decoder.logits(decoder.layout.views(rows), tokens)[0],
+        decoder.logits(decoder.layout.views(rows), changed)[0],
+    )
     assert torch.equal(before[:7], after[:7])
     assert not torch.equal(before[7:], after[7:])
 

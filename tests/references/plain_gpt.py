@@ -60,7 +60,7 @@ class PlainGPT(nn.Module):
             name = name.replace("feed_forward.up", "up").replace("feed_forward.down", "down")
             name = name.replace("norm.gain", "norm.weight")
             target = ours.pop(name if name in ours else f"{name}.weight")
-            turned = weight.ndim == 2 and target.shape != weight.shape or any(
+            turned = (weight.ndim == 2 and target.shape != weight.shape) or any(
                 part in name for part in ("qkv.weight", "out.weight", "up.weight", "down.weight")
             )
             target.copy_(weight.T if turned else weight)

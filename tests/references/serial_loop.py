@@ -29,7 +29,9 @@ def plain_model(values) -> PlainGPT:
     return model
 
 
-def train(values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluation=lambda *_: None) -> list[float]:
+def train(
+    values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluation=lambda *_: None
+) -> list[float]:
     """Train one run eagerly with fused AdamW and return its validation losses."""
     model = plain_model(values)
     optimiser = torch.optim.AdamW(
@@ -45,7 +47,9 @@ def train(values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluatio
     for iteration in range(values["max_iters"] + 1):
         if iteration % values["eval_interval"] == 0 or iteration == values["max_iters"]:
             with torch.no_grad():
-                losses.append(sum(model.loss(batch).item() * len(batch) for batch in evaluation) / n_sequences)
+                losses.append(
+                    sum(model.loss(batch).item() * len(batch) for batch in evaluation) / n_sequences
+                )
             on_evaluation(iteration, losses[-1], total / max(1, count))
             total, count = 0.0, 0
         if iteration == values["max_iters"]:

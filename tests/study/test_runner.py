@@ -83,7 +83,9 @@ def test_which_checkpoint_is_kept(kept, tiny, work) -> None:
 def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, dataset, tmp_path) -> None:
     found = []
     for name, stack in (("one", 1), ("three", 3), ("again", 3)):
-        spec = tiny(name=name, engine=Engine(stack=stack), search={"learning_rate": Range(1e-3, 1e-2, log=True)})
+        spec = tiny(
+            name=name, engine=Engine(stack=stack), search={"learning_rate": Range(1e-3, 1e-2, log=True)}
+        )
         folder, store = opened(spec)
         Runner(spec, store, dataset, folder).work()
         found.append(losses(folder))
@@ -127,7 +129,9 @@ def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, w
         assert trial.state == (TrialState.PRUNED if bad else TrialState.COMPLETE)
     states = Counter(outcome["state"] for outcome in outcomes(folder).values())
     assert set(states) >= {"diverged", "complete"}
-    assert states["diverged"] == sum(trial.params["learning_rate"] > 1 for trial in store.trials(store.cells[0]))
+    assert states["diverged"] == sum(
+        trial.params["learning_rate"] > 1 for trial in store.trials(store.cells[0])
+    )
 
 
 def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch) -> None:

@@ -52,8 +52,20 @@ def unlike(values_of):
 
     def four(shape: str, **changed) -> list[Run]:
         differing = [
-            {"learning_rate": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "dropout": 0.1, "grad_clip": 1.0},
-            {"learning_rate": 4e-3, "weight_decay": 0.0, "betas": (0.9, 0.999), "dropout": 0.3, "grad_clip": None},
+            {
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "betas": (0.9, 0.95),
+                "dropout": 0.1,
+                "grad_clip": 1.0,
+            },
+            {
+                "learning_rate": 4e-3,
+                "weight_decay": 0.0,
+                "betas": (0.9, 0.999),
+                "dropout": 0.3,
+                "grad_clip": None,
+            },
             {"learning_rate": 3e-4, "weight_decay": 0.3, "betas": (0.8, 0.99), "dropout": 0.2, "eps": 1e-6},
             {"learning_rate": 2e-3, "scheduler_type": "linear", "warmup_iters": 17, "grad_clip": 0.3},
         ]

@@ -74,7 +74,9 @@ def test_missing_tensors_are_damage_and_no_checkpoint_is_none(tmp_path: Path) ->
 def test_twenty_kills_while_writing_leave_a_whole_checkpoint(tmp_path: Path) -> None:
     numbers = []
     for _ in range(20):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE
+        ) as process:
             assert process.stdout is not None
             process.stdout.readline()
             with pytest.raises(subprocess.TimeoutExpired):

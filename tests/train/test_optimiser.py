@@ -19,7 +19,9 @@ def test_equals_torchs_adamw_row_by_row(update, monkeypatch) -> None:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(3, 2 * BLOCK, generator=generator)
     weights, first, second = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    theirs = [(row[:N_DECAYED].clone().requires_grad_(), row[N_DECAYED:].clone().requires_grad_()) for row in start]
+    theirs = [
+        (row[:N_DECAYED].clone().requires_grad_(), row[N_DECAYED:].clone().requires_grad_()) for row in start
+    ]
     optimisers = [
         torch.optim.AdamW(
             [{"params": [decayed], "weight_decay": decay}, {"params": [rest], "weight_decay": 0.0}],
@@ -32,7 +34,10 @@ def test_equals_torchs_adamw_row_by_row(update, monkeypatch) -> None:
         rates = [Rates(rate, decay, beta1, beta2, eps, step) for rate, decay, beta1, beta2, eps in SETTINGS]
         adamw_(weights, gradient, first, second, N_DECAYED, rates)
         for row, (pieces, each) in enumerate(zip(theirs, optimisers, strict=True)):
-            pieces[0].grad, pieces[1].grad = gradient[row, :N_DECAYED].clone(), gradient[row, N_DECAYED:].clone()
+            pieces[0].grad, pieces[1].grad = (
+                gradient[row, :N_DECAYED].clone(),
+                gradient[row, N_DECAYED:].clone(),
+            )
             each.step()
     expected = torch.stack([torch.cat([piece.detach() for piece in pieces]) for pieces in theirs])
     torch.testing.assert_close(weights, expected, rtol=2e-6, atol=2e-6)

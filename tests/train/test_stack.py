@@ -207,7 +207,9 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     (record,) = stack.advance()
     windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
     weights = stack._rows["weights"]
-    expected = stack.decoder.losses(stack.decoder.layout.views(weights), torch.from_numpy(windows)[None]).item()
+    expected = stack.decoder.losses(
+        stack.decoder.layout.views(weights), torch.from_numpy(windows)[None]
+    ).item()
     assert record.val_loss == pytest.approx(expected, rel=1e-6)
 
 
