@@ -36,6 +36,7 @@ def load_run(run_id: str, *, lab: str | Path | None = None, uri: str | None = No
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
+    from sweeplab.study.folder import lab_folder
     from sweeplab.tracking.loading import load_run
 
-    return load_run(run_id, lab=Path(lab) if lab else None, uri=uri)
+    return load_run(run_id, lab_folder(Path(lab) if lab else None), uri)

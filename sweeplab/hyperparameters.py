@@ -68,20 +68,8 @@ class Hyperparameter:
         text = words.get(self.kind, "two numbers, such as [0.9, 0.95]")
         if self.choices:
             text = " | ".join(self.choices)
-        low = (
-            f"{self.low:g}"
-            if self.low is not None
-            else f"above {self.above:g}"
-            if self.above is not None
-            else ""
-        )
-        high = (
-            f"{self.high:g}"
-            if self.high is not None
-            else f"below {self.below:g}"
-            if self.below is not None
-            else ""
-        )
+        low = _bound(self.low) or (f"above {_bound(self.above)}" if self.above is not None else "")
+        high = _bound(self.high) or (f"below {_bound(self.below)}" if self.below is not None else "")
         if low and high:
             text += f" from {low} to {high}"
         elif low:
@@ -129,6 +117,12 @@ class Hyperparameter:
         if outside:
             raise wrong
         return int(value) if self.kind == "int" else float(value)
+
+
+def _bound(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
 def _row(name: str, category: Category, kind: Kind, sample: Any, meaning: str, **rest: Any) -> Hyperparameter:

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "data": set(),
     "model": set(),
     "train": {"data", "model"},
-    "tracking": {"data", "model", "train", "study"},
+    "tracking": {"data", "model", "train"},
     "study": {"data", "model", "train", "tracking"},
     "analysis": {"study", "tracking"},
     "report": {"analysis", "study"},
@@ -65,15 +65,6 @@ def test_imports_only_what_stands_above_it(room: str, path: Path) -> None:
     for library, rooms in ONLY_IN.items():
         if any(name.split(".")[0] == library for name in imports(path)):
             assert room in rooms, f"{path.name} imports {library}"
-
-
-def test_loading_is_all_that_tracking_takes_from_study() -> None:
-    taking = {
-        path.name
-        for room, path in modules()
-        if room == "tracking" and any(name.startswith("sweeplab.study") for name in imports(path))
-    }
-    assert taking <= {"loading.py"}
 
 
 @pytest.mark.parametrize(

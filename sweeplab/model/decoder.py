@@ -116,7 +116,8 @@ def _norm_linear(w: Weights, norm: str, weight: Tensor, bias: Tensor | None, x: 
     The norm's gain and bias are moved into the product, (x g + b) W = x (g W) + b W: there are fewer weights than
     activations, and a step spends less on them.
     """
-    normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
+    # Gains of one: torch's kernel for none at all gives the same bits in 1.7 times the time.
+    normed = F.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=NORM_EPS)
     if (shift := w.get(f"{norm}.bias")) is not None:
         shift = shift[:, None]
         bias = torch.bmm(shift, weight) if bias is None else torch.baddbmm(bias[:, None], shift, weight)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from sweeplab.files import write_whole
 
 DEFAULT_LAB = "lab"
@@ -71,10 +73,24 @@ class StudyFolder:
         for file in sorted((self.path / "runs").glob("*/*/run.json")):
             yield RunFolder(file.parent)
 
-    def states(self) -> dict[str, int]:
-        """Count the trainings by state; those that have not ended are waiting."""
+    def states(self, unended: str = "waiting") -> dict[str, int]:
+        """Count the trainings by state."""
         outcomes = (run.outcome for run in self.runs())
-        return dict(Counter(outcome["state"] if outcome else "waiting" for outcome in outcomes))
+        return dict(Counter(outcome["state"] if outcome else unended for outcome in outcomes))
+
+    @property
+    def supervisor_lock(self) -> FileLock:
+        """Return the lock that whoever runs the study holds; it waits for nobody."""
+        return FileLock(self.path / "supervisor.lock", blocking=False)
+
+    @property
+    def unended(self) -> str:
+        """Return the state of trainings that have not ended: running while somebody runs the study."""
+        try:
+            with self.supervisor_lock:
+                return "waiting"
+        except Timeout:
+            return "running"
 
     @property
     def elapsed_seconds(self) -> float:

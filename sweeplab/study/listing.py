@@ -61,7 +61,7 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
     rows = []
     for name in study_names(lab):
         folder = StudyFolder(lab, name)
-        states = folder.states()
+        states = folder.states(folder.unended)
         best = _best(folder)
         rows.append(
             {
@@ -90,13 +90,14 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
 
     spec = read_spec(folder)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+    unended = folder.unended
     by_cell: dict[str, list[RunFolder]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
     for run in folder.runs():
         by_cell.setdefault(run.description["cell"], []).append(run)
     return {
         "name": folder.name,
         "trials_per_cell": spec.budget.trials_per_cell,
-        "cells": [_cell_row(cell, runs) for cell, runs in by_cell.items()],
+        "cells": [_cell_row(cell, runs, unended) for cell, runs in by_cell.items()],
         "best": _best(folder),
         "failures": [
             {"key": run.description["key"], "error": outcome["error"].strip().splitlines()[-1]}
@@ -106,13 +107,13 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     }
 
 
-def _cell_row(cell: str, runs: list[RunFolder]) -> dict[str, Any]:
+def _cell_row(cell: str, runs: list[RunFolder], unended: str) -> dict[str, Any]:
     described = [run.description for run in runs]
-    outcomes = [run.outcome or {"state": "waiting"} for run in runs]
+    outcomes = [run.outcome or {"state": unended} for run in runs]
     ended = {
         each["trial"]
         for each, outcome in zip(described, outcomes, strict=True)
-        if outcome["state"] not in ("waiting", "failed")
+        if outcome["state"] not in (unended, "failed")
     }
     values = [outcome["value"] for outcome in outcomes if outcome["state"] in VALUED]
     states = Counter(outcome["state"] for outcome in outcomes)
@@ -120,7 +121,7 @@ def _cell_row(cell: str, runs: list[RunFolder]) -> dict[str, Any]:
         "cell": cell,
         "n_params": described[0]["facts"]["n_params"] if described else None,
         "trials": len(ended),
-        **{state: states[state] for state in (*ENDED, "waiting")},
+        **{state: states[state] for state in (*ENDED, unended)},
         "best_val_loss": min(values, default=None),
     }
 

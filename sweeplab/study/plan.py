@@ -94,6 +94,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
+    _check_grid_sampler(spec, spaces)
     n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
     probes = [_probe(spec, space, n_probes) for space in spaces]
     largest = max(values["block_size"] for _, valid in probes for values in valid)
@@ -215,6 +216,17 @@ def _check_devices(spec: StudySpec) -> None:
     if place and "cuda" in (spec.fixed.get("device"), *spec.grid.get("device", ())) and not cuda_count():
         what = "device is cuda, but there is no CUDA device here"
         raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
+
+
+def _check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
+    """Refuse more trials of a cell than its grid of searched values has points: the rest would be repetitions."""
+    if spec.sampler.type != "grid":
+        return
+    fewest = min(space.n_points or 1 for space in spaces)
+    asked = spec.budget.trials_per_cell
+    if asked is None or asked > fewest:
+        what = f"the grid sampler has {fewest} points a cell, but trials_per_cell is {asked or 'not given'}"
+        raise BadInput(spec.problem(("budget", "trials_per_cell"), what, f"1 to {fewest}"))
 
 
 def _probe(spec: StudySpec, space: Space, count: int) -> tuple[float, list[dict[str, Any]]]:

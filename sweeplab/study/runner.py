@@ -58,7 +58,7 @@ class Runner:
                 if self._waiting:
                     self._train(self._new_stack(), self._trials[self._waiting[0][0].run.key].claim.cell)
         finally:
-            for trial in {id(trial): trial for trial in self._trials.values()}.values():
+            for trial in set(self._trials.values()):
                 self.store.give_back(trial.claim)
 
     def _train(self, stack: Stack, cell: Cell) -> None:
@@ -215,9 +215,10 @@ class Runner:
         if time.monotonic() - self._renewed > RENEW_SECONDS:
             self._renewed = time.monotonic()
             held = self.store.renew()
-            for trial in [trial for trial in self._trials.values() if trial.claim.trial_id not in held]:
-                self.emit({"event": "lost", **self._named(trial)})
-                self._forget(trial)
+            for trial in set(self._trials.values()):
+                if trial.claim.trial_id not in held:
+                    self.emit({"event": "lost", **self._named(trial)})
+                    self._forget(trial)
         return self.stopping() or len(self._trials) == 0
 
     def _named(self, trial: TrialInHand) -> dict[str, Any]:

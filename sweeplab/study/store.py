@@ -112,6 +112,7 @@ class Store:
         self._storage = open_storage(url)
         self._leases = Leases(self._storage.engine, Owner.of_this_process())
         self._studies: dict[int, optuna.Study] = {}
+        self._finished: set[int] = set()  # cells that will never have room again
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
@@ -158,11 +159,15 @@ class Store:
             if self._is_spent():
                 return None
             counts = []
-            for cell in filter(wanted, self.cells):
+            for cell in self.cells:
+                if cell.index in self._finished or not wanted(cell):
+                    continue
                 trials = self.trials(cell)
                 if found := self._abandoned(cell, trials, leases):
                     return found
                 counts.append(self._counts(cell, trials))
+                if self._is_full(counts[-1]):
+                    self._finished.add(cell.index)
             limit = self.spec.budget.trials_per_cell
             with_room = [each for each in counts if limit is None or each.counted + each.running < limit]
             with_room = [each for each in with_room if each.failed < MOST_ATTEMPTS]
@@ -219,7 +224,7 @@ class Store:
             # One may be waiting already: a worker died between giving a point and asking for it.
             waiting = [each.number for each in known if each.state == TrialState.WAITING]
             study = self._study_with_sampler(cell, min(waiting, default=len(known)))
-            if not waiting and (point := first_point(self, cell, len(known))):
+            if not waiting and (point := first_point(self.spec, space, len(known), self._bests_of_finished)):
                 study.enqueue_trial(point)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -234,6 +239,16 @@ class Store:
             trial.set_user_attr("infeasible", True)
             study.tell(trial, state=TrialState.FAIL)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
+
+    def _bests_of_finished(self) -> list[tuple[Cell, dict[str, Any]]]:
+        """Return the cells that have all their trials, with the parameters of the best one."""
+        found = []
+        for cell in filter(self.is_finished, self.cells):
+            ended = [trial for trial in self.trials(cell) if trial.state == TrialState.COMPLETE]
+            if ended:
+                best = min(ended, key=lambda trial: (trial.value, trial.number))
+                found.append((cell, dict(best.params)))
+        return found
 
     def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
         """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
@@ -297,7 +312,9 @@ class Store:
 
     def is_finished(self, cell: Cell) -> bool:
         """Say whether a cell has all the trials that its budget allows."""
-        counts = self._counts(cell, self.trials(cell))
+        return cell.index in self._finished or self._is_full(self._counts(cell, self.trials(cell)))
+
+    def _is_full(self, counts: CellCounts) -> bool:
         limit = self.spec.budget.trials_per_cell
         return limit is not None and counts.counted >= limit and not counts.running
 

@@ -7,14 +7,15 @@ in their runs' folders is shipped from here, so tracking is never on the trainin
 from __future__ import annotations
 
 import queue
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from sweeplab.errors import BadInput
 from sweeplab.study.engines import Allotment, LocalEngine
@@ -100,22 +101,34 @@ def run_study(
     plan, cells, _ = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
+    is_new = not folder.path.exists()
     _make(folder)
-    lock = FileLock(folder.path / "supervisor.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise BadInput(
-            f"study {spec.name} is being run by another process; wait for it or give another --name"
-        ) from None
-    with lock:
+    with _only_one(folder):
         write_study(spec, folder, plan.data)
         from sweeplab.study.store import Store
 
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
         tracker = TRACKERS["mlflow"](lab, spec.name, spec.track.uri)
         supervisor = _Supervisor(spec, folder, plan, store, tracker, listen, interrupts)
-        return supervisor.run()
+        try:
+            return supervisor.run()
+        except BadInput:
+            if is_new:
+                shutil.rmtree(folder.path)
+            raise
+
+
+@contextmanager
+def _only_one(folder: StudyFolder) -> Iterator[None]:
+    """Hold the study for this process: two that ship the same runs would double them."""
+    lock = folder.supervisor_lock
+    try:
+        lock.acquire()
+    except Timeout:
+        what = f"study {folder.name} is being run by another process; wait for it or give another --name"
+        raise BadInput(what) from None
+    with lock:
+        yield
 
 
 class _Supervisor:
@@ -140,11 +153,11 @@ class _Supervisor:
         self.is_over_time = False
 
     def run(self) -> Ending:
+        self._open_tracking()
         started = time.monotonic()
-        if self._has_work() and not self.interrupts():
-            self.engine.start()
         try:
-            self._open_tracking()
+            if self._has_work() and not self.interrupts():
+                self.engine.start()
             self._follow(started)
         finally:
             self.engine.kill()
@@ -209,7 +222,8 @@ class _Supervisor:
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
         failed = errors or any(each.failed for each in self.store.counts())
-        status = "interrupted" if self.interrupts() else "failed" if failed else "complete"
+        cut_short = self.interrupts() and self._has_work()
+        status = "interrupted" if cut_short else "failed" if failed else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
         self.tracker.close(
             {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": self.folder.states()}

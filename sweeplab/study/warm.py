@@ -7,32 +7,36 @@ from a neighbour of nearly the same size, serve it better.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-
-from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
 
 if TYPE_CHECKING:
-    from sweeplab.study.space import Cell
-    from sweeplab.study.store import Store
+    from sweeplab.study.space import Cell, Space
+    from sweeplab.study.spec import StudySpec
+
+Parameters = dict[str, Any]
 
 # Optuna's own number of trials before TPE models anything.
 TPE_STARTUP_TRIALS = 10
 
 
-def first_point(store: Store, cell: Cell, number: int) -> dict[str, Any] | None:
-    """Return Optuna's parameters for a cell's trial of this number, or None to leave it to the sampler."""
-    spec = store.spec
+def first_point(
+    spec: StudySpec, space: Space, number: int, finished: Callable[[], list[tuple[Cell, Parameters]]]
+) -> Parameters | None:
+    """Return Optuna's parameters for a cell's trial of this number, or None to leave it to the sampler.
+
+    `finished` gives the other cells that have all their trials, each with the parameters of its best one.
+    """
     startup = spec.sampler.options.get("n_startup_trials", TPE_STARTUP_TRIALS)
-    space = store.spaces[cell.index]
     names = space.distributions()
-    n_parameters = len(names)
-    if spec.sampler.type != "tpe" or number >= startup or not n_parameters:
+    if spec.sampler.type != "tpe" or number >= startup or not names:
         return None
-    if number == 0 and (neighbour := _nearest_best(store, cell)):
-        return {name: value for name, value in neighbour.params.items() if name in names}
-    return space.quasi_random(_sobol_point(generator_key(spec.seeds[0], cell.key), n_parameters, number))
+    if number == 0 and (others := finished()):
+        _, best = min(others, key=lambda other: (_distance(space.cell, other[0]), other[0].index))
+        return {name: value for name, value in best.items() if name in names}
+    return space.quasi_random(_sobol_point(generator_key(spec.seeds[0], space.cell.key), len(names), number))
 
 
 def _sobol_point(key: int, dimension: int, index: int) -> list[float]:
@@ -42,15 +46,6 @@ def _sobol_point(key: int, dimension: int, index: int) -> list[float]:
     return [float(each) for each in engine.fast_forward(index).draw(1)[0]]  # type: ignore[no-untyped-call]
 
 
-def _nearest_best(store: Store, cell: Cell) -> FrozenTrial | None:
-    finished = [other for other in store.cells if other.index != cell.index and store.is_finished(other)]
-    for other in sorted(finished, key=lambda other: (_distance(cell, other), other.index)):
-        ended = [trial for trial in store.trials(other) if trial.state == TrialState.COMPLETE]
-        if ended:
-            return min(ended, key=lambda trial: (trial.value, trial.number))
-    return None
-
-
 def _distance(one: Cell, other: Cell) -> float:
     """Return how far two cells are apart: doublings of a number, or 1 for another name."""
 
@@ -58,4 +53,5 @@ def _distance(one: Cell, other: Cell) -> float:
         both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
         return abs(math.log2(a / b)) if both_numbers else float(a != b)
 
-    return sum(apart(value, other.values[name]) for name, value in one.values.items())
+    values: Mapping[str, Any] = other.values
+    return sum(apart(value, values[name]) for name, value in one.values.items())

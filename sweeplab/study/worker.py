@@ -7,15 +7,12 @@ is closed: so it never outlives its supervisor, however that ends.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
 from pathlib import Path
 from typing import Any
-
-
-def _emit(event: dict[str, Any]) -> None:
-    print(json.dumps(event), flush=True)
 
 
 def main(lab: str, name: str, threads: str) -> int:
@@ -28,6 +25,12 @@ def main(lab: str, name: str, threads: str) -> int:
         closed.set()
 
     threading.Thread(target=watch, daemon=True).start()
+
+    def emit(event: dict[str, Any]) -> None:
+        try:
+            print(json.dumps(event), flush=True)
+        except BrokenPipeError:  # nobody listens any more: put the runs away, and fail none of them
+            closed.set()
 
     import torch
 
@@ -44,16 +47,14 @@ def main(lab: str, name: str, threads: str) -> int:
     dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
     vocab_size = dataset.tokenizer.vocab_size
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    _emit({"event": "ready"})
+    emit({"event": "ready"})
     try:
-        Runner(spec, store, dataset, folder, _emit, closed.is_set).work()
-    except BrokenPipeError:  # nobody listens any more: the trials were given back
-        return 1
+        Runner(spec, store, dataset, folder, emit, closed.is_set).work()
     except NoValidSample as error:
-        _emit({"event": "error", "message": str(error)})
+        emit({"event": "error", "message": str(error)})
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    os._exit(main(*sys.argv[1:]))  # all is written: taking torch down piece by piece takes half a second

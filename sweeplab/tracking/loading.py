@@ -64,22 +64,20 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     return LoadedRun(run_id, Model(ModelShape.of(values), weights), tokenizer, values, facts)
 
 
-def load_run(run_id: str, lab: Path | None = None, uri: str | None = None) -> LoadedRun:
+def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     """Load a run by its MLflow run id; `uri` and the lab say where MLflow is, as for a study.
 
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
     from sweeplab.errors import BadInput
-    from sweeplab.study.folder import lab_folder
     from sweeplab.tracking.connection import connect, database_file, tracking_uri, without_password
 
-    folder = lab_folder(lab)
-    uri = tracking_uri(folder, uri)
+    uri = tracking_uri(lab, uri)
     where = without_password(uri)
     if (database := database_file(uri)) and not database.exists():
         raise BadInput(f"no run {run_id}: there is nothing at {where}; lab or uri name another place")
-    client = connect(folder, uri)
+    client = connect(lab, uri)
     from mlflow.exceptions import MlflowException
 
     with tempfile.TemporaryDirectory() as place:

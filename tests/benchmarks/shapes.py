@@ -39,7 +39,7 @@ SHAPES = {
     "A": {"n_layer": 3, "n_embd": 192, "n_head": 6, "block_size": 192, "batch_size": 48, "max_iters": 10,
           "eval_interval": 5, "eval_iters": 1},
 }  # fmt: skip
-N_TRIALS = {"P": 16, "B": 8, "A": 4}
+N_TRIALS = {"P": 16, "B": 16, "A": 4}
 FLOORS = {"P": 4.0, "B": 1.6, "A": 0.95}
 
 
@@ -105,8 +105,8 @@ def main() -> None:
             [
                 name,
                 f"{difference:.1e}",
-                f"{speeds[0]:,.0f}",
-                f"{speeds[1]:,.0f}",
+                f"{speeds[0]:,.4g}",
+                f"{speeds[1]:,.4g}",
                 f"{statistics.median(ratios):.2f}",
                 f"{min(ratios):.2f}–{max(ratios):.2f}",
                 f"{FLOORS[name]}",

@@ -13,7 +13,7 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.study.expressions import Expression
 from sweeplab.study.plan import bytes_in_words, make_plan
 from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, Choices, DataSpec, Derived, Engine, Pruner, Range, Track
+from sweeplab.study.spec import Budget, Choices, DataSpec, Derived, Engine, Pruner, Range, Sampler, Track
 
 
 @pytest.fixture
@@ -165,3 +165,13 @@ def test_what_is_kept_already_needs_no_room(planned, tmp_path) -> None:
 )
 def test_bytes_in_words(count: float, words: str) -> None:
     assert bytes_in_words(count) == words
+
+
+def test_a_grid_sampler_gets_no_more_trials_than_it_has_points(planned) -> None:
+    search = {"learning_rate": Choices((1e-3, 1e-2)), "activation": Choices(("gelu", "relu"))}
+    grid = {"search": search, "sampler": Sampler(type="grid")}
+    assert planned(**grid, budget=Budget(trials_per_cell=4)).trials == 4
+    with pytest.raises(BadInput, match="4 points a cell, but trials_per_cell is 5; allowed: 1 to 4"):
+        planned(**grid, budget=Budget(trials_per_cell=5))
+    with pytest.raises(BadInput, match="not given"):
+        planned(**grid, budget=Budget(time=60.0))

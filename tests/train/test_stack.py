@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -37,19 +38,35 @@ def assert_same(one, other, keys) -> None:
             assert torch.equal(row, other[1][key][name]), (key, name)
 
 
-@pytest.mark.parametrize(
-    "shape", ["P", "B", pytest.param("A", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
-)
+def train_in_stacks_of(capacity: int, runs: list[Run], tokens: np.ndarray):
+    """Train runs on one thread, `capacity` of them at a time; return what each run did."""
+    torch.set_num_threads(1)
+    losses, weights = {}, {}
+    for first in range(0, len(runs), capacity):
+        stack = Stack(runs[first].values, tokens, tokens, capacity)
+        for run in runs[first : first + capacity]:
+            stack.admit(run)
+        found = train(stack)
+        losses |= found[0]
+        weights |= found[1]
+    return losses, weights
+
+
+@pytest.mark.parametrize("shape", ["P", "B"])
 def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> None:
     runs = unlike(shape)
-    together = Stack(runs[0].values, tokens, tokens, capacity=4)
-    for run in runs:
-        together.admit(run)
-    found = train(together)
-    for run in runs:
-        alone = Stack(run.values, tokens, tokens)
-        alone.admit(run)
-        assert_same(train(alone), found, [run.key])
+    together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
+    assert_same(together, alone, [run.key for run in runs])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_stack_of_four_equals_four_stacks_of_one_at_the_largest_shape(unlike, tokens) -> None:
+    runs = unlike("A")
+    with ThreadPoolExecutor(2) as pool:  # torch's kernels let the other thread run
+        each = [pool.submit(train_in_stacks_of, capacity, runs, tokens) for capacity in (4, 1)]
+        together, alone = (future.result() for future in each)
+    assert_same(together, alone, [run.key for run in runs])
 
 
 @pytest.mark.parametrize("fault", ["learning rate", "weight"])

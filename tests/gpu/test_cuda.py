@@ -1,0 +1,55 @@
+"""What only a GPU can show: the table's own configuration in bfloat16, compiled, learns what a CPU learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sweeplab.data.dataset import prepare
+from sweeplab.hyperparameters import defaults
+from sweeplab.train.devices import settle_devices
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+
+
+def final_losses(values, data, n_runs: int) -> list[float]:
+    stack = Stack(values, data.train, data.val, capacity=n_runs)
+    for seed in range(n_runs):
+        stack.admit(Run(str(seed), values | {"seed": seed}))
+    losses = {}
+    while len(stack):
+        for record in stack.advance():
+            losses[record.key] = record.val_loss
+            if record.state != "running":
+                stack.release(record.key)
+    return [losses[str(seed)] for seed in range(n_runs)]
+
+
+def test_auto_is_cuda_with_bfloat16() -> None:
+    settled = settle_devices(defaults() | {"max_iters": 5000})
+    assert (settled["device"], settled["dtype"], settled["compile"]) == ("cuda", "bfloat16", True)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_tables_configuration_reaches_the_cpus_loss(compiled: bool) -> None:
+    data = prepare("python-docs", "char")
+    values = defaults() | {"vocab_size": data.tokenizer.vocab_size, "patience": None}
+    on_cuda = values | {"device": "cuda", "dtype": "bfloat16", "compile": compiled}
+    on_cpu = values | {"device": "cpu", "dtype": "float32", "compile": False}
+    assert final_losses(on_cuda, data, 1) == pytest.approx(final_losses(on_cpu, data, 1), abs=0.02)
+
+
+def test_a_stack_on_cuda_learns_what_each_run_learns_alone() -> None:
+    data = prepare("python-docs", "char")
+    values = defaults() | {
+        "vocab_size": data.tokenizer.vocab_size, "n_layer": 2, "n_embd": 64, "n_head": 4, "block_size": 32,
+        "batch_size": 16, "device": "cuda", "dtype": "float32", "compile": False,
+    }  # fmt: skip
+    together = final_losses(values, data, 4)
+    assert together[:1] == pytest.approx(final_losses(values, data, 1), abs=0.01)

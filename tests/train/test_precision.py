@@ -1,0 +1,48 @@
+"""Half precision and compilation change the bits, not what is learned."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.train.devices import cuda_count, settle_devices
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+
+def losses(values, tokens) -> list[float]:
+    stack = Stack(values, tokens, tokens, capacity=2)
+    for seed in (0, 1):
+        stack.admit(Run(str(seed), values | {"seed": seed}))
+    found = []
+    while len(stack):
+        for record in stack.advance():
+            found.append(record.val_loss)
+            if record.state != "running":
+                stack.release(record.key)
+    return found
+
+
+def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> None:
+    values = values_of(learning_rate=5e-3, dropout=0.0)
+    half = losses(values | {"dtype": "bfloat16"}, tokens)
+    single = losses(values, tokens)
+    assert half == pytest.approx(single, abs=0.05)
+    assert half != single
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_step_learns_the_same(values_of, tokens) -> None:
+    values = values_of(learning_rate=5e-3, dropout=0.1)
+    assert losses(values | {"compile": True}, tokens) == pytest.approx(losses(values, tokens), abs=1e-3)
+
+
+@pytest.mark.skipif(cuda_count() > 0, reason="this machine has a CUDA device")
+def test_without_cuda_auto_is_the_cpu_and_cuda_is_refused(values_of) -> None:
+    values = values_of() | {"device": "auto", "dtype": "auto", "compile": "auto"}
+    settled = settle_devices(values)
+    assert (settled["device"], settled["dtype"], settled["compile"]) == ("cpu", "float32", False)
+    with pytest.raises(BadInput, match="no CUDA device"):
+        settle_devices(values | {"device": "cuda"})
