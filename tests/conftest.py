@@ -25,3 +25,14 @@ def tinyshakespeare() -> str:
     if not path:
         pytest.skip("SWEEPLAB_TINYSHAKESPEARE names no file")
     return path
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

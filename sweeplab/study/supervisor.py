@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sweeplab.study.store import Store
 
 Event = dict[str, Any]
-SHIP_SECONDS = 2.0
+SHIP_SECONDS = 5.0
 POLL_SECONDS = 0.2
 
 

@@ -39,7 +39,7 @@ SHAPES = {
     "A": {"n_layer": 3, "n_embd": 192, "n_head": 6, "block_size": 192, "batch_size": 48, "max_iters": 10,
           "eval_interval": 5, "eval_iters": 1},
 }  # fmt: skip
-N_TRIALS = {"P": 16, "B": 16, "A": 4}
+N_TRIALS = {"P": 16, "B": 16, "A": 8}
 FLOORS = {"P": 4.0, "B": 1.6, "A": 0.95}
 
 

@@ -15,12 +15,7 @@ from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.stack import Stack
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

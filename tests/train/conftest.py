@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from sweeplab.hyperparameters import defaults
 from sweeplab.train.run import Run
@@ -18,11 +17,8 @@ SHAPES = {
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _exact(one_thread) -> None:
+    """Train on one thread: with more, bits depend on how a product was divided."""
 
 
 @pytest.fixture(scope="session")
