@@ -15,6 +15,9 @@ from __future__ import annotations
 from sweeplab.model.shape import ModelShape
 
 FEED_FORWARD_RATIO = 4
+# Copies of its weights that a training run takes: themselves, the best, two moments, two gradients, and what an
+# update needs for a moment.
+ROWS = 9
 
 
 def parameters(shape: ModelShape) -> dict[str, int]:
@@ -56,11 +59,11 @@ def train_flops_per_token(shape: ModelShape) -> int:
 
 
 def train_memory_bytes(shape: ModelShape, batch_size: int, value_bytes: int = 4) -> int:
-    """Estimate the memory one run takes in a stack: weights, gradient, moments and kept activations.
+    """Estimate the memory one run takes in a stack: its rows (weights, best, moments, gradients) and activations.
 
     An estimate to choose K and to warn by; `value_bytes` is the size of an activation.
     """
     c, t = shape.n_embd, shape.block_size
     kept_per_token = shape.n_layer * (16 * c + 2 * FEED_FORWARD_RATIO * c + 2 * shape.n_head * t)
     kept_per_token += 3 * shape.vocab_size
-    return 4 * 4 * n_params(shape) + batch_size * t * kept_per_token * value_bytes
+    return 4 * ROWS * n_params(shape) + batch_size * t * kept_per_token * value_bytes

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ class LocalEngine:
     def _listen(self, index: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.events.put({"worker": index, **json.loads(line)})
+            with suppress(ValueError):  # a line that a kill has torn
+                self.events.put({"worker": index, **json.loads(line)})
         self.events.put({"worker": index, "event": "exited", "code": process.wait()})
 
     def exited(self, index: int, code: int, stopping: bool) -> str | None:
@@ -116,5 +118,6 @@ def _environment(base: Mapping[str, str], allotment: Allotment) -> dict[str, str
     threads = str(allotment.threads)
     given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GOMP_SPINCOUNT": SPIN}
     if allotment.gpu is not None:
-        given["CUDA_VISIBLE_DEVICES"] = str(allotment.gpu)
+        visible = [each.strip() for each in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+        given["CUDA_VISIBLE_DEVICES"] = visible[allotment.gpu] if visible else str(allotment.gpu)
     return {**base, **given}

@@ -69,13 +69,20 @@ class Owner:
 
 
 def is_dead(owner: str, expires: float) -> bool:
-    """Say whether a holder is gone: its process on this machine is, or its time is over."""
+    """Say whether a holder is gone: its process on this machine is, or its time is over.
+
+    A process of its number that started at another time may be it, after the clock was set, or may not:
+    then too its time decides.
+    """
     host, pid, created, _ = owner.split("|")
+    is_over = expires < time.time()
     if host != socket.gethostname():
-        return expires < time.time()
+        return is_over
     try:
         process = psutil.Process(int(pid))
-        return bool(process.create_time() != float(created) or process.status() == psutil.STATUS_ZOMBIE)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        return is_over and process.create_time() != float(created)
     except psutil.NoSuchProcess:
         return True
 
@@ -107,7 +114,7 @@ class Leases:
         try:
             with self._engine.begin() as connection:
                 held = connection.execute(select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
-                if held and not (held.expires < now or is_dead(held.owner, held.expires)):
+                if held and not is_dead(held.owner, held.expires):
                     return False
                 if held:
                     same = and_(_LOCKS.c.name == "storage", _LOCKS.c.owner == held.owner)
@@ -143,6 +150,11 @@ class Leases:
         """Remove the lease of a trial that has ended."""
         with self._engine.begin() as connection:
             connection.execute(delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
+
+    def holds(self, trial_id: int) -> bool:
+        """Say whether the owner still holds a trial."""
+        lease = self.all().get(trial_id)
+        return lease is not None and lease.owner == self.owner
 
     def renew(self) -> set[int]:
         """Extend all of the owner's leases and return the trials it still holds."""

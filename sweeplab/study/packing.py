@@ -45,7 +45,8 @@ def free_memory_bytes(device: str) -> int:
     if device == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info()[0])
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by an earlier stack
+        return int(torch.cuda.mem_get_info()[0] + unused)
     import psutil
 
     return int(psutil.virtual_memory().available)

@@ -44,7 +44,7 @@ class Runner:
         self.emit, self.stopping = emit, stopping
         self._trials: dict[str, TrialInHand] = {}  # by the key of each of its live runs
         self._waiting: list[tuple[Training, Snapshot | None]] = []
-        self._alone = False  # after an error: one run at a time, to see whose it is
+        self._suspects: set[str] = set()  # runs of a stack that raised an error
         self._renewed = time.monotonic()
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
@@ -56,29 +56,35 @@ class Runner:
         try:
             while not self.stopping() and (self._waiting or self._claim()):
                 if self._waiting:
-                    self._train(self._new_stack(), self._trials[self._waiting[0][0].run.key].claim.cell)
+                    self._train(self._trials[self._waiting[0][0].run.key].claim.cell)
         finally:
             for trial in set(self._trials.values()):
                 self.store.give_back(trial.claim)
 
-    def _train(self, stack: Stack, cell: Cell) -> None:
+    def _train(self, cell: Cell) -> None:
+        """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
         try:
-            self._fill(stack, cell)
-            while len(stack):
-                n_live = len(stack)
+            stack = self._new_stack()
+        except Exception as error:  # such as no memory
+            return self._survive([self._waiting[0][0].run.key], error, is_alone=self._alone)
+        self._fill(stack, cell)
+        while len(stack):
+            n_live = len(stack)
+            try:
                 records = stack.advance(self._pause)
-                for key in [key for key in stack.keys if key not in self._trials]:
-                    stack.release(key)  # its lease was lost
-                for record in records:
-                    if record.key in self._trials:
-                        self._take_in(stack, record)
-                if self.stopping():
-                    self._save(stack, stack.keys)
-                    return
-                if len(stack) < n_live:  # else there was nothing to claim the last time either
-                    self._fill(stack, cell)
-        except Exception as error:  # whatever a model or a device may raise
-            self._survive(stack, error)
+            except Exception as error:  # whatever a model or a device may raise
+                return self._survive(stack.keys, error, is_alone=len(stack) == 1)
+            self._renew_in_time()
+            for key in [key for key in stack.keys if key not in self._trials]:
+                stack.release(key)  # its lease was lost
+            for record in records:
+                if record.key in self._trials:
+                    self._take_in(stack, record)
+            if self.stopping():
+                return self._save(stack, stack.keys)
+            if len(stack) < n_live:  # else there was nothing to claim the last time either
+                self._fill(stack, cell)
+        return None
 
     # who enters
 
@@ -97,6 +103,8 @@ class Runner:
 
     def _claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> bool:
         claim = self.store.claim(wanted)
+        for message in self.store.take_notices():
+            self.emit({"event": "error", "message": message})
         if claim is None:
             return False
         space = self.store.spaces[claim.cell.index]
@@ -109,23 +117,30 @@ class Runner:
         )
         if ending := trial.told():
             self._tell(trial, ending)
-        elif claim.attempt > MOST_ATTEMPTS:
-            self._end(trial, "failed", f"its worker was killed {claim.attempt - 1} times")
-        else:
-            for key, training in trial.trainings.items():
-                snapshot = training.snapshot()
-                if snapshot:
-                    trial.recall(key, snapshot.numbers["evaluated"])
-                self._waiting.append((training, snapshot))
+            return True
+        snapshots = {key: training.snapshot() for key, training in trial.trainings.items()}
+        if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
+            self._end(
+                trial, "failed", f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
+            )
+            return True
+        for key, snapshot in snapshots.items():
+            if snapshot:
+                trial.recall(key, snapshot.numbers["evaluated"])
+            self._waiting.append((trial.trainings[key], snapshot))
         return True
+
+    @property
+    def _alone(self) -> bool:
+        """Say whether runs train one at a time: after an error, to see whose it is."""
+        return not self._suspects.isdisjoint(self._trials)
 
     def _new_stack(self) -> Stack:
         values = self._waiting[0][0].run.values
         memory = free_memory_bytes(values["device"])
         wanted = 1 if self._alone else self.spec.engine.stack
         capacity = stack_capacity(wanted, values, len(self.spec.seeds), memory)
-        keep_best = self.spec.track.checkpoints == "best"
-        return Stack(values, self.dataset.train, self.dataset.val, capacity, keep_best)
+        return Stack(values, self.dataset.train, self.dataset.val, capacity)
 
     # who leaves
 
@@ -157,6 +172,7 @@ class Runner:
     def _tell(self, trial: TrialInHand, ending: dict[str, Any]) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker tells it."""
         try:
+            self.store.check_lease(trial.claim)
             attributes = trial.close(ending)
             self.store.finish(trial.claim, ending["outcome"], ending["value"], attributes)
         except LeaseLost:
@@ -170,25 +186,25 @@ class Runner:
             self._trials.pop(key, None)
         self._waiting = [each for each in self._waiting if each[0].run.key in self._trials]
 
-    def _survive(self, stack: Stack, error: Exception) -> None:
-        """After an error fail the run that raised it; in a stack of several, try each of them alone first."""
-        keys = [key for key in stack.keys if key in self._trials]
-        if len(keys) == 1 or not keys:
+    def _survive(self, keys: list[str], error: Exception, is_alone: bool) -> None:
+        """After an error fail the run that raised it; of several, try each alone first."""
+        live = [key for key in keys if key in self._trials]
+        if is_alone:
             text = "".join(traceback.format_exception(error))
-            for key in keys:
+            for key in live:
                 self._end(self._trials[key], "failed", text)
-            if not keys:
-                raise error
             return
-        self._alone = True
-        trainings = [self._trials[key].trainings[key] for key in keys]
+        self._suspects |= set(live)
+        waiting = {training.run.key for training, _ in self._waiting}
+        trainings = [self._trials[key].trainings[key] for key in live if key not in waiting]
         self._waiting += [(training, training.snapshot()) for training in trainings]
 
     # what lasts
 
     def _is_save_due(self, trial: TrialInHand, record: Record) -> bool:
-        interval = trial.trainings[record.key].run.values["save_interval"]
-        return record.iteration > 0 and record.iteration % interval == 0
+        values = trial.trainings[record.key].run.values
+        before = max(0, record.iteration - values["eval_interval"])
+        return bool(record.iteration // values["save_interval"] > before // values["save_interval"])
 
     def _save(self, stack: Stack, keys: list[str]) -> None:
         for key in keys:
@@ -205,21 +221,28 @@ class Runner:
             "kind": kind,
             "values": dict(training.run.values),
             "tokenizer": self.dataset.tokenizer.to_json(),
-            "iteration": record.iteration,
-            "val_loss": record.val_loss,
+            "val_loss": record.best[0] if kind == "best" else record.val_loss,
+            "iteration": record.best[1] if kind == "best" else record.iteration,
         }
         weights = stack.weights(record.key, best=kind == "best")
         write_checkpoint(training.folder.path / kind, "model", weights, facts)
 
     def _pause(self) -> bool:
-        if time.monotonic() - self._renewed > RENEW_SECONDS:
-            self._renewed = time.monotonic()
-            held = self.store.renew()
-            for trial in set(self._trials.values()):
-                if trial.claim.trial_id not in held:
-                    self.emit({"event": "lost", **self._named(trial)})
-                    self._forget(trial)
-        return self.stopping() or len(self._trials) == 0
+        return self.stopping() or not self._trials or self._is_renewal_due
+
+    @property
+    def _is_renewal_due(self) -> bool:
+        return time.monotonic() - self._renewed > RENEW_SECONDS
+
+    def _renew_in_time(self) -> None:
+        if not self._is_renewal_due:
+            return
+        self._renewed = time.monotonic()
+        held = self.store.renew()
+        for trial in set(self._trials.values()):
+            if trial.claim.trial_id not in held:
+                self.emit({"event": "lost", **self._named(trial)})
+                self._forget(trial)
 
     def _named(self, trial: TrialInHand) -> dict[str, Any]:
         return {"cell": trial.claim.cell.key, "trial": trial.claim.number}

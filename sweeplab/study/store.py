@@ -40,7 +40,10 @@ TOLD: dict[str, TrialState] = {
 }
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 MOST_DRAWS = 100
-MOST_ATTEMPTS = 3
+# A trial that never came to its first checkpoint is given up after so many workers died with it.
+MOST_ATTEMPTS = 10
+# A cell gets no more trials from a worker that saw so many of them fail.
+MOST_FAILURES = 3
 BUSY_SECONDS = 60
 
 
@@ -113,6 +116,8 @@ class Store:
         self._leases = Leases(self._storage.engine, Owner.of_this_process())
         self._studies: dict[int, optuna.Study] = {}
         self._finished: set[int] = set()  # cells that will never have room again
+        self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
+        self._notices: list[str] = []
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
@@ -156,29 +161,40 @@ class Store:
         """
         with self._leases.lock():
             leases = self._leases.all()
-            if self._is_spent():
-                return None
             counts = []
             for cell in self.cells:
                 if cell.index in self._finished or not wanted(cell):
                     continue
-                trials = self.trials(cell)
-                if found := self._abandoned(cell, trials, leases):
+                if found := self._abandoned(cell, leases):
                     return found
-                counts.append(self._counts(cell, trials))
+                counts.append(self._counts(cell, self.trials(cell)))
                 if self._is_full(counts[-1]):
                     self._finished.add(cell.index)
-            limit = self.spec.budget.trials_per_cell
-            with_room = [each for each in counts if limit is None or each.counted + each.running < limit]
-            with_room = [each for each in with_room if each.failed < MOST_ATTEMPTS]
-            if not with_room:
-                return None
-            unlimited = limit is None
-            chosen = min(
-                with_room,
-                key=lambda each: (each.running, each.counted if unlimited else 0, each.cell.index),
-            )
-            return self._ask(chosen.cell)
+            return None if self._is_spent() else self._ask_where_there_is_room(counts)
+
+    def _ask_where_there_is_room(self, counts: list[CellCounts]) -> Claim | None:
+        limit = self.spec.budget.trials_per_cell
+        for each in counts:
+            self._failed_before.setdefault(each.cell.index, each.failed)
+        with_room = [
+            each
+            for each in counts
+            if (limit is None or each.counted + each.running < limit)
+            and each.failed - self._failed_before[each.cell.index] < MOST_FAILURES
+        ]
+        with_room.sort(key=lambda each: (each.running, each.counted if limit is None else 0, each.cell.index))
+        for each in with_room:
+            try:
+                return self._ask(each.cell)
+            except NoValidSample as error:
+                self._finished.add(each.cell.index)
+                self._notices.append(str(error))
+        return None
+
+    def take_notices(self) -> list[str]:
+        """Return what the user should know of, once."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def _is_spent(self) -> bool:
         """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
@@ -192,10 +208,9 @@ class Store:
         )
         return bool(spent + running >= budget)
 
-    def _abandoned(
-        self, cell: Cell, trials: Sequence[FrozenTrial], leases: Mapping[int, Any]
-    ) -> Claim | None:
-        for frozen in trials:
+    def _abandoned(self, cell: Cell, leases: Mapping[int, Any]) -> Claim | None:
+        """Take up a trial of a cell that runs under nobody's lease."""
+        for frozen in self.study(cell).get_trials(deepcopy=False):
             lease = leases.get(frozen._trial_id)
             if frozen.state != TrialState.RUNNING or (lease and not is_dead(lease.owner, lease.expires)):
                 continue
@@ -206,15 +221,10 @@ class Store:
                 warnings.simplefilter("ignore")
                 trial = optuna.Trial(self.study(cell), frozen._trial_id)
                 sampled = self.spaces[cell.index].suggest(trial)
-            return Claim(
-                cell,
-                frozen.number,
-                frozen._trial_id,
-                sampled,
-                attempt,
-                trial,
-                set(frozen.intermediate_values),
-            )
+            if self._accept(cell, trial, sampled):
+                reported = set(frozen.intermediate_values)
+                return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, reported)
+            self._leases.drop(frozen._trial_id)
         return None
 
     def _ask(self, cell: Cell) -> Claim:
@@ -230,15 +240,20 @@ class Store:
                 warnings.simplefilter("ignore")
                 trial = study.ask()
                 sampled = space.suggest(trial)
-            values = space.resolve(sampled, self.spec.seeds[0])
-            if not space.broken(values):
-                planned = facts(values)["train_flops"] * len(self.spec.seeds)
-                trial.set_user_attr("planned_flops", float(planned))
+            if self._accept(cell, trial, sampled):
                 self._leases.take(trial._trial_id, 1)
                 return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set())
-            trial.set_user_attr("infeasible", True)
-            study.tell(trial, state=TrialState.FAIL)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
+
+    def _accept(self, cell: Cell, trial: optuna.Trial, sampled: Mapping[str, Any]) -> bool:
+        """Say whether a sample meets the constraints; end one that does not, so that it never counts."""
+        values = self.spaces[cell.index].resolve(sampled, self.spec.seeds[0])
+        if self.spaces[cell.index].broken(values):
+            trial.set_user_attr("infeasible", True)
+            self.study(cell).tell(trial, state=TrialState.FAIL)
+            return False
+        trial.set_user_attr("planned_flops", float(facts(values)["train_flops"] * len(self.spec.seeds)))
+        return True
 
     def _bests_of_finished(self) -> list[tuple[Cell, dict[str, Any]]]:
         """Return the cells that have all their trials, with the parameters of the best one."""
@@ -277,9 +292,7 @@ class Store:
             LeaseLost: another worker holds the trial by now.
         """
         with self._leases.lock():
-            lease = self._leases.all().get(claim.trial_id)
-            if lease is None or lease.owner != self._leases.owner:
-                raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
+            self.check_lease(claim)
             for name, attribute in {"outcome": outcome, **attributes}.items():
                 self._storage.set_trial_user_attr(claim.trial_id, name, attribute)
             state = TOLD[outcome]
@@ -287,6 +300,15 @@ class Store:
                 claim.number, value if state == TrialState.COMPLETE else None, state=state
             )
             self._leases.drop(claim.trial_id)
+
+    def check_lease(self, claim: Claim) -> None:
+        """Make sure that this worker still holds a trial.
+
+        Raises:
+            LeaseLost: another worker holds it by now.
+        """
+        if not self._leases.holds(claim.trial_id):
+            raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
 
     def renew(self) -> set[int]:
         """Extend this worker's leases and return the ids of the trials it still holds."""

@@ -221,13 +221,17 @@ class _Supervisor:
         if refused := self._ship():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
-        failed = errors or any(each.failed for each in self.store.counts())
-        cut_short = self.interrupts() and self._has_work()
-        status = "interrupted" if cut_short else "failed" if failed else "complete"
+        left = not self.is_over_time and any(each.running for each in self.store.counts())
+        cut_short = left or (self.interrupts() and self._has_work())
+        status = "interrupted" if cut_short else "failed" if errors else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
-        self.tracker.close(
-            {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": self.folder.states()}
-        )
+        counts = self.folder.states()
+        try:
+            self.tracker.close(
+                {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": counts}
+            )
+        except TrackingUnavailable as error:
+            return Ending(self.folder, "failed", [*errors, str(error)])
         return Ending(self.folder, status, errors)
 
     def _ended(self) -> list[tuple[float | None, str | None]]:

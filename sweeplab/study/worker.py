@@ -26,9 +26,13 @@ def main(lab: str, name: str, threads: str) -> int:
 
     threading.Thread(target=watch, daemon=True).start()
 
+    # Whatever else prints goes to the log: our output is for events alone.
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
     def emit(event: dict[str, Any]) -> None:
         try:
-            print(json.dumps(event), flush=True)
+            print(json.dumps(event), file=events, flush=True)
         except BrokenPipeError:  # nobody listens any more: put the runs away, and fail none of them
             closed.set()
 
@@ -39,7 +43,7 @@ def main(lab: str, name: str, threads: str) -> int:
     from sweeplab.study.reading import read_study
     from sweeplab.study.runner import Runner
     from sweeplab.study.space import cells
-    from sweeplab.study.store import NoValidSample, Store
+    from sweeplab.study.store import Store
 
     torch.set_num_threads(int(threads))
     folder = StudyFolder(Path(lab), name)
@@ -48,11 +52,7 @@ def main(lab: str, name: str, threads: str) -> int:
     vocab_size = dataset.tokenizer.vocab_size
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     emit({"event": "ready"})
-    try:
-        Runner(spec, store, dataset, folder, emit, closed.is_set).work()
-    except NoValidSample as error:
-        emit({"event": "error", "message": str(error)})
-        return 1
+    Runner(spec, store, dataset, folder, emit, closed.is_set).work()
     return 0
 
 

@@ -32,13 +32,16 @@ Point = dict[str, float]
 
 @dataclass
 class Record:
-    """What one run's evaluation found; `points` are the training curve since the record before."""
+    """What one run's evaluation found.
+
+    `best` has the lowest loss so far and its iteration, `points` the training curve since the record before.
+    """
 
     key: str
     iteration: int
     val_loss: float
     state: State
-    is_best: bool
+    best: tuple[float, int]
     wall_seconds: float
     points: list[Point]
 
@@ -71,6 +74,26 @@ class _Member:
         at_mark = self.iteration % values["eval_interval"] == 0 or self.iteration == values["max_iters"]
         return at_mark and self.evaluated < self.iteration
 
+    def has_point(self) -> bool:
+        """Say whether the step just done ends a stretch of the training curve."""
+        return self.iteration % self.run.values["log_interval"] == 0 or self.is_due()
+
+    def add_point(self, loss: float, norm: float, rate: float) -> None:
+        """Add a point to the curve from sums over the steps since the last one."""
+        seconds = self.wall_seconds - self.point_seconds
+        tokens = self.counted * self.run.values["batch_size"] * self.run.values["block_size"]
+        self.points.append(
+            {
+                "iteration": self.iteration,
+                "wall_seconds": self.wall_seconds,
+                "train_loss": loss / self.counted,
+                "grad_norm": norm / self.counted,
+                "learning_rate": rate,
+                "tokens_per_second": tokens / seconds,
+            }
+        )
+        self.counted, self.point_seconds = 0, self.wall_seconds
+
     def rates(self) -> Rates:
         values = self.run.values
         rate = learning_rate(values, self.iteration, self.progress.n_halvings)
@@ -98,7 +121,6 @@ class Stack:
         train: np.ndarray,
         val: np.ndarray,
         capacity: int = 1,
-        keep_best: bool = True,
     ) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
@@ -109,10 +131,13 @@ class Stack:
         self._n_eval = None if like["eval_full"] else like["eval_iters"]
         self._half = like["dtype"] == "bfloat16"
         self._drops = like["dropout"] > 0
-        self._losses = torch.compile(self.decoder.losses) if like["compile"] else self.decoder.losses
+        self._losses = self.decoder.losses
+        if like["compile"]:
+            torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
+            self._losses = torch.compile(self._losses)
         self._elements = ElementHashes(self.device)
         self._members: list[_Member] = []
-        names = ("weights", "first", "second", *(("best",) if keep_best else ()))
+        names = ("weights", "first", "second", "best")
         size = self.decoder.layout.row_size
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name in names}
         self._gradient = torch.zeros(capacity, size, device=self.device)
@@ -192,32 +217,18 @@ class Stack:
             adamw_(weights, gradient, first, second, layout.n_decayed, rates)
             self._rows["loss"][:n] += losses.detach()[:, None]
             self._rows["norm"][:n] += norms[:, None]
-        seconds = time.perf_counter() - started
-        for row, (member, rate) in enumerate(zip(members, rates, strict=True)):
+        for member in members:
             member.iteration += 1
             member.counted += 1
+        ended = [row for row, member in enumerate(members) if member.has_point()]
+        sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}
+        seconds = time.perf_counter() - started  # after the sums: only they wait for the device
+        for member in members:
             member.wall_seconds += seconds
-            if member.iteration % member.run.values["log_interval"] == 0 or member.is_due():
-                self._add_point(row, rate.learning_rate)
-
-    def _add_point(self, row: int, rate: float) -> None:
-        member = self._members[row]
-        values = member.run.values
-        seconds = member.wall_seconds - member.point_seconds
-        loss, norm = self._rows["loss"][row], self._rows["norm"][row]
-        member.points.append(
-            {
-                "iteration": member.iteration,
-                "wall_seconds": member.wall_seconds,
-                "train_loss": loss.item() / member.counted,
-                "grad_norm": norm.item() / member.counted,
-                "learning_rate": rate,
-                "tokens_per_second": member.counted * values["batch_size"] * values["block_size"] / seconds,
-            }
-        )
-        loss.zero_()
-        norm.zero_()
-        member.counted, member.point_seconds = 0, member.wall_seconds
+        for row, (loss, norm) in sums.items():
+            members[row].add_point(loss, norm, rates[row].learning_rate)
+            self._rows["loss"][row].zero_()
+            self._rows["norm"][row].zero_()
 
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
@@ -241,10 +252,11 @@ class Stack:
         member.evaluated = member.iteration
         state = member.progress.evaluated(val_loss, member.iteration, member.run.values)
         is_best = math.isfinite(val_loss) and member.progress.best_iteration == member.iteration
-        if is_best and "best" in self._rows:
+        if is_best:
             self._rows["best"][row].copy_(self._rows["weights"][row])
         points, member.points = member.points, []
-        return Record(member.run.key, member.iteration, val_loss, state, is_best, member.wall_seconds, points)
+        best = (member.progress.best, member.progress.best_iteration)
+        return Record(member.run.key, member.iteration, val_loss, state, best, member.wall_seconds, points)
 
     def _evaluation_batches(self) -> Any:
         if self._n_eval is None:

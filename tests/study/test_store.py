@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from sweeplab.study.leases import Owner, is_dead
 from sweeplab.study.spec import Budget, Choices, Range, Sampler
-from sweeplab.study.store import LeaseLost, NoValidSample
+from sweeplab.study.store import LeaseLost
 
 
 def test_claims_until_the_budget_is_used(tiny, opened) -> None:
@@ -219,10 +219,25 @@ def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, o
     assert len(store.study(store.cells[0]).get_trials()) > 4
 
 
-def test_a_constraint_that_nothing_meets_ends_the_search(tiny, opened) -> None:
-    _, store = opened(tiny(constraints=["learning_rate > 1"], sampler=Sampler(type="random")))
-    with pytest.raises(NoValidSample, match="100 samples"):
-        store.claim()
+def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> None:
+    constraint = "learning_rate > 1 or n_embd > 16"
+    _, store = opened(
+        tiny(grid={"n_embd": [16, 32]}, constraints=[constraint], sampler=Sampler(type="random"))
+    )
+    claims = [store.claim() for _ in range(5)]
+    assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
+    (notice,) = store.take_notices()
+    assert "n_embd=16: 100 samples" in notice
+    assert store.take_notices() == []
+
+
+def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
+    _, one = opened(tiny(budget=Budget(flops=1.0)))
+    claim = one.claim()
+    one.give_back(claim)
+    _, two = opened(tiny(budget=Budget(flops=1.0)))
+    assert two.claim().number == claim.number
+    assert two.claim() is None
 
 
 def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
@@ -241,7 +256,9 @@ def test_this_process_is_alive_and_one_that_has_ended_is_dead() -> None:
     mine = Owner.of_this_process().text
     assert not is_dead(mine, expires=0.0)
     host, pid, created, token = mine.split("|")
-    assert is_dead(f"{host}|{pid}|{float(created) - 5}|{token}", expires=1e12)  # its number was given anew
+    again = f"{host}|{pid}|{float(created) - 5}|{token}"  # its number was given anew, or the clock was set
+    assert is_dead(again, expires=0.0)
+    assert not is_dead(again, expires=1e12)
     gone = next(number for number in range(40_000, 50_000) if not psutil.pid_exists(number))
     assert is_dead(f"{host}|{gone}|{created}|{token}", expires=1e12)
     assert is_dead(f"elsewhere|{pid}|{created}|{token}", expires=0.0)

@@ -207,7 +207,7 @@ def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> Non
     best = None
     while len(stack):
         for record in stack.advance():
-            if record.is_best:
+            if record.best[1] == record.iteration:
                 best = (record.val_loss, stack.weights("run"))
             if record.state != "running":
                 kept = stack.weights("run", best=True)
