@@ -222,7 +222,7 @@ class _Supervisor:
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
         left = not self.is_over_time and any(each.running for each in self.store.counts())
-        cut_short = left or (self.interrupts() and self._has_work())
+        cut_short = (left or self.interrupts()) and self._has_work()
         status = "interrupted" if cut_short else "failed" if errors else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
         counts = self.folder.states()
