@@ -38,6 +38,11 @@ class Decoder:
         """Return how many masks a step takes: one for the embeddings and three a block."""
         return 1 + 3 * self.shape.n_layer
 
+    def most_dropped(self, n_sequences: int) -> int:
+        """Return the most elements that one mask of a run has: activations, or attention weights."""
+        length = self.shape.block_size
+        return n_sequences * length * max(self.shape.n_embd, self.shape.n_head * length)
+
     def losses(self, w: Weights, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
         """Return each run's mean cross-entropy [K] in nats a token.
 

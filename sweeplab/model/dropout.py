@@ -24,27 +24,17 @@ def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-class ElementHashes:
-    """Well-mixed int32 numbers for element 0, 1, 2 …, kept on the device and grown when needed."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._kept = torch.empty(0, dtype=torch.int32, device=device)
-
-    def first(self, count: int) -> Tensor:
-        """Return the hashes [count] of the first elements."""
-        if count > len(self._kept):
-            mixed = _splitmix(np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
-            self._kept = torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(
-                self.device
-            )
-        return self._kept[:count]
+def element_hashes(count: int, device: torch.device) -> Tensor:
+    """Return well-mixed int32 numbers [count] for element 0, 1, 2 …; made once, for a step only reads them."""
+    mixed = _splitmix(np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
+    return torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
 
 
 class Dropout:
     """The dropout of one step of a stack: K runs, each with its own seed, iteration and probability.
 
-    `seeds` are the runs' dropout keys (63 bits), `probabilities` lie in [0, 1).
+    `seeds` are the runs' dropout keys (63 bits), `probabilities` lie in [0, 1); `elements` has the hashes of at
+    least as many elements as a run drops at one site.
     """
 
     def __init__(
@@ -53,7 +43,7 @@ class Dropout:
         iterations: Sequence[int],
         probabilities: Sequence[float],
         n_sites: int,
-        elements: ElementHashes,
+        elements: Tensor,
     ) -> None:
         with np.errstate(over="ignore"):
             state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
@@ -71,7 +61,7 @@ class Dropout:
     def __call__(self, x: Tensor, site: int) -> Tensor:
         """Drop elements of x [K * n, …] (run-major), scaling the kept ones by 1 / (1 - p)."""
         n_runs = len(self._keys)
-        hashed = self._elements.first(x.numel() // n_runs) ^ self._keys[:, site, None]
+        hashed = self._elements[: x.numel() // n_runs] ^ self._keys[:, site, None]
         hashed.mul_(_MIX[0])
         hashed ^= hashed >> 15  # arithmetic: clears the sign bit, which the next product sets anew
         hashed.mul_(_MIX[1])

@@ -20,7 +20,7 @@ from torch import Tensor
 from sweeplab.data.batches import Batches
 from sweeplab.data.generators import generator_key
 from sweeplab.model.decoder import Decoder
-from sweeplab.model.dropout import Dropout, ElementHashes
+from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.optimiser import Rates, adamw_, clip_, gradient_norms
 from sweeplab.train.progress import Progress, State
@@ -135,7 +135,8 @@ class Stack:
         if like["compile"]:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
-        self._elements = ElementHashes(self.device)
+        n_elements = self.decoder.most_dropped(like["batch_size"]) if self._drops else 0
+        self._elements = element_hashes(n_elements, self.device)
         self._members: list[_Member] = []
         names = ("weights", "first", "second", "best")
         size = self.decoder.layout.row_size

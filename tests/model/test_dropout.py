@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sweeplab.model.dropout import Dropout, ElementHashes
+from sweeplab.model.dropout import Dropout, element_hashes
 
 N = 200_000
-ELEMENTS = ElementHashes(torch.device("cpu"))
+ELEMENTS = element_hashes(N, torch.device("cpu"))
 
 
 def masks(seeds=(1, 2), iterations=(5, 5), probabilities=(0.1, 0.4), site=0, n=N) -> torch.Tensor:
