@@ -280,6 +280,8 @@ class Store:
         if math.isfinite(value) and iteration not in claim.reported:
             claim.trial.report(value, iteration)
             claim.reported.add(iteration)
+        if iteration < max(claim.reported, default=0):
+            return False  # going again where a killed worker had been: the verdict stands on its last report
         # Asking reads every trial of the cell: not where the answer is known.
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 

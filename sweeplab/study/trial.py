@@ -104,7 +104,8 @@ class TrialInHand:
         """Return how the trial ends: its outcome and value, and each seed's own state."""
         cut_short = "pruned" if outcome == "diverged" else outcome
         states = {str(each.seed): self.states.get(each.seed, cut_short) for each in self.trainings.values()}
-        value = self.curves.value(self.spec.objective.at)
+        # Optuna values what was cut short by its last report.
+        value = self.curves.value("final" if outcome in ("pruned", "diverged") else self.spec.objective.at)
         return {"outcome": outcome, "value": value, "states": states, "error": error}
 
     def close(self, ending: Mapping[str, Any]) -> dict[str, Any]:
