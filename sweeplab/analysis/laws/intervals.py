@@ -1,0 +1,143 @@
+"""How wide a number is: its profile, calibrated for few rows.
+
+A value of a quantity belongs to the interval if the law, held to it, fits not much worse: the objective may rise
+until 2 dF E[psi'] / E[psi^2] reaches the quantile of F(1, n - p), and not of chi-squared, which is too narrow for
+small tables. For least squares that is the classical profile of the residual variance with n - p degrees.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeplab.analysis.laws.fitting import Fit
+from sweeplab.analysis.laws.forms import Array
+from sweeplab.analysis.laws.groups import Shared
+from sweeplab.analysis.laws.quantities import Quantity
+from sweeplab.analysis.laws.solver import Pull, solve
+
+LEVEL = 0.9
+_FIRM = 100.0  # the spring against the profile's own curvature
+# How far a profile is followed, in units of its half width where it is a parabola; beyond 2.5 only if it must be.
+_REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
+_STILL = 1e-8
+_ROUNDS = 5
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The lowest and highest value at `level`; an end is open where the data set no limit on that side."""
+
+    value: float
+    low: float
+    high: float
+    open_low: bool
+    open_high: bool
+
+
+def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None, level: float = LEVEL) -> Interval:
+    """Return the profile interval of a quantity, in what its `measure` gives (logs where it is a log).
+
+    Errors that are `shared` widen it by what they add to the quantity's variance, with the degrees of freedom
+    of the groups.
+    """
+    value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
+    inverse = inverse_curvature(fit)
+    spread = float(slope @ inverse @ slope)
+    if not (math.isfinite(spread) and spread > 0 and math.isfinite(value)):
+        return Interval(float(value), -math.inf, math.inf, True, True)
+    allowed = rise(fit, fit.spare, level)
+    if shared and shared.shared > 0:
+        jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
+        freedom = max(1, min(shared.n_groups - 1, fit.spare))
+        allowed = rise(fit, freedom, level) * shared.inflation(slope @ inverse @ jacobian)
+    lean = inverse @ slope / spread
+    low, high = (_end(fit, quantity, side, float(value), lean, spread, allowed) for side in (-1, 1))
+    return Interval(
+        float(value),
+        -math.inf if low is None else low,
+        math.inf if high is None else high,
+        low is None,
+        high is None,
+    )
+
+
+def rise(fit: Fit, freedom: int, level: float = LEVEL) -> float:
+    """Return how much higher the objective may be inside of an interval; `freedom` is F's second degree."""
+    from scipy.stats import f as f_distribution
+
+    residual, delta = fit.residuals(), fit.rows.delta
+    weights = fit.rows.weights
+    bent = np.clip(residual, -delta, delta)
+    squares = float(weights @ bent**2) / fit.spare  # a row that weighs w has 1/w of the variance
+    inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
+    return float(f_distribution.ppf(level, 1, freedom)) * squares / inside / 2
+
+
+def inverse_curvature(fit: Fit) -> Array:
+    """Return the inverse of the objective's curvature, [p, p]; a parameter at its bound does not move."""
+    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
+    inside = np.abs(fit.residuals()) < fit.rows.delta
+    weights = fit.rows.weights * max(float(inside.mean()), 1 / fit.n_points)
+    curvature = (jacobian * weights) @ jacobian.T
+    return np.asarray(np.linalg.pinv(curvature, rcond=1e-13, hermitian=True))
+
+
+def correlations(fit: Fit) -> Array:
+    """Return the correlations of the parameters' errors near the optimum, [p, p]."""
+    inverse = inverse_curvature(fit)
+    errors = np.sqrt(np.maximum(np.diag(inverse), 1e-300))
+    return np.asarray(np.clip(inverse / np.outer(errors, errors), -1, 1))
+
+
+def _end(
+    fit: Fit, quantity: Quantity, side: int, value: float, lean: Array, spread: float, allowed: float
+) -> float | None:
+    """Return where the profile crosses `allowed` on one side of `value`; None where it never does."""
+    limit = math.sqrt(allowed)
+
+    def follow(targets: Array, starts: Array) -> tuple[Array, Array, Array]:
+        pull = Pull(quantity.measure, targets, np.full(len(targets), _FIRM / spread))
+        found = solve(fit.law, starts, fit.rows, pull, _STILL)
+        at = quantity.measure(found.theta)[0]
+        return side * (at - value), np.sqrt(np.maximum(found.objective - fit.objective, 0)), found.theta
+
+    for reaches in _REACHES:
+        offsets = side * reaches * math.sqrt(2 * allowed * spread)
+        away, height, theta = follow(value + offsets, fit.theta + offsets[:, None] * lean)
+        order = np.argsort(away)
+        order = order[away[order] > 0]
+        away, height, theta = away[order], height[order], theta[order]
+        beyond = np.flatnonzero(height >= limit)
+        if beyond.size and height[-1] >= limit:
+            break
+    if not beyond.size:
+        return None
+    # The last crossing counts: a profile may dip again behind the first.
+    within = np.flatnonzero(height < limit)
+    last = within[-1] if within.size else -1
+    if last > beyond[-1]:
+        return None
+    inner = (away[last], height[last], theta[last]) if within.size else (0.0, 0.0, fit.theta)
+    outer = (away[last + 1], height[last + 1])
+    for _ in range(_ROUNDS):
+        guess = _between(inner, outer, limit)
+        (at,), (high,), (here,) = follow(np.array([value + side * guess]), inner[2][None])
+        if not inner[0] < at < outer[0]:
+            break
+        if high < limit:
+            inner = (at, high, here)
+        else:
+            outer = (at, high)
+        if abs(high / limit - 1) < _CLOSE:
+            break
+    return value + side * _between(inner, outer, limit)
+
+
+def _between(inner: tuple[float, float, Array], outer: tuple[float, float], limit: float) -> float:
+    """Return where the straight line through two points of the root of a profile reaches the limit."""
+    part = (limit - inner[1]) / (outer[1] - inner[1])
+    return float(inner[0] + min(max(part, 0.0), 1.0) * (outer[0] - inner[0]))

@@ -1,0 +1,71 @@
+"""Where fits start: a grid of exponents, with the scales that are best for each in closed form.
+
+For given exponents and g a form is linear in the scales (variable projection, Golub and Pereyra 1973).
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+
+from sweeplab.analysis.laws.forms import Array, Law
+from sweeplab.analysis.laws.solver import Rows
+
+GRID = np.geomspace(0.03, 1.8, 12)
+POWERS = (0.5, 1.0, 2.0)
+BLOCK = 4  # the best of each block of 4 x 4 is a start, so that starts lie in different valleys
+_ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
+
+
+def starts(law: Law, rows: Rows) -> Array:
+    """Return the vectors to start from, best first: [S, p]. The rows' weights are those of one table, [n]."""
+    exponents = tuple(dict.fromkeys(term.exponent for term in law.terms if term.exponent))
+    free_power = bool(law.power) and law.power not in exponents
+    axes = [range(len(GRID))] * len(exponents) + [range(len(POWERS))] * free_power
+    where = np.array(list(product(*axes)))
+    theta = np.zeros((len(where), len(law.parameters)))
+    for at, name in enumerate(exponents):
+        theta[:, law.index(name)] = GRID[where[:, at]]
+    if free_power:
+        theta[:, law.index(law.power)] = np.array(POWERS)[where[:, -1]]
+    theta[:, [law.index(name) for name in law.scales]] = _best_scales(law, theta, rows)
+    objective = rows.objective(law, theta)
+    block = where.copy()
+    block[:, : len(exponents)] //= BLOCK
+    order = np.argsort(objective, kind="stable")
+    _, first = np.unique(block[order], axis=0, return_index=True)
+    return theta[order[np.sort(first)]]
+
+
+def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
+    """Return the logs of the best non-negative scales of each vector, [S, k], by trying every set of terms."""
+    g = law.joined_by(theta)[:, None]
+    columns = np.stack(
+        [
+            np.exp(-theta[:, law.index(term.exponent), None] * rows.logs[term.column] / g)
+            if term.exponent
+            else np.ones((len(theta), len(rows.log_loss)))
+            for term in law.terms
+        ],
+        axis=1,
+    )
+    # Divided by L^(1/g), residuals are those of the log of the loss, to first order and up to g.
+    columns *= np.exp(-rows.log_loss / g)[:, None, :]
+    normal = (columns * rows.weights) @ columns.transpose(0, 2, 1)
+    aim = (columns * rows.weights).sum(2)
+    n_terms = len(law.terms)
+    best, gained = np.zeros((len(theta), n_terms)), np.full(len(theta), -np.inf)
+    for count in range(1, n_terms + 1):
+        for chosen in combinations(range(n_terms), count):
+            part = normal[:, chosen][:, :, chosen]
+            part = part + 1e-12 * np.trace(part, axis1=1, axis2=2)[:, None, None] * np.eye(count)
+            found = np.linalg.solve(part, aim[:, chosen, None])[:, :, 0]
+            gain = np.where((found > 0).all(1), (found * aim[:, chosen]).sum(1), -np.inf)
+            better = gain > gained
+            gained = np.where(better, gain, gained)
+            best[better] = 0.0
+            best[np.ix_(better, np.array(chosen))] = found[better]
+    mean = float(rows.log_loss.mean())
+    absent = np.exp(mean / g) * _ABSENT ** (1 / g)
+    return np.asarray(g * np.log(np.maximum(best, absent)))

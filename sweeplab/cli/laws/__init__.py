@@ -1,0 +1,16 @@
+"""`sweeplab laws`: scaling laws of a table or a study, with how far they may be believed."""
+
+from __future__ import annotations
+
+from sweeplab.cli.app import command_group
+from sweeplab.cli.laws.fit import fit
+
+app = command_group("Fit scaling laws, each number with a verdict.")
+
+
+@app.callback()
+def _laws() -> None:
+    """Fit scaling laws, each number with a verdict."""
+
+
+app.command()(fit)

@@ -1,0 +1,131 @@
+"""The optimum is the optimum, whatever the design; and what a fit refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
+from scipy.optimize import basinhopping, minimize
+
+from sweeplab.analysis.laws.bootstrap import bootstrap
+from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit, robust_sigma
+from sweeplab.analysis.laws.forms import LAWS
+from sweeplab.errors import BadInput
+
+CHINCHILLA = LAWS["chinchilla"]
+
+
+def scipys_gain(found: Fit, n_hops: int) -> float:
+    """Return how much lower, as a share, SciPy's basin hopping gets from where the fit ended."""
+    low, high = found.law.bounds(found.rows.log_loss)
+
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = np.clip(theta, low, high)
+        value, jacobian = found.law.derivatives(theta[None], found.rows.logs)
+        residual = found.rows.log_loss - value[0]
+        bent = np.clip(residual, -found.rows.delta, found.rows.delta)
+        total = found.rows.objective(found.law, theta[None])[0] / found.objective
+        return float(total), -(jacobian[0] @ (found.rows.weights * bent)) / found.objective
+
+    local = {"method": "L-BFGS-B", "jac": True, "bounds": list(zip(low, high, strict=True))}
+    hopped = basinhopping(objective, found.theta, n_hops, stepsize=0.4, minimizer_kwargs=local, rng=0)
+    last = minimize(objective, hopped.x, **local, options={"ftol": 1e-15, "gtol": 1e-12, "maxiter": 5000})
+    return 1 - min(float(last.fun), float(hopped.fun))
+
+
+@pytest.mark.parametrize("delta", [None, LITERATURE, LEAST_SQUARES], ids=["auto", "1e-3", "squares"])
+@pytest.mark.parametrize("design", [*GOOD, *BAD])
+def test_scipy_finds_no_lower_objective(design: str, delta: float | None) -> None:
+    points = plant("steep", (GOOD | BAD)[design], 0.01, np.random.default_rng(11))
+    assert scipys_gain(fit(points, CHINCHILLA, delta), 25) < 1e-9
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("noise", [0.003, 0.02])
+def test_planted_exponents_are_near(truth: str, noise: float) -> None:
+    points = plant(truth, GOOD["245 scattered"], noise, np.random.default_rng(2))
+    found = fit(points, CHINCHILLA)
+    assert found.sigma == pytest.approx(noise, rel=0.2)
+    assert found.rows.delta == pytest.approx(1.345 * found.sigma, rel=0.05)
+    natural = found.minimiser()
+    for name in ("alpha", "beta"):
+        assert natural[name] == pytest.approx(TRUTHS[truth][name], abs=5 * noise), name
+    assert found.n_reached >= found.n_starts / 2
+
+
+def test_outliers_hardly_move_it() -> None:
+    points = plant("steep", GOOD["30 points, 6 x 5"], 0.005, np.random.default_rng(4))
+    loss = points.columns["loss"].copy()
+    loss[[3, 17, 28]] *= 1.3
+    spoilt = replace(points, columns=points.columns | {"loss": loss})
+    robust, squares = (fit(spoilt, CHINCHILLA, delta).minimiser()["alpha"] for delta in (None, LEAST_SQUARES))
+    right = fit(points, CHINCHILLA).minimiser()["alpha"]
+    assert abs(robust - right) < 0.02 < abs(squares - right)
+
+
+def test_a_row_that_weighs_two_is_two_rows() -> None:
+    points = plant("steep", GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(6))
+    twice = np.r_[np.arange(12), 4]
+    doubled = replace(
+        points,
+        columns={name: column[twice] for name, column in points.columns.items()},
+        weights=np.ones(13),
+    )
+    weighted = replace(points, weights=np.where(np.arange(12) == 4, 2.0, 1.0))
+    one, other = fit(doubled, CHINCHILLA, LITERATURE), fit(weighted, CHINCHILLA, LITERATURE)
+    assert one.objective == pytest.approx(other.objective, rel=1e-9)
+    assert one.minimiser() == pytest.approx(other.minimiser(), rel=1e-5)
+
+
+def test_units_do_not_matter() -> None:
+    points = plant("steep", GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(8))
+    scaled = replace(points, columns=points.columns | {"params": points.columns["params"] * 1e-6})
+    one, other = fit(points, CHINCHILLA), fit(scaled, CHINCHILLA)
+    assert one.objective == pytest.approx(other.objective, rel=1e-9)
+    assert one.minimiser()["alpha"] == pytest.approx(other.minimiser()["alpha"], rel=1e-6)
+
+
+def test_the_robust_sigma_looks_past_the_rows_that_a_fit_goes_through() -> None:
+    residuals = np.r_[np.zeros(5), np.random.default_rng(0).normal(0, 0.01, 2000)]
+    assert robust_sigma(residuals, 5) == pytest.approx(0.01, rel=0.05)
+
+
+def test_refits_find_their_optimum_and_their_spread_is_that_of_new_tables() -> None:
+    where, random = GOOD["30 points, 6 x 5"], np.random.default_rng(9)
+    refits = bootstrap(fit(plant("steep", where, 0.005, random), CHINCHILLA), 300)
+    fresh = [fit(plant("steep", where, 0.005, random), CHINCHILLA).theta for _ in range(60)]
+    assert refits.missed < 0.02
+    ratio = refits.theta.std(0) / np.std(fresh, axis=0)
+    assert np.all((ratio > 0.55) & (ratio < 1.8)), ratio
+    again = bootstrap(fit(plant("steep", where, 0.005, np.random.default_rng(1)), CHINCHILLA), 20, seed=3)
+    same = bootstrap(fit(plant("steep", where, 0.005, np.random.default_rng(1)), CHINCHILLA), 20, seed=3)
+    np.testing.assert_array_equal(again.theta, same.theta)
+
+
+@pytest.mark.parametrize(
+    ("law", "change", "said"),
+    [
+        ("chinchilla", lambda table, n: {k: c[:5] for k, c in table.items()}, "5 rows for the 5 parameters"),
+        ("power-n", lambda table, n: table | {"params": np.full(n, 1e6)}, "all rows have params 1e+06"),
+        ("power-d", lambda table, n: table | {"loss": np.full(n, 3.0)}, "all losses are 3"),
+        (
+            "kaplan",
+            lambda table, n: {k: c for k, c in table.items() if k != "tokens"},
+            "kaplan reads 'tokens'",
+        ),
+    ],
+)
+def test_what_is_refused(law: str, change, said: str) -> None:
+    points = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0))
+    table = change(points.columns, points.n)
+    with pytest.raises(BadInput, match=said.replace("+", r"\+")):
+        fit(replace(points, columns=table, weights=np.ones(len(table["loss"]))), LAWS[law])
+
+
+def test_least_squares_is_least_squares() -> None:
+    points = plant("steep", GOOD["30 points, 6 x 5"], 0.01, np.random.default_rng(3))
+    found = fit(points, CHINCHILLA, LEAST_SQUARES)
+    assert math.isclose(found.objective, 0.5 * float(found.residuals() @ found.residuals()))

@@ -1,0 +1,101 @@
+"""`sweeplab laws`: what it prints, what it gives to programs, and what it refuses in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
+
+
+def write(path: Path, sizes, tokens_per_param, noise: float = 0.003) -> Path:
+    n = np.repeat(sizes, len(tokens_per_param))
+    d = n * np.tile(tokens_per_param, len(sizes))
+    error = np.random.default_rng(3).normal(0, noise, len(n))
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(error)
+    np.savetxt(path, np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
+    return path
+
+
+@pytest.fixture
+def good(folder: Path) -> Path:
+    return write(folder / "good.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
+
+
+@pytest.fixture
+def ray(folder: Path) -> Path:
+    return write(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
+
+
+def test_a_good_table(cli, good: Path) -> None:
+    said = cli("laws", "fit", good, *COLUMNS)
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0].startswith("chinchilla: L = E + A/N^alpha + B/D^beta  (Hoffmann et al. 2022")
+    assert lines[1].startswith("30 rows, delta auto, residuals of 0.") and "starts reached" in lines[1]
+    (alpha,) = [line.split() for line in lines if line.startswith("alpha ")]
+    value, low, high = map(float, alpha[1:4])
+    assert low < 0.35 < high and low < value < high and alpha[4] == "identified"
+    assert "not identified" not in said.out
+
+
+def test_a_ray_gives_no_numbers_and_says_why(cli, ray: Path) -> None:
+    said = cli("laws", "fit", ray, *COLUMNS)
+    assert said.code == 0
+    assert "all rows lie near one ray of tokens to params" in said.out
+    assert " value " not in said.out
+    assert max(map(len, said.out.splitlines())) < 400
+
+
+def test_json(cli, good: Path, ray: Path) -> None:
+    found = json.loads(cli("laws", "fit", good, *COLUMNS, "--law", "chinchilla", "--json").out)
+    assert {"law", "objective", "n_points", "parameters", "derived", "warnings"} <= found.keys()
+    assert (found["law"], found["n_points"], list(found["parameters"])) == (
+        "chinchilla", 30, ["E", "A", "alpha", "B", "beta"]
+    )  # fmt: skip
+    assert {"value", "low", "high", "verdict"} <= found["parameters"]["E"].keys()
+    assert found["minimiser"]["alpha"] == pytest.approx(found["parameters"]["alpha"]["value"])
+    refused = cli("laws", "fit", ray, *COLUMNS, "--json")
+    alpha = json.loads(refused.out)["parameters"]["alpha"]
+    assert (refused.code, alpha["value"], alpha["verdict"]) == (0, None, "not identified")
+
+
+def test_settings(cli, good: Path) -> None:
+    arguments = ("--law", "joint", "--delta", "1e-3", "--flops", "1e20", "--bootstrap", "20", "--json")
+    found = json.loads(cli("laws", "fit", good, *COLUMNS, *arguments, "--at", "params=1e9,tokens=2e10").out)
+    assert (found["delta_log_units"], found["budget_flops"]) == (1e-3, 1e20)
+    assert found["bootstrap"]["refits"] == 20
+    assert {"loss at target", "tokens per parameter"} <= found["derived"].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["good.csv"], "good.csv: which column is the loss? --columns loss=COLUMN says it; allowed: N, D, val"),
+        (["good.csv", "--columns", "params=n,tokens=D,loss=val"], "good.csv: no column 'n'; allowed: N, D, val"),
+        (["good.csv", "--columns", "parms=N"], "--columns has no 'parms'"),
+        (["good.csv", "--columns", "params=D,tokens=N*1e-9,loss=val"], "are params and tokens swapped"),
+        (["good.csv", *COLUMNS, "--law", "kaplen"], "there is no law 'kaplen'"),
+        (["good.csv", *COLUMNS, "--delta", "big"], "--delta 'big'; allowed: auto, least-squares or"),
+        (["good.csv", *COLUMNS, "--flops", "-1"], "--flops -1"),
+        (["few.csv", *COLUMNS], "4 rows for the 5 parameters of chinchilla"),
+        (["negative.csv", *COLUMNS], "negative.csv: column 'N' (params): '-1.0' in row 0 is not positive"),
+        (["none.csv", *COLUMNS], "none.csv: cannot be read: No such file or directory"),
+        (["nothing"], "no study 'nothing' in "),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments: list[str], said: str, cli, folder: Path, good: Path) -> None:
+    write(folder / "few.csv", (1e6, 1e7), (20, 60))
+    (folder / "negative.csv").write_text(good.read_text().replace("1.000000000000000000e+06", "-1", 1))
+    found = cli("laws", "fit", *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert said in found.err and len(found.err.splitlines()) == 1
+
+
+def test_a_finished_study_of_two_cells_is_too_few(cli, finished) -> None:
+    found = cli("laws", "fit", "tiny", "--law", "power-n", "--lab", finished.lab)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("error: 2 rows for the 3 parameters of power-n")
