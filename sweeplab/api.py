@@ -103,11 +103,11 @@ def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:
     Raises:
         BadInput: the dashboard asks for what there is not, or tracking has no such study.
     """
-    from sweeplab.analysis.table import curves_table, runs_table
-    from sweeplab.report.dashboard import CURVES
+    from sweeplab.analysis.studies import read_studies
+    from sweeplab.analysis.table import curves_table
+    from sweeplab.report.columns import CURVES
     from sweeplab.report.scaling import write_scaling_report
 
-    uri = tracking_uri_of(folder)
-    runs = runs_table(folder.lab, folder.name, uri)
-    curves = curves_table(folder.lab, folder.name, uri, metrics=tuple(CURVES))
-    return write_scaling_report(runs, curves, folder.report, dashboard)
+    studied = read_studies(folder.lab, [folder.name])
+    curves = curves_table(folder.lab, folder.name, tracking_uri_of(folder), metrics=tuple(CURVES))
+    return write_scaling_report(studied.runs, curves, folder.report, dashboard, studied, folder.lab)

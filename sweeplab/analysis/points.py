@@ -1,8 +1,7 @@
-"""The points that laws are fitted to: one validated table, from a file or from a study's runs."""
+"""The points that laws are fitted to: one validated table, from a file or from the runs of studies."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,47 +11,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.analysis.columns import NUMBERS as NUMBERS  # these are part of what a reader asks with
+from sweeplab.analysis.columns import Array, Column, named_column, own_columns, read_columns
+from sweeplab.analysis.columns import parse_columns as parse_columns
+from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
+from sweeplab.analysis.conventions import STUDY_COLUMNS as STUDY_COLUMNS
+from sweeplab.analysis.doubts import check_plausible
+from sweeplab.analysis.selection import USED_STATES as USED_STATES
+from sweeplab.analysis.selection import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
-
-ROLES = {
-    "params": "parameters of the model",
-    "tokens": "tokens trained on",
-    "flops": "floating-point operations of the training",
-    "loss": "the loss reached",
-    "group": "what may share an error: a run, a size, a curve",
-}
-NUMBERS = ("params", "tokens", "flops", "loss")
 SUFFIXES = (".csv", ".parquet")
-# Where a study's table has what a law reads.
-STUDY_COLUMNS = {
-    "params": "n_params",
-    "tokens": "train_tokens",
-    "loss": "best_val_loss",
-    "flops": "train_flops",
-}
-USED_STATES = ("complete", "stopped")
-WHY_DROPPED = {
-    "failed": "failed",
-    "diverged": "diverged",
-    "pruned": "pruned before the end",
-    "running": "has not ended",
-    "waiting": "has not ended",
-}
-_SWAPPED = 1000  # no table has so many parameters a token
-_UNITS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-_SUFFIXED = re.compile(r"\s*([-+]?[\d_.,]*\d\.?(?:[eE][-+]?\d+)?)\s*([kKMBGT]?)\s*")
+SHAPE = ("n_layer", "n_embd")
 
 
 @dataclass(frozen=True)
 class Points:
     """The rows that a law is fitted to, by what they mean; `weights` is 1 or the number of seeds averaged.
 
-    `dropped` counts the rows left out, by the reason; `conventions` says what each column is.
+    `dropped` counts the rows left out, by the reason; `conventions` says what each column is. `names` say which
+    row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them.
+    `seed_spread` is the standard deviation of one seed's log loss, None where no point has a second seed: no law
+    can leave residuals smaller than seed_spread / sqrt(weight).
     """
 
     columns: dict[str, Array]
@@ -60,6 +43,9 @@ class Points:
     groups: tuple[str, ...] | None = None
     dropped: dict[str, int] = field(default_factory=dict)
     conventions: dict[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    shape: dict[str, Array] = field(default_factory=dict)
+    seed_spread: float | None = None
 
     @property
     def n(self) -> int:
@@ -82,34 +68,60 @@ class Points:
         """Return whether FLOPs were counted, and not taken as 6ND."""
         return self.conventions.get("flops", "6ND") != "6ND"
 
-
-def parse_columns(text: str) -> dict[str, str]:
-    """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
-
-    Raises:
-        BadInput: what is no pair, a role that there is not, a role named twice.
-    """
-    found: dict[str, str] = {}
-    problems = []
-    for pair in text.split(","):
-        role, equals, column = (part.strip() for part in pair.partition("="))
-        if not equals or not column:
-            problems.append(Problem(f"--columns {pair.strip()!r} is no ROLE=COLUMN", ", ".join(ROLES)))
-        elif role not in ROLES:
-            problems.append(Problem(f"--columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES)))
-        elif role in found:
-            problems.append(Problem(f"--columns names {role!r} twice"))
-        found[role] = column
-    if problems:
-        raise BadInput(*problems)
-    return found
+    def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
+        """Return the points of some rows, by their truth values or by their places."""
+        at = np.arange(self.n)[keep]
+        return replace(
+            self,
+            columns={name: column[at] for name, column in self.columns.items()},
+            weights=self.weights[at],
+            groups=tuple(self.groups[each] for each in at) if self.groups else None,
+            names=tuple(self.names[each] for each in at) if self.names else (),
+            shape={name: column[at] for name, column in self.shape.items()},
+        )
 
 
-def read_points(path: Path, columns: Mapping[str, str] | None = None) -> Points:
+def read_points(
+    path: Path, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
+) -> Points:
     """Return the points of a .csv or .parquet file; a role that `columns` does not name has its own name.
 
+    A file that `study export` wrote is read as the study's runs, unless `columns` name others.
+
     Raises:
-        BadInput: no such file or column, what is no number or not positive, N and D swapped.
+        BadInput: no such file or column, what is no number or not positive, and what is hardly meant.
+    """
+    frame = read_frame(path)
+    asked, known = dict(columns or {}), [str(name) for name in frame]
+    if not asked and _is_of_a_study(known):
+        from sweeplab.analysis.table import validate
+
+        return study_points(validate(frame), {}, conventions)
+    wanted = {role: name for role, name in own_columns(known).items() if role not in asked} | asked
+    if "loss" not in wanted:
+        raise BadInput(
+            Problem(
+                f"{path}: which column is the loss? --columns loss=COLUMN says it",
+                ", ".join(known),
+                nearest("loss", known),
+            )
+        )
+    chosen = conventions or Conventions()
+    check_of_a_file(chosen, str(path), wanted)
+    if chosen.flops == "6nd":
+        wanted.pop("flops", None)
+    points = points_of(frame, wanted, str(path))
+    if chosen.loss:
+        said = {"loss": f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"}
+        points = replace(points, conventions=points.conventions | said)
+    return points
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return the table of a .csv or .parquet file as it is.
+
+    Raises:
+        BadInput: no such file, or what is no table.
     """
     import pandas as pd
 
@@ -118,147 +130,140 @@ def read_points(path: Path, columns: Mapping[str, str] | None = None) -> Points:
     if read is None:
         raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", " or ".join(readers)))
     try:
-        frame = read(path)
+        return read(path)  # type: ignore[no-any-return]
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # pandas' and Arrow's words for what is no such table, Unicode's too
         raise BadInput(f"{path}: is no table: {str(error).strip().splitlines()[0]}") from error
-    asked = dict(columns or {})
-    own = {role: role for role in ROLES if role in frame and role not in asked}
-    missing = [role for role in ("loss",) if role not in asked | own]
-    if missing:
-        raise BadInput(
-            Problem(
-                f"{path}: which column is the loss? --columns loss=COLUMN says it", ", ".join(map(str, frame))
-            )
-        )
-    return points_of(frame, own | asked, str(path))
 
 
-def study_points(runs: pd.DataFrame, columns: Mapping[str, str] | None = None) -> Points:
-    """Return the points of a study's runs: the best trial of each cell and token count, its seeds averaged.
+def study_points(
+    runs: pd.DataFrame,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    bytes_per_token: Mapping[str, float] | None = None,
+) -> Points:
+    """Return the points of the runs of one study or several: the best trial of each model and token count.
 
-    A point weighs as many runs as it has seeds. Runs that did not reach an end are left out, and counted.
+    A point is the mean of its k seeds and weighs k: the variance of one seed is taken as one for all points, so
+    that of the mean is a kth of it. Runs that did not reach an end are left out, and counted. `columns` name
+    others than the conventions would. `bytes_per_token`, by study, is for a loss in bits a byte.
 
     Raises:
         BadInput: no run has ended, or what `points_of` refuses.
     """
-    mapped = STUDY_COLUMNS | dict(columns or {})
-    used = runs[runs["state"].isin(USED_STATES)]
-    dropped = Counter(WHY_DROPPED[state] for state in runs["state"].astype(str) if state not in USED_STATES)
-    if used.empty:
-        raise BadInput("no run of the study has ended with a loss yet")
-    loss, by = mapped["loss"].partition("*")[0], ["cell", "train_tokens"]
-    if loss not in used:
-        raise BadInput(Problem(f"the study has no column {loss!r}", "", nearest(loss, map(str, used))))
-    trials = used.groupby([*by, "trial"], sort=False, dropna=False)
-    means = trials[loss].mean().reset_index()
-    best = means.loc[means.groupby(by, sort=False, dropna=False)[loss].idxmin(), [*by, "trial"]]
-    kept = used.merge(best, on=[*by, "trial"])
-    dropped["not the best of its cell"] += len(used) - len(kept)
-    grouped = kept.groupby([*by, "trial"], sort=False, dropna=False)
-    frame = grouped.first().reset_index().assign(**{loss: grouped[loss].mean().to_numpy()})
-    points = points_of(frame, mapped, "the study", np.asarray(grouped.size(), np.float64))
-    averaged = len(kept) - len(frame)
-    notes = {"rows": "the best trial of each cell and token count, the mean of its seeds"}
-    if averaged:
-        notes["weights"] = "the number of seeds"
-    counts = {reason: count for reason, count in dropped.items() if count}
-    return replace(points, dropped=counts | points.dropped, conventions=points.conventions | notes)
+    return points_of_trials(*select_trials(runs, columns, conventions, bytes_per_token))
+
+
+def select_trials(
+    runs: pd.DataFrame,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    bytes_per_token: Mapping[str, float] | None = None,
+) -> tuple[Selection, dict[str, str], dict[str, str]]:
+    """Return which trials are points, the columns of their roles, and what the conventions say of these.
+
+    Raises:
+        BadInput: no run has ended, a column is missing, or a convention cannot be followed.
+    """
+    asked = dict(columns or {})
+    table, said = counted(runs, conventions or Conventions(), bytes_per_token)
+    mapped = {role: role for role in ("params", "tokens", "flops", "loss") if role in table} | asked
+    loss = named_column(mapped["loss"], list(map(str, table)))
+    if loss[2]:
+        raise BadInput(Problem(f"the study has {loss[2]}", "", nearest(loss[0], map(str, runs))))
+    return select(table, loss[0]), mapped, {role: words for role, words in said.items() if role not in asked}
+
+
+def points_of_trials(chosen: Selection, columns: Mapping[str, str], said: Mapping[str, str]) -> Points:
+    """Return the points of the trials that were selected.
+
+    Raises:
+        BadInput: what `points_of` refuses.
+    """
+    names = chosen.table["point"].tolist()
+    points = points_of(chosen.table, columns, "the study", chosen.weights, names, is_counted=True)
+    notes = {"rows": "the best trial of each model and token count, the mean of its seeds"}
+    if chosen.freedom:
+        notes["weights"] = "the number of seeds: a mean of k has 1/k of the variance of one"
+        notes["seeds"] = (
+            f"one differs by {chosen.spread:.2%} of the loss from the next, pooled over "
+            f"{int((chosen.weights > 1).sum())} points with several: no law explains less"
+        )
+    return replace(
+        points,
+        dropped=dict(chosen.dropped + Counter(points.dropped)),
+        conventions=points.conventions | dict(said) | notes,
+        seed_spread=chosen.spread if chosen.freedom else None,
+    )
 
 
 def points_of(
-    frame: pd.DataFrame, columns: Mapping[str, str], source: str, weights: Array | None = None
+    frame: pd.DataFrame,
+    columns: Mapping[str, str],
+    source: str,
+    weights: Array | None = None,
+    names: Sequence[str] | None = None,
+    is_counted: bool = False,
 ) -> Points:
-    """Return the points of a table by the columns' names, checked.
+    """Return the points of a table by the columns' names, checked; what a program counted is not doubted.
 
     Raises:
-        BadInput: every column that is missing, is no number or has a number that is not positive; N and D
-            that seem to be swapped.
+        BadInput: every column that is missing, is no number or has a number that is not positive; what is hardly
+            meant, such as N and D swapped or rows in two units; no row that can be used.
     """
-    known = [str(name) for name in frame]
-    problems: list[Problem] = []
-    numbers: dict[str, Array] = {}
-    named: dict[str, str] = {}
-    for role, asked in columns.items():
-        name, factor, wrong = _column(asked, known)
-        problems += [Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known))] if wrong else []
-        if not wrong:
-            named[role] = asked
-            if role in NUMBERS:
-                values, bad = _numbers(frame[name])
-                numbers[role] = values * factor
-                problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
-    if problems:
-        raise BadInput(*problems)
-    group = frame[_column(columns["group"], known)[0]].astype(str).tolist() if "group" in columns else None
-    weight = np.ones(len(frame)) if weights is None else weights
-    keep, dropped = _kept(numbers, group)
-    kept = {role: column[keep] for role, column in numbers.items()}
-    conventions = {role: f"column {name}" for role, name in named.items()}
+    found = read_columns(frame, columns, source)
+    group = None
+    if "group" in columns:
+        group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).tolist()
+    keep, dropped = _kept(found, group)
+    if not keep.any():
+        why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        raise BadInput(f"{source}: no row can be used: {why or 'there is none'}")
+    if not is_counted:
+        check_plausible(found, keep, source)
+    kept = {role: column.values[keep] for role, column in found.items()}
+    conventions = {role: column.said for role, column in found.items()}
+    if "group" in columns:
+        conventions["group"] = f"column {columns['group']}"
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
-    _check_swapped(kept, source)
-    groups = tuple(name for name, here in zip(group, keep, strict=True) if here) if group else None
-    return Points(kept, weight[keep], groups, dropped, conventions)
+    weight = np.ones(len(frame)) if weights is None else weights
+    rows = names or [f"row {at}" for at in frame.index]
+    return Points(
+        columns=kept,
+        weights=weight[keep],
+        groups=_of(group, keep) if group else None,
+        dropped=dropped,
+        conventions=conventions,
+        names=_of(rows, keep),
+        shape=_shape(frame, keep),
+    )
 
 
-def _column(asked: str, known: Sequence[str]) -> tuple[str, float, str]:
-    """Return a column's name, the factor behind it, and what is wrong with it."""
-    name, star, factor = asked.rpartition("*")
-    if asked in known or not star:
-        return asked, 1.0, "" if asked in known else f"no column {asked!r}"
-    try:
-        number = float(factor)
-    except ValueError:
-        return asked, 1.0, f"{factor!r} is no factor of column {name!r}"
-    wrong = "" if number > 0 and np.isfinite(number) else f"{factor!r} is no factor of column {name!r}"
-    return name, number, wrong or ("" if name in known else f"no column {name!r}")
+def _is_of_a_study(known: Sequence[str]) -> bool:
+    from sweeplab.analysis.table import COLUMNS
+
+    return COLUMNS.keys() <= set(known)
 
 
-def _numbers(column: pd.Series[Any]) -> tuple[Array, list[str]]:
-    """Return a column's numbers, what is missing as NaN, and what is wrong in it: once a kind of fault."""
+def _of(rows: Sequence[str], keep: NDArray[np.bool_]) -> tuple[str, ...]:
+    return tuple(row for row, here in zip(rows, keep, strict=True) if here)
+
+
+def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
     import pandas as pd
 
-    if pd.api.types.is_numeric_dtype(column):
-        values = np.asarray(column.astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
-        texts = [(at, str(value)) for at, value in zip(column.index, column, strict=True)]
-        bad: list[str] = []
-    else:
-        texts = [
-            (at, "" if pd.isna(value) else str(value)) for at, value in zip(column.index, column, strict=True)
-        ]
-        read = [_number(text) for _, text in texts]
-        values = np.array([np.nan if each is None else each for each in read])
-        bad = _first([text for text, each in zip(texts, read, strict=True) if each is None], "no number")
-    wrong = [text for text, value in zip(texts, values, strict=True) if value <= 0]
-    return values, bad + _first(wrong, "not positive")
-
-
-def _number(text: str) -> float | None:
-    """Return the number a cell holds, 1.3B as 1.3e9, NaN for an empty one, None for what is no number."""
-    if text.strip().lower() in ("", "nan", "none", "inf", "-inf"):
-        return np.nan
-    match = _SUFFIXED.fullmatch(text)
-    try:
-        return float(match[1].replace(",", "")) * _UNITS.get(match[2], 1.0) if match else None
-    except ValueError:
-        return None
-
-
-def _first(found: Sequence[tuple[Any, str]], what: str) -> list[str]:
-    if not found:
-        return []
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [f"{found[0][1]!r} in row {found[0][0]}{more} is {what}"]
+    read = {name: pd.to_numeric(frame[name], errors="coerce") for name in SHAPE if name in frame}
+    return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
 
 
 def _kept(
-    numbers: Mapping[str, Array], group: Sequence[str] | None
+    columns: Mapping[str, Column], group: Sequence[str] | None
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Return which rows are used, and how many are not, by the reason."""
-    table = np.column_stack(list(numbers.values()))
+    table = np.column_stack([column.values for column in columns.values()])
     finite: NDArray[np.bool_] = np.asarray(np.isfinite(table).all(1))
     seen: set[tuple[Any, ...]] = set()
     keep = finite.copy()
@@ -268,12 +273,3 @@ def _kept(
         seen.add(row)
     counts = {"not finite": int((~finite).sum()), "duplicate": int((finite & ~keep).sum())}
     return keep, {reason: count for reason, count in counts.items() if count}
-
-
-def _check_swapped(columns: Mapping[str, Array], source: str) -> None:
-    if {"params", "tokens"} <= columns.keys() and len(columns["loss"]):
-        ratio = float(np.median(columns["params"] / columns["tokens"]))
-        if ratio > _SWAPPED:
-            raise BadInput(
-                f"{source}: {ratio:,.0f} parameters for each token; are params and tokens swapped in --columns?"
-            )

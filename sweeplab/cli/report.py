@@ -34,7 +34,8 @@ def scaling(
 ) -> None:
     """Write the scaling report of a study.
 
-    Loss against n_layer, n_embd and parameters, and the curves, as one page and as data beside it.
+    Loss against n_layer, n_embd and parameters, the curves, and the scaling law with
+    what may be believed of it, as one page and as data beside it.
 
     \b
     $ sweeplab report scaling small

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sweeplab.errors import BadInput, nearest
-from sweeplab.hyperparameters import TABLE
+from sweeplab.report.panels import KINDS
+from sweeplab.report.panels.base import PanelSpec
 from sweeplab.study.document import parse
 from sweeplab.study.markdown import read_text
 from sweeplab.study.places import Complaints, Location, Places
@@ -16,52 +17,9 @@ from sweeplab.study.places import Complaints, Location, Places
 DEFAULT = Path(__file__).with_name("scaling.yaml")
 MAX_BYTES = 2**18
 
-# Columns of the runs that are measured or computed, with their axis titles.
-FACTS = {
-    "n_params": "parameters",
-    "n_params_non_embedding": "parameters without embeddings",
-    "train_tokens": "training tokens",
-    "train_flops": "training FLOPs",
-    "wall_seconds": "wall time (s)",
-}
-LOSSES = {
-    "best_val_loss": "validation loss (nats/token)",
-    "final_val_loss": "final validation loss (nats/token)",
-}
-CURVES = {
-    "val_loss": "validation loss (nats/token)",
-    "train_loss": "training loss (nats/token)",
-    "learning_rate": "learning rate",
-    "grad_norm": "norm of the gradient",
-    "tokens_per_second": "tokens per second",
-}
-PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
-
-_SIZES = (*FACTS, *TABLE)
 _COMMON: dict[str, Sequence[str] | None] = {"title": None, "width": ("full", "half")}
-# What each option of each panel may be; None is any text.
-PANELS: dict[str, dict[str, Sequence[str] | None]] = {
-    "loss": {"x": _SIZES, "lines": tuple(TABLE), "metric": tuple(LOSSES), "log": ("x", "y")},
-    "heat_map": {"x": tuple(TABLE), "y": tuple(TABLE), "metric": tuple(LOSSES)},
-    "learning_curves": {"x": tuple(PROGRESS), "metric": tuple(CURVES), "log": ("x", "y")},
-    "table": {},
-}
-_LISTS = {"log", "lines"}
+_LISTS = {"log", "lines", "laws", "against"}
 _PARTS = ("title", "panels")
-
-
-@dataclass(frozen=True)
-class PanelSpec:
-    """One panel as the dashboard asks for it; an empty text or tuple is what was not said."""
-
-    panel: str
-    title: str = ""
-    x: str = ""
-    y: str = ""
-    metric: str = ""
-    lines: tuple[str, ...] = ()
-    log: tuple[Literal["x", "y"], ...] = ()
-    width: Literal["full", "half"] = "full"
 
 
 @dataclass(frozen=True)
@@ -97,7 +55,7 @@ def _check(document: Any, complain: Complaints) -> None:
         complain((key,), f"unknown part {key!r} of a dashboard", ", ".join(_PARTS), near, at_key=True)
     panels = document.get("panels")
     if not isinstance(panels, list) or not panels:
-        complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(PANELS))
+        complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(KINDS))
         return
     for index, panel in enumerate(panels):
         _check_panel(panel, ("panels", index), complain)
@@ -106,14 +64,15 @@ def _check(document: Any, complain: Complaints) -> None:
 def _check_panel(panel: Any, place: Location, complain: Complaints) -> None:
     kind = panel.get("panel") if isinstance(panel, dict) else None
     if kind is None:
-        complain(place, "this is no panel", "panel: " + " | ".join(PANELS))
+        complain(place, "this is no panel", "panel: " + " | ".join(KINDS))
         return
-    if kind not in PANELS:
-        complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(PANELS), nearest(str(kind), PANELS))
+    if kind not in KINDS:
+        complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(KINDS), nearest(str(kind), KINDS))
         return
-    options = {"panel": None, **_COMMON, **PANELS[kind]}
-    if kind == "loss" and "x" not in panel:
-        complain(place, "loss needs an x", f"any hyperparameter, {', '.join(FACTS)}")
+    options = {"panel": None, **_COMMON, **KINDS[kind].options}
+    for name, allowed in KINDS[kind].needs.items():
+        if name not in panel:
+            complain(place, f"{kind} needs an {name}", allowed)
     for name, written in panel.items():
         allowed = options.get(name)
         if name not in options:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import Any
 from pandas import DataFrame
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from sweeplab.report.panels import Panel, TablePanel
+from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.summary import Summary
-from sweeplab.report.words import written
+from sweeplab.report.words import MARKS, listed, written
 
 # More rows than these make a page slow; the CSV behind the table has them all.
 MOST_ROWS = {"figure": 300, "table": 2000}
+_LONG = 28  # a column with longer words than this is prose, which may be broken into lines
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class _Column:
 class _Cell:
     text: str
     value: str
+    mark: str = ""
+    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,52 +41,77 @@ class _Section:
     id: str
     title: str
     width: str
-    notes: Sequence[str]
     missing: str
-    is_table: bool
-    figure: str
-    columns: Sequence[_Column]
-    rows: Sequence[Sequence[tuple[_Cell, _Column]]]
-    n_rows: int
-    csv: str
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    method: Sequence[tuple[str, str]] = ()
+    is_table: bool = False
+    figure: str = ""
+    columns: Sequence[_Column] = ()
+    rows: Sequence[Sequence[tuple[_Cell, _Column]]] = ()
+    n_rows: int = 0
+    csv: str = ""
 
 
-def render(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
-    """Return the page: it loads nothing, and stands in light, in dark and on paper."""
+def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str]) -> str:
+    """Return the page: it loads nothing, and stands in light, in dark and on paper.
+
+    `beside` are the files that lie in its folder, with what each has.
+    """
     from jinja2 import Environment, FileSystemLoader
     from plotly.offline import get_plotlyjs
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = [_section(index, panel) for index, panel in enumerate(panels, start=1)]
+    sections = [_section(index, panel) for index, panel in enumerate(_merged(panels), start=1)]
     drawn = any(section.figure for section in sections)
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
+        beside=beside,
         plotly_js=get_plotlyjs() if drawn else "",
         version=_version(),
     )
 
 
+def _merged(panels: Sequence[Panel]) -> list[Panel]:
+    """Return the panels, with those that are missing for one and the same reason as one: it is said once."""
+    titles: dict[str, list[str]] = {}
+    for panel in panels:
+        if panel.missing:
+            titles.setdefault(panel.missing, []).append(panel.title)
+    merged, said = [], set()
+    for panel in panels:
+        if panel.missing not in said:
+            same = titles.get(panel.missing, [])
+            merged.append(
+                Panel(title=listed(list(dict.fromkeys(same))), missing=panel.missing) if len(same) > 1 else panel
+            )
+        said |= {panel.missing} - {""}
+    return merged
+
+
 def _section(index: int, panel: Panel) -> _Section:
+    named = {"id": f"panel-{index}", "title": panel.title, "width": panel.width, "missing": panel.missing}
+    if panel.missing:
+        return _Section(**named)
     is_table = isinstance(panel, TablePanel)
-    most = MOST_ROWS["table" if is_table else "figure"]
-    columns = [_Column(str(name), _kind(panel.data, str(name))) for name in panel.data.columns]
+    table = panel.shown if isinstance(panel, TablePanel) and panel.shown is not None else panel.data
+    columns = [_Column(str(name), _kind(table, str(name))) for name in table.columns]
     names = [column.name for column in columns]
-    rows = panel.data.head(most).itertuples(index=False, name=None)
+    rows = table.head(MOST_ROWS["table" if is_table else "figure"]).itertuples(index=False, name=None)
     return _Section(
-        id=f"panel-{index}",
-        title=panel.title,
-        width=panel.width,
+        **named,
         notes=panel.notes,
-        missing=panel.missing,
+        warnings=panel.warnings,
+        method=panel.method,
         is_table=is_table,
-        figure="" if is_table or panel.missing else _figure(panel),
+        figure="" if is_table else _figure(panel),
         columns=columns,
         rows=[list(zip(map(_cell, names, row), columns, strict=True)) for row in rows],
-        n_rows=len(panel.data),
+        n_rows=len(table),
         csv="data:text/csv;base64," + base64.b64encode(panel.data.to_csv(index=False).encode()).decode(),
     )
 
@@ -99,12 +127,16 @@ def _figure(panel: Panel) -> str:
 
 
 def _kind(data: DataFrame, column: str) -> str:
-    return "number" if is_numeric_dtype(data[column]) and not is_bool_dtype(data[column]) else "text"
+    if is_numeric_dtype(data[column]) and not is_bool_dtype(data[column]):
+        return "number"
+    return "prose" if data[column].astype(str).str.len().max() > _LONG else "text"
 
 
 def _cell(column: str, value: Any) -> _Cell:
     if value is None or value != value:
         return _Cell("", "")
+    if isinstance(value, str):
+        return _Cell(value, value, *MARKS.get(value, ("", "")))
     return _Cell(f"{value:.4f}" if "loss" in column else written(value), str(value))
 
 

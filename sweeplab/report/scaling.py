@@ -4,63 +4,102 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pandas import DataFrame
 
+from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.page import render
-from sweeplab.report.panels import Panel, panel, plain
-from sweeplab.report.summary import Summary, summarise
+from sweeplab.report.panels import KINDS, panel
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.material import Material
+from sweeplab.report.summary import Summary, summarise, summarise_table
 
-_RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
-_CURVE_COLUMNS = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
+if TYPE_CHECKING:
+    from sweeplab.analysis.studies import Studies
+
+_BESIDE = {
+    "scaling.csv": "a row a run",
+    "curves.csv": "a row a measurement",
+    "scaling.json": "the data of every panel",
+}
 
 
 def write_scaling_report(
-    runs: DataFrame, curves: DataFrame, folder: Path, dashboard: Path | None = None
+    runs: DataFrame,
+    curves: DataFrame,
+    folder: Path,
+    dashboard: Path | None = None,
+    studied: Studies | None = None,
+    lab: Path | None = None,
 ) -> Path:
     """Write scaling.html, scaling.csv (a row a run), curves.csv and scaling.json; return the page's path.
 
     `runs` and `curves` are the tables of the study's runs; they may be empty. `dashboard` is a YAML file
-    that says which panels the page has.
+    that says which panels the page has. `studied` is the study itself, by which its points are counted and its
+    conventions audited; `lab` is where its ledger lies.
 
     Raises:
         BadInput: the dashboard asks for what there is not, and nothing is written; or the folder cannot be
             written to.
     """
     asked = read_dashboard(dashboard)
-    plain_runs, plain_curves = plain(runs, _RUN_COLUMNS), plain(curves, _CURVE_COLUMNS)
-    panels = [panel(spec, plain_runs, plain_curves) for spec in asked.panels]
-    summary = summarise(plain_runs)
-    page = render(asked.title, summary, panels)
+    material = Material.of_study(runs, curves, studied, lab)
+    panels = [panel(spec, material) for spec in asked.panels]
+    summary = summarise(material.runs)
     contents = {
         "scaling.csv": runs.to_csv(index=False),
         "curves.csv": curves.to_csv(index=False),
         "scaling.json": _json(asked.title, summary, panels),
-        "scaling.html": page,
+        "scaling.html": render(asked.title, summary, panels, _BESIDE),
     }
+    _write(folder, contents)
+    return folder / "scaling.html"
+
+
+def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path | None = None) -> Path:
+    """Write the page of a law that was fitted to any table; return its path.
+
+    It has the dashboard's panels that need no study, all of the one law. `source` is what the table is called.
+
+    Raises:
+        BadInput: the dashboard asks for what there is not, or the page cannot be written.
+    """
+    asked = read_dashboard(dashboard)
+    material = Material.of_table(found)
+    law = {"law": found.fit.law.name, "delta": found.delta}
+    specs = [replace(spec, **law) for spec in asked.panels if KINDS[spec.panel].of == "points"]
+    panels = [panel(spec, material) for spec in specs]
+    _write(page.parent, {page.name: render(asked.title, summarise_table(found, source), panels, {})})
+    return page
+
+
+def _write(folder: Path, contents: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
-    return folder / "scaling.html"
 
 
-def _json(title: str, summary: Summary, panels: list[Panel]) -> str:
+def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
     """Return the panels' data as JSON; what is no number is null."""
     described: list[dict[str, Any]] = [
         {
             "title": each.title,
             "kind": type(each).__name__,
             "notes": list(each.notes),
+            "warnings": list(each.warnings),
+            "method": dict(each.method),
             "missing": each.missing,
+            "result": each.result,
             "data": each.data.to_dict(orient="records"),
         }
         for each in panels

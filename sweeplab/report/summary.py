@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +10,12 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.report.panels import ENDED, grid_of, searched_of, trials_table
-from sweeplab.report.words import counted, several, written
+from sweeplab.analysis.laws.assessment import Assessment
+from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.report.panels.trials import ENDED, grid_of, searched_of, trials_table
+from sweeplab.report.words import counted, several, span, written
+
+VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,21 @@ def summarise(runs: DataFrame) -> Summary:
         "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
     }
     return Summary(study, (*entries, ("Lowest loss", _best(best, int(row["seeds"]), tuned))), best)
+
+
+def summarise_table(found: Assessment, source: str) -> Summary:
+    """Put a table, and the law that was fitted to it, into words."""
+    columns = found.points.columns
+    ranges = (f"{name} {span(float(columns[name].min()), float(columns[name].max()))}" for name in columns)
+    verdicts = Counter(each.verdict.verdict for each in found.estimates)
+    return Summary(
+        source,
+        (
+            ("Rows", f"{found.points.n:,}: {', '.join(ranges)}"),
+            ("Law", f"{found.fit.law.name}: {found.fit.law.formula}"),
+            ("Numbers", ", ".join(f"{verdicts[each]} {each}" for each in VERDICTS if each in verdicts)),
+        ),
+    )
 
 
 def _extent(runs: DataFrame) -> str:

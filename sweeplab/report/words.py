@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,18 @@ from sweeplab.study.template import scalar
 
 # The state of a trial is that of its seed which stands first here.
 STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
+
+# What stands before a verdict, and the colour it has: neither says more than the word does.
+MARKS = {
+    "identified": ("✓", "good"),
+    "weak": ("≈", "fair"),
+    "not identified": ("✕", "poor"),
+    "found": ("!", "fair"),
+    "clear": ("✓", "good"),
+    "cannot be told": ("?", ""),
+    "held": ("✓", "good"),
+    "missed": ("✕", "poor"),
+}
 
 
 def written(value: Any) -> str:
@@ -35,3 +47,18 @@ def counted(states: Series) -> str:
 def several(count: int, what: str) -> str:
     """Say how many there are of something: "1 run", "1,200 runs"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Say several names: "a", "a and b", "a, b and c"."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def span(low: float | None, high: float | None) -> str:
+    """Say the ends of an interval; None is an end that is open."""
+    if low is None and high is None:
+        return "no limits"
+    if low is None or high is None:
+        return f"up to {written(high)}" if low is None else f"from {written(low)}, no upper limit"
+    return f"{written(low)} to {written(high)}"

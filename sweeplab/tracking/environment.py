@@ -34,7 +34,7 @@ def environment(study_folder: Path | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": _packages(),
-        "git": {"code": _git_of_code(), "study": git(study_folder) if study_folder else None},
+        "git": {"code": git_of_code(), "study": git(study_folder) if study_folder else None},
         "device": device(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
@@ -66,7 +66,8 @@ def _packages() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def _git_of_code() -> dict[str, Any] | None:
+def git_of_code() -> dict[str, Any] | None:
+    """Return `commit` and `dirty` of the repository that has sweeplab's sources, or None."""
     # An installed package may lie in a virtual environment inside of somebody else's repository.
     source = Path(__file__).parent
     tracked = _output(["git", "-C", str(source), "ls-files", "--", Path(__file__).name])

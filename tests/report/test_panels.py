@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
 
-from sweeplab.report.dashboard import PanelSpec
-from sweeplab.report.drawing import _ticks, colours, draw, short
-from sweeplab.report.panels import ENDED, panel, plain, searched_of, trials_table
+from sweeplab.report.drawing import draw
+from sweeplab.report.drawing.style import colours, short, ticks_of
+from sweeplab.report.panels import KINDS, panel
+from sweeplab.report.panels.base import PanelSpec
+from sweeplab.report.panels.material import Material
+from sweeplab.report.panels.trials import ENDED, plain, searched_of, trials_table
 from sweeplab.report.summary import summarise
 from sweeplab.report.words import STATES, written
 
@@ -20,7 +23,7 @@ USUAL = ("complete", "stopped", "pruned", "diverged", "failed", "running")
 
 def of(spec: PanelSpec, planted, **changed):
     runs = planted.runs.assign(**changed) if changed else planted.runs
-    return panel(spec, plain(runs), plain(planted.curves))
+    return panel(spec, Material.of_study(runs, planted.curves))
 
 
 def test_a_trial_is_the_mean_of_its_seeds(plant) -> None:
@@ -131,13 +134,11 @@ def test_a_panel_without_data_says_why(spec: PanelSpec, states: list[str], why: 
     assert re.match(why, of(spec, typed(plant(states))).missing)
 
 
-@pytest.mark.parametrize("kind", ["loss", "heat_map", "learning_curves", "table"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_study_without_runs_has_panels_that_say_so(kind: str) -> None:
-    columns = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
-    curves = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
-    runs = plain(DataFrame(), columns)
-    empty = panel(PanelSpec(kind, x="n_params" if kind == "loss" else ""), runs, plain(DataFrame(), curves))
-    assert "yet" in empty.missing
+    spec = PanelSpec(kind, x="n_params" if kind == "loss" else "")
+    empty = panel(spec, Material.of_study(DataFrame(), DataFrame()))
+    assert re.search("yet|no ledger", empty.missing) and empty.title
 
 
 def test_a_missing_column_is_said(plant) -> None:
@@ -205,7 +206,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     losses = st.one_of(st.floats(0.5, 9), st.sampled_from([math.nan, math.inf]))
     values = data.draw(st.lists(losses, min_size=len(planted.runs), max_size=len(planted.runs)))
     runs = plain(planted.runs.assign(state=states, best_val_loss=values))
-    drawn = panel(LOSS, runs, planted.curves)
+    drawn = panel(LOSS, Material.of_study(runs, planted.curves))
     trials = trials_table(runs)
     left_out = sum(
         int(number) for note in drawn.notes if "Not drawn" in note for number in re.findall(r"\d+", note)
@@ -222,7 +223,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
 
 @given(st.floats(1e-9, 1e9), st.floats(1.01, 1e6), st.booleans())
 def test_ticks_are_few_in_order_and_inside(low: float, ratio: float, log: bool) -> None:
-    ticks = _ticks(low, low * ratio, log)
+    ticks = ticks_of(low, low * ratio, log)
     assert ticks == sorted(set(ticks)) and 3 <= len(ticks) <= 20
     assert all(low * (1 - 1e-6) <= tick <= low * ratio * (1 + 1e-6) for tick in ticks)
 

@@ -9,7 +9,8 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput
 from sweeplab.report import dashboard
-from sweeplab.report.dashboard import PANELS, read_dashboard
+from sweeplab.report.dashboard import read_dashboard
+from sweeplab.report.panels import KINDS
 from sweeplab.report.scaling import write_scaling_report
 
 FILES = {"scaling.html", "scaling.csv", "curves.csv", "scaling.json"}
@@ -129,7 +130,7 @@ def test_the_dashboard_to_copy_is_the_packages_own() -> None:
 
 def test_the_dashboard_explains_every_panel() -> None:
     comments = [line for line in dashboard.DEFAULT.read_text().splitlines() if line.startswith("#")]
-    assert all(any(line.startswith(f"# {name} ") for line in comments) for name in PANELS)
+    assert all(any(line.startswith(f"# {name} ") for line in comments) for name in KINDS)
 
 
 def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:

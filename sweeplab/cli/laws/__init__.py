@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from sweeplab.cli.app import command_group
 from sweeplab.cli.laws.fit import fit
+from sweeplab.cli.laws.forecast import forecast
+from sweeplab.cli.laws.ledger import ledger
+from sweeplab.cli.laws.verify import verify
 
 app = command_group("Fit scaling laws, each number with a verdict.")
 
@@ -14,3 +17,6 @@ def _laws() -> None:
 
 
 app.command()(fit)
+app.command()(forecast)
+app.command()(verify)
+app.command()(ledger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,6 +45,10 @@ def fit(
     bootstrap: Annotated[
         int, typer.Option(metavar="REFITS", min=0, help="Refits of resampled tables beside the intervals.")
     ] = 0,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.html", help="Write a page of the law, with figures.", show_default=False),
+    ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,6 +59,7 @@ def fit(
     \b
     $ sweeplab laws fit runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws fit small --law power-n --json
+    $ sweeplab laws fit runs.csv --report law.html
     """
     from sweeplab.analysis.laws.assessment import assess, find_law, parse_target
     from sweeplab.cli.laws.show_fit import print_assessment
@@ -61,8 +67,18 @@ def fit(
 
     form = find_law(law)
     target = parse_target(at) if at else None
-    found = assess(points_from(source, columns, lab), form, delta, flops, target, bootstrap).as_dict()
+    points = points_from(source, columns, lab)
+    if report:
+        from sweeplab.report.scaling import N_REFITS, write_law_report
+
+        bootstrap = bootstrap or N_REFITS
+    assessed = assess(points, form, delta, flops, target, bootstrap)
+    found = assessed.as_dict()
+    if report:
+        write_law_report(assessed, source, report)
     if as_json:
-        print_json(found)
+        print_json(found | ({"report": str(report)} if report else {}))
     else:
         print_assessment(found)
+        if report:
+            typer.echo(report)

@@ -1,4 +1,4 @@
-"""Where the points of every `laws` command come from: a table's file, or a study."""
+"""Where the points of every `laws` command come from: a table's file, or studies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab.errors import BadInput, Problem
+
 if TYPE_CHECKING:
     from sweeplab.analysis.points import Points
+    from sweeplab.analysis.studies import Studies
 
 Source = Annotated[
     str,
-    typer.Argument(metavar="FILE|STUDY", help="A .csv or .parquet file, or a study.", show_default=False),
+    typer.Argument(
+        metavar="FILE|STUDY", help="A .csv or .parquet file, or studies: small,other.", show_default=False
+    ),
 ]
 Columns = Annotated[
     str | None,
@@ -22,22 +27,50 @@ Columns = Annotated[
         show_default=False,
     ),
 ]
+Count = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT=HOW,…",
+        help="How to count: params=total, non-embedding or with-head; flops=counted or 6nd; "
+        "loss=nats or bits-per-byte; at=best or final.",
+        show_default=False,
+    ),
+]
 
 
-def points_from(source: str, columns: str | None, lab: Path | None) -> Points:
-    """Return the points of a file, or of a study where the source has no file's suffix.
+def points_from(source: str, columns: str | None, lab: Path | None, count: str | None = None) -> Points:
+    """Return the points of a file, or of the studies that the source names, with commas between them.
 
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
-    from sweeplab.analysis.points import SUFFIXES, parse_columns, read_points, study_points
+    from sweeplab.analysis.conventions import parse_conventions
+    from sweeplab.analysis.points import parse_columns, read_points
 
     asked = parse_columns(columns) if columns else {}
-    path = Path(source)
-    if path.suffix in SUFFIXES or path.is_file():
-        return read_points(path, asked)
-    from sweeplab.analysis.table import runs_table
-    from sweeplab.study.listing import find_study, tracking_uri_of
+    conventions = parse_conventions(count) if count else None
+    if is_file(source):
+        return read_points(Path(source), asked, conventions)
+    return studies_from(source, lab).points(asked, conventions)
 
-    folder = find_study(lab, source)
-    return study_points(runs_table(folder.lab, folder.name, tracking_uri_of(folder)), asked)
+
+def studies_from(source: str, lab: Path | None) -> Studies:
+    """Return the studies of the names between commas.
+
+    Raises:
+        BadInput: a file is among them; there is no such study; their losses cannot be compared.
+    """
+    from sweeplab.analysis.studies import read_studies
+
+    names = [name.strip() for name in source.split(",")]
+    if files := [name for name in names if is_file(name)]:
+        raise BadInput(Problem(f"{files[0]!r} is a file", "studies, with commas between them"))
+    return read_studies(lab, names)
+
+
+def is_file(source: str) -> bool:
+    """Say whether a source is a table's file: one that is there, or a name that could only be one."""
+    from sweeplab.analysis.points import SUFFIXES
+
+    path = Path(source)
+    return path.is_file() or ("," not in source and path.suffix in SUFFIXES)
