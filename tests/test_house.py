@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "train": {"data", "model"},
     "tracking": {"data", "model", "train"},
     "study": {"data", "model", "train", "tracking"},
-    "analysis": {"study", "tracking"},
+    "analysis": {"data", "train", "study", "tracking"},
     "report": {"analysis", "study"},
     "api": {"study", "tracking", "analysis", "report"},
     "cli": {"study", "tracking", "analysis", "report", "api", "data", "train"},

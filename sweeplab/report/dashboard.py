@@ -70,9 +70,9 @@ def _check_panel(panel: Any, place: Location, complain: Complaints) -> None:
         complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(KINDS), nearest(str(kind), KINDS))
         return
     options = {"panel": None, **_COMMON, **KINDS[kind].options}
-    for name, allowed in KINDS[kind].needs.items():
+    for name, may_be in KINDS[kind].needs.items():
         if name not in panel:
-            complain(place, f"{kind} needs an {name}", allowed)
+            complain(place, f"{kind} needs an {name}", may_be)
     for name, written in panel.items():
         allowed = options.get(name)
         if name not in options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,24 @@ class _Column:
 class _Cell:
     text: str
     value: str
+    quiet: str = ""
     mark: str = ""
     tone: str = ""
 
 
 @dataclass(frozen=True)
+class _Table:
+    """The rows that a page shows of a table, and how many there are."""
+
+    columns: Sequence[_Column]
+    rows: Sequence[Sequence[tuple[_Cell, _Column]]]
+    n_rows: int
+
+
+@dataclass(frozen=True)
 class _Section:
+    """A panel as the page has it: a figure with its data folded below it, a table that is open, or both."""
+
     id: str
     title: str
     width: str
@@ -45,11 +57,9 @@ class _Section:
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     method: Sequence[tuple[str, str]] = ()
-    is_table: bool = False
     figure: str = ""
-    columns: Sequence[_Column] = ()
-    rows: Sequence[Sequence[tuple[_Cell, _Column]]] = ()
-    n_rows: int = 0
+    open: _Table | None = None
+    folded: _Table | None = None
     csv: str = ""
 
 
@@ -64,7 +74,7 @@ def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mappin
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = [_section(index, panel) for index, panel in enumerate(_merged(panels), start=1)]
+    sections = [_section(index, panel) for index, panel in enumerate(_once(_merged(panels)), start=1)]
     drawn = any(section.figure for section in sections)
     return environment.get_template("page.html").render(
         title=title,
@@ -87,32 +97,48 @@ def _merged(panels: Sequence[Panel]) -> list[Panel]:
         if panel.missing not in said:
             same = titles.get(panel.missing, [])
             merged.append(
-                Panel(title=listed(list(dict.fromkeys(same))), missing=panel.missing) if len(same) > 1 else panel
+                Panel(title=listed(list(dict.fromkeys(same))), missing=panel.missing)
+                if len(same) > 1
+                else panel
             )
         said |= {panel.missing} - {""}
     return merged
 
 
+def _once(panels: Sequence[Panel]) -> list[Panel]:
+    """Return the panels with a method that several have only at the first of them."""
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    found = []
+    for panel in panels:
+        found.append(replace(panel, method=()) if panel.method in seen else panel)
+        seen.add(panel.method)
+    return found
+
+
 def _section(index: int, panel: Panel) -> _Section:
-    named = {"id": f"panel-{index}", "title": panel.title, "width": panel.width, "missing": panel.missing}
+    section = _Section(f"panel-{index}", panel.title, panel.width, panel.missing)
     if panel.missing:
-        return _Section(**named)
+        return section
     is_table = isinstance(panel, TablePanel)
-    table = panel.shown if isinstance(panel, TablePanel) and panel.shown is not None else panel.data
-    columns = [_Column(str(name), _kind(table, str(name))) for name in table.columns]
-    names = [column.name for column in columns]
-    rows = table.head(MOST_ROWS["table" if is_table else "figure"]).itertuples(index=False, name=None)
-    return _Section(
-        **named,
+    shown = panel.data if is_table and panel.shown is None else panel.shown
+    return replace(
+        section,
         notes=panel.notes,
         warnings=panel.warnings,
         method=panel.method,
-        is_table=is_table,
         figure="" if is_table else _figure(panel),
-        columns=columns,
-        rows=[list(zip(map(_cell, names, row), columns, strict=True)) for row in rows],
-        n_rows=len(table),
+        open=None if shown is None else _table(shown, "table"),
+        folded=None if is_table else _table(panel.data, "figure"),
         csv="data:text/csv;base64," + base64.b64encode(panel.data.to_csv(index=False).encode()).decode(),
+    )
+
+
+def _table(data: DataFrame, of: str) -> _Table:
+    columns = [_Column(str(name), _kind(data, str(name))) for name in data.columns]
+    names = [column.name for column in columns]
+    rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
+    return _Table(
+        columns, [list(zip(map(_cell, names, row), columns, strict=True)) for row in rows], len(data)
     )
 
 
@@ -136,7 +162,8 @@ def _cell(column: str, value: Any) -> _Cell:
     if value is None or value != value:
         return _Cell("", "")
     if isinstance(value, str):
-        return _Cell(value, value, *MARKS.get(value, ("", "")))
+        text, _, quiet = value.partition("\n")
+        return _Cell(text, value, quiet, *MARKS.get(value, ("", "")))
     return _Cell(f"{value:.4f}" if "loss" in column else written(value), str(value))
 
 

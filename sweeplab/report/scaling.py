@@ -14,12 +14,14 @@ from pandas import DataFrame
 
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import write_whole
 from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.page import render
 from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.material import N_REFITS as N_REFITS
 from sweeplab.report.panels.material import Material
-from sweeplab.report.summary import Summary, summarise, summarise_table
+from sweeplab.report.summary import Summary, summarise, summarise_law, summarise_table
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
@@ -53,6 +55,9 @@ def write_scaling_report(
     material = Material.of_study(runs, curves, studied, lab)
     panels = [panel(spec, material) for spec in asked.panels]
     summary = summarise(material.runs)
+    law = next((each.result for each in panels if "parameters" in each.result), None)
+    if law:
+        summary = replace(summary, entries=(*summary.entries, *summarise_law(law)))
     contents = {
         "scaling.csv": runs.to_csv(index=False),
         "curves.csv": curves.to_csv(index=False),
@@ -73,8 +78,11 @@ def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path
     """
     asked = read_dashboard(dashboard)
     material = Material.of_table(found)
-    law = {"law": found.fit.law.name, "delta": found.delta}
-    specs = [replace(spec, **law) for spec in asked.panels if KINDS[spec.panel].of == "points"]
+    specs = [
+        replace(spec, law=found.fit.law.name, delta=found.delta)
+        for spec in asked.panels
+        if KINDS[spec.panel].of == "points"
+    ]
     panels = [panel(spec, material) for spec in specs]
     _write(page.parent, {page.name: render(asked.title, summarise_table(found, source), panels, {})})
     return page
@@ -84,7 +92,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_whole(folder / name, text.encode())
     except OSError as error:
         raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,10 @@ from pandas import DataFrame
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
 from sweeplab.report.panels.trials import ENDED, grid_of, searched_of, trials_table
-from sweeplab.report.words import counted, several, span, written
+from sweeplab.report.words import counted, several, short, span, told, written
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
+_TOLD = ("alpha", "beta", "N_opt exponent")
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,26 @@ def summarise(runs: DataFrame) -> Summary:
 def summarise_table(found: Assessment, source: str) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
     columns = found.points.columns
-    ranges = (f"{name} {span(float(columns[name].min()), float(columns[name].max()))}" for name in columns)
-    verdicts = Counter(each.verdict.verdict for each in found.estimates)
-    return Summary(
-        source,
-        (
-            ("Rows", f"{found.points.n:,}: {', '.join(ranges)}"),
-            ("Law", f"{found.fit.law.name}: {found.fit.law.formula}"),
-            ("Numbers", ", ".join(f"{verdicts[each]} {each}" for each in VERDICTS if each in verdicts)),
-        ),
+    ranges = (
+        f"{name} {short(float(column.min()))} to {short(float(column.max()))}"
+        for name, column in columns.items()
     )
+    rows = f"{found.points.n:,}: {', '.join(ranges)}"
+    return Summary(source, (("Rows", rows), *summarise_law(found.as_dict())))
+
+
+def summarise_law(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Put a law into words: how many of its numbers are identified, and the exponents that are."""
+    entries = said["parameters"] | said["derived"]
+    verdicts = Counter(entry["verdict"] for entry in entries.values())
+    exponents = (
+        f"{name} {told(entry['value'])} ({span(entry['low'], entry['high'])})"
+        for name, entry in entries.items()
+        if entry["value"] is not None and name in _TOLD
+    )
+    counts = ", ".join(f"{verdicts[each]} {each}" for each in VERDICTS if each in verdicts)
+    law = f"{said['law']}, {said['formula']}; of its numbers {counts}"
+    return (("Scaling law", law), *((("Exponents", words),) if (words := ", ".join(exponents)) else ()))
 
 
 def _extent(runs: DataFrame) -> str:

@@ -45,6 +45,17 @@ def test_names_that_say_it_need_no_columns(tmp_path: Path) -> None:
     assert set(read_points(path).columns) == {"params", "tokens", "loss", "flops"}
 
 
+def test_names_that_say_a_unit_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    table = pd.DataFrame({"params_M": [1, 2, "4M"], "Tokens (B)": [0.02, 0.04, 0.08], "Loss": [4, 3.5, 3.2]})
+    table.to_csv(path, index=False)
+    points = read_points(path)
+    np.testing.assert_allclose(points.columns["params"], [1e6, 2e6, 4e6])
+    np.testing.assert_allclose(points.columns["tokens"], [2e7, 4e7, 8e7])
+    assert points.conventions["params"] == "column params_M, times 1e+06"
+    assert points.names == ("row 0", "row 1", "row 2")
+
+
 def test_units_factors_groups_and_flops_of_ones_own() -> None:
     table = frame(N=["1M", "2 M", "4,000,000", "8e6"], D=[0.02, 0.04, 0.08, 0.16], run=list("aabb"))
     table["C"] = 7 * np.array(GIVEN["N"]) * GIVEN["D"]

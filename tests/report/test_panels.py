@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from pandas import DataFrame
 
 from sweeplab.report.drawing import draw
-from sweeplab.report.drawing.style import colours, short, ticks_of
+from sweeplab.report.drawing.style import colours, ticks_of
 from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.base import PanelSpec
 from sweeplab.report.panels.material import Material
 from sweeplab.report.panels.trials import ENDED, plain, searched_of, trials_table
 from sweeplab.report.summary import summarise
-from sweeplab.report.words import STATES, written
+from sweeplab.report.words import STATES, short, written
 
 LOSS = PanelSpec("loss", x="n_params", log=("x", "y"))
 ITERATIONS, TOKENS = (0, 100, 200, 300), 16 * 64
@@ -138,7 +138,7 @@ def test_a_panel_without_data_says_why(spec: PanelSpec, states: list[str], why: 
 def test_a_study_without_runs_has_panels_that_say_so(kind: str) -> None:
     spec = PanelSpec(kind, x="n_params" if kind == "loss" else "")
     empty = panel(spec, Material.of_study(DataFrame(), DataFrame()))
-    assert re.search("yet|no ledger", empty.missing) and empty.title
+    assert "yet" in empty.missing and empty.title
 
 
 def test_a_missing_column_is_said(plant) -> None:
@@ -247,7 +247,8 @@ def test_short(number: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [(27008, "27,008"), (3.1712e-4, "3.17e-4"), (9.05e-3, "9.05e-3"), (0.25, "0.25"), (5.02e12, "5.02e12"),
-     ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "None"), ("gelu", "gelu"), (np.int64(3), "3")],
+     ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "none"), (np.nan, "none"), (np.inf, "inf"),
+     ("gelu", "gelu"), (np.int64(3), "3")],
 )  # fmt: skip
 def test_written(value: object, text: str) -> None:
     assert written(value) == text

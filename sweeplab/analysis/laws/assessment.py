@@ -15,7 +15,7 @@ from sweeplab.analysis.laws.forms import LAWS, Law
 from sweeplab.analysis.laws.groups import Shared, shared_errors, sizes_as_groups
 from sweeplab.analysis.laws.intervals import LEVEL, Interval, correlations, profile
 from sweeplab.analysis.laws.quantities import Quantity, log_optimum, loss_at, optimum_of, parameters_of
-from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, Verdict, design, gate, judge
+from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, Verdict, above_a_loss, design, gate, judge
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
 
@@ -245,8 +245,8 @@ def _warnings(
         said.append("the fit did not come to rest: its numbers may move with more steps")
     for name in found.at_bound():
         said.append(f"{name} stands at the end of the range that a fit may reach")
-    smallest = float(points.columns["loss"].min())
-    if "E" in law.parameters and found.minimiser()["E"] > smallest:
+    if above_a_loss(found):
+        smallest = float(points.columns["loss"].min())
         said.append(f"the best fit has E above the smallest loss of the table, {smallest:.4g}")
     if unseen := _UNSEEN.get(law.name):
         column = points.columns.get(unseen)

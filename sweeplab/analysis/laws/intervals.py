@@ -23,7 +23,8 @@ _FIRM = 100.0  # the spring against the profile's own curvature
 # How far a profile is followed, in units of its half width where it is a parabola; beyond 2.5 only if it must be.
 _REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
 _STILL = 1e-8
-_ROUNDS = 5
+_PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
+_ROUNDS = 20
 _CLOSE = 1e-3
 
 
@@ -41,20 +42,18 @@ class Interval:
 def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None, level: float = LEVEL) -> Interval:
     """Return the profile interval of a quantity, in what its `measure` gives (logs where it is a log).
 
-    Errors that are `shared` widen it by what they add to the quantity's variance, with the degrees of freedom
-    of the groups.
+    Errors that are `shared` widen it by what they add to the quantity's variance, with fewer degrees of freedom.
     """
     value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
     inverse = inverse_curvature(fit)
-    spread = float(slope @ inverse @ slope)
-    if not (math.isfinite(spread) and spread > 0 and math.isfinite(value)):
+    if not (math.isfinite(value) and np.isfinite(slope).all() and slope.any()):
         return Interval(float(value), -math.inf, math.inf, True, True)
     allowed = rise(fit, fit.spare, level)
     if shared and shared.shared > 0:
         jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
-        freedom = max(1, min(shared.n_groups - 1, fit.spare))
-        allowed = rise(fit, freedom, level) * shared.inflation(slope @ inverse @ jacobian)
-    lean = inverse @ slope / spread
+        moved = fit.rows.weights * (slope @ inverse @ jacobian)
+        allowed = rise(fit, shared.freedom(moved, fit.spare), level) * shared.inflation(moved)
+    spread, lean = _spread(fit, slope, inverse, allowed)
     low, high = (_end(fit, quantity, side, float(value), lean, spread, allowed) for side in (-1, 1))
     return Interval(
         float(value),
@@ -65,7 +64,21 @@ def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None, level: f
     )
 
 
-def rise(fit: Fit, freedom: int, level: float = LEVEL) -> float:
+def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
+    """Return the quantity's inverse curvature, and how the parameters move with it near the optimum, [p].
+
+    Where the optimum is flat, as with a term that is none, it is only as large as the bounds leave room for.
+    """
+    low, high = fit.law.bounds(fit.rows.log_loss)
+    room = float(np.abs(slope) @ (high - low)) / _REACHES[0][-1]
+    widest = room**2 / max(2 * allowed, 1e-300)
+    spread = float(slope @ inverse @ slope)
+    if not (math.isfinite(spread) and spread > 1e-12 * widest):
+        return widest, slope / (slope @ slope)
+    return min(spread, widest), inverse @ slope / spread
+
+
+def rise(fit: Fit, freedom: float, level: float = LEVEL) -> float:
     """Return how much higher the objective may be inside of an interval; `freedom` is F's second degree."""
     from scipy.stats import f as f_distribution
 
@@ -124,15 +137,18 @@ def _end(
     inner = (away[last], height[last], theta[last]) if within.size else (0.0, 0.0, fit.theta)
     outer = (away[last + 1], height[last + 1])
     for _ in range(_ROUNDS):
-        guess = _between(inner, outer, limit)
-        (at,), (high,), (here,) = follow(np.array([value + side * guess]), inner[2][None])
-        if not inner[0] < at < outer[0]:
-            break
-        if high < limit:
-            inner = (at, high, here)
-        else:
-            outer = (at, high)
-        if abs(high / limit - 1) < _CLOSE:
+        # Where the profile is nearly a parabola the guess is right; where it is not, a quarter of the gap is left.
+        gap = outer[0] - inner[0]
+        ahead = np.sort(np.r_[_between(inner, outer, limit), inner[0] + gap * _PARTS])
+        at, high, here = follow(value + side * ahead, np.tile(inner[2], (len(ahead), 1)))
+        order = np.argsort(at)
+        order = order[(at[order] > inner[0]) & (at[order] < outer[0])]
+        for each in order[high[order] < limit][-1:]:
+            inner = (at[each], high[each], here[each])
+        for each in order[(high[order] >= limit) & (at[order] > inner[0])][:1]:
+            outer = (at[each], high[each])
+        close = min(limit - inner[1], outer[1] - limit) < _CLOSE * limit
+        if close or outer[0] - inner[0] >= gap:
             break
     return value + side * _between(inner, outer, limit)
 

@@ -36,7 +36,7 @@ class Rows:
         """Return the sum of weighted Huber losses: [S]."""
         return _huber(self.log_loss - law.log_loss(theta, self.logs), self.delta, self.weights)
 
-    def of(self, chosen: NDArray[np.intp]) -> Rows:
+    def of(self, chosen: NDArray[np.bool_]) -> Rows:
         """Return the rows as the chosen vectors see them."""
         return self if self.weights.ndim == 1 else replace(self, weights=self.weights[chosen])
 
@@ -68,61 +68,79 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
-    value = _sum(law, theta, rows, pull)
-    damping = np.full(len(theta), 1e-3)
+    lowest, damping = np.empty(len(theta)), np.full(len(theta), 1e-3)
     converged = np.zeros(len(theta), bool)
-    rounding = _EXACT**2 * rows.weights.sum(-1) / 2
+    rounding = np.broadcast_to(_EXACT**2 * rows.weights.sum(-1) / 2, len(theta))
     live = np.arange(len(theta))
+    own, spring, here = rows, pull, _look(law, theta, rows, pull)
     for _ in range(MAX_STEPS):
-        here, own = theta[live], rows.of(live)
-        spring = pull and Pull(pull.measure, pull.targets[live], pull.strengths[live])
-        gradient, hessian = _slopes(law, here, own, spring)
-        # A parameter at its bound that would go beyond it stays where it is in this step.
-        held = ((here <= low) & (gradient > 0)) | ((here >= high) & (gradient < 0))
-        gradient = np.where(held, 0.0, gradient)
-        diagonal = np.arange(theta.shape[1])
-        curvature = hessian[:, diagonal, diagonal]
-        hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
-        floor = 1e-12 * curvature.max(1, keepdims=True) + 1e-300
-        hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) * (1 + damping[live, None])
-        step = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
-        there = np.clip(here + step, low, high)
-        new = _sum(law, there, own, spring)
-        old = value[live]
-        better = new <= old
-        theta[live] = np.where(better[:, None], there, here)
-        value[live] = np.where(better, new, old)
-        promised = -0.5 * (gradient * step).sum(1)
-        least = np.broadcast_to(rounding, value.shape)[live]
-        ended = (promised <= still * old) | (old <= least) | ((there == here).all(1) & better)
+        step, promised = _step(here, theta[live], damping[live], low, high)
+        there = np.clip(theta[live] + step, low, high)
+        new = _look(law, there, own, spring)
+        better = new.value <= here.value
+        stayed = (there == theta[live]).all(1)
+        ended = (promised <= still * here.value) | (here.value <= rounding[live]) | (stayed & better)
         ended |= ~better & (damping[live] > 1e12)
+        here = here.replaced(better, new)
+        theta[live] = np.where(better[:, None], there, theta[live])
+        lowest[live] = here.objective
         damping[live] = np.where(better, np.maximum(damping[live] * 0.2, 1e-12), damping[live] * 4)
         converged[live] = ended
-        live = live[~ended]
-        if not live.size:
+        if ended.all():
             break
-    return Solution(theta, rows.objective(law, theta), converged)
+        if ended.any():
+            going = ~ended
+            live, here, own = live[going], _View(*(each[going] for each in here)), own.of(going)
+            spring = spring and Pull(spring.measure, spring.targets[going], spring.strengths[going])
+    return Solution(theta, lowest, converged)
 
 
-def _slopes(law: Law, theta: Array, rows: Rows, pull: Pull | None) -> tuple[Array, Array]:
+class _View(NamedTuple):
+    """What is seen from vectors: the objective, with the spring too, the slope [S, p], the curvature [S, p, p]."""
+
+    objective: Array
+    value: Array
+    gradient: Array
+    hessian: Array
+
+    def replaced(self, where: NDArray[np.bool_], other: _View) -> _View:
+        if where.all():
+            return other
+        for mine, new in zip(self, other, strict=True):
+            mine[where] = new[where]
+        return self
+
+
+def _look(law: Law, theta: Array, rows: Rows, pull: Pull | None) -> _View:
     fitted, jacobian = law.derivatives(theta, rows.logs)
     residual = rows.log_loss - fitted
-    size = np.maximum(np.abs(residual), 1e-300)
-    weights = rows.weights * np.minimum(1.0, rows.delta / size)
+    size = np.abs(residual)
+    inside = np.minimum(size, rows.delta)
+    objective = (rows.weights * (inside * (size - 0.5 * inside))).sum(1)
+    weights = rows.weights * np.minimum(1.0, rows.delta / np.maximum(size, 1e-300))
     gradient = -(jacobian @ (weights * residual)[:, :, None])[:, :, 0]
     hessian = (jacobian * weights[:, None, :]) @ jacobian.transpose(0, 2, 1)
-    if pull:
-        at, slope = pull.measure(theta)
-        gradient += (pull.strengths * (at - pull.targets))[:, None] * slope
-        hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
-    return gradient, hessian
+    if pull is None:
+        return _View(objective, objective, gradient, hessian)
+    at, slope = pull.measure(theta)
+    away = at - pull.targets
+    gradient += (pull.strengths * away)[:, None] * slope
+    hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
+    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian)
 
 
-def _sum(law: Law, theta: Array, rows: Rows, pull: Pull | None) -> Array:
-    value = rows.objective(law, theta)
-    if pull:
-        value = value + 0.5 * pull.strengths * (pull.measure(theta)[0] - pull.targets) ** 2
-    return value
+def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return a damped step of each vector, [S, p], and how much lower it promises to be, [S]."""
+    # A parameter at its bound that would go beyond it stays where it is in this step.
+    held = ((theta <= low) & (view.gradient > 0)) | ((theta >= high) & (view.gradient < 0))
+    gradient = np.where(held, 0.0, view.gradient)
+    diagonal = np.arange(theta.shape[1])
+    curvature = view.hessian[:, diagonal, diagonal]
+    hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, view.hessian)
+    floor = 1e-12 * curvature.max(1, keepdims=True) + 1e-300
+    hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) * (1 + damping[:, None])
+    step = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+    return step, np.asarray(-0.5 * (gradient * step).sum(1))
 
 
 def _huber(residual: Array, delta: float, weights: Array) -> Array:

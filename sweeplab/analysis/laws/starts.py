@@ -5,6 +5,7 @@ For given exponents and g a form is linear in the scales (variable projection, G
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -14,12 +15,17 @@ from sweeplab.analysis.laws.solver import Rows
 
 GRID = np.geomspace(0.03, 1.8, 12)
 POWERS = (0.5, 1.0, 2.0)
-BLOCK = 4  # the best of each block of 4 x 4 is a start, so that starts lie in different valleys
+BLOCK = 4  # of 4 x 4 exponents the best is a start, so that starts lie in different valleys
+ENOUGH = 1000  # rows to choose starts by
 _ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
 
 
-def starts(law: Law, rows: Rows) -> Array:
-    """Return the vectors to start from, best first: [S, p]. The rows' weights are those of one table, [n]."""
+def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
+    """Return the vectors to start from, best first: [S, p]. The rows' weights are those of one table, [n].
+
+    The best of each block of `block` x `block` exponents is a start.
+    """
+    rows = _thinned(rows)
     exponents = tuple(dict.fromkeys(term.exponent for term in law.terms if term.exponent))
     free_power = bool(law.power) and law.power not in exponents
     axes = [range(len(GRID))] * len(exponents) + [range(len(POWERS))] * free_power
@@ -31,11 +37,21 @@ def starts(law: Law, rows: Rows) -> Array:
         theta[:, law.index(law.power)] = np.array(POWERS)[where[:, -1]]
     theta[:, [law.index(name) for name in law.scales]] = _best_scales(law, theta, rows)
     objective = rows.objective(law, theta)
-    block = where.copy()
-    block[:, : len(exponents)] //= BLOCK
+    blocks = where.copy()
+    blocks[:, : len(exponents)] //= block
     order = np.argsort(objective, kind="stable")
-    _, first = np.unique(block[order], axis=0, return_index=True)
+    _, first = np.unique(blocks[order], axis=0, return_index=True)
     return theta[order[np.sort(first)]]
+
+
+def _thinned(rows: Rows) -> Rows:
+    """Return the rows, or as many as starts take, drawn at random but the same every time."""
+    n = len(rows.log_loss)
+    if n <= ENOUGH:
+        return rows
+    kept = np.random.default_rng(0).choice(n, ENOUGH, replace=False)
+    logs = {name: column[kept] for name, column in rows.logs.items()}
+    return replace(rows, logs=logs, log_loss=rows.log_loss[kept], weights=rows.weights[kept])
 
 
 def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:

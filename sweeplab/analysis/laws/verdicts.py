@@ -42,7 +42,8 @@ TOLERANCES = {
     "loss": Tolerance(1.03, 1.1, True),
 }
 DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0}  # that a column has to span
-SPREAD = 0.5  # of log(D/N): under it the rows lie near one ray
+SPREAD = 0.5  # of log(D/N), or across any other line of log D against log N: under it the rows lie near one
+STANDS = 2 / 3  # of these that has to be left without any one row
 DISTINCT = 3  # values of a column: E, a scale and an exponent
 NEAR = 3.0  # a row's tokens a parameter within this factor of the optimum's is near it
 
@@ -56,11 +57,19 @@ class Verdict:
 
 
 def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
-    """Return what the gate looks at: the decades of each column and the sd of log(D/N)."""
-    found = {f"decades of {name}": float(np.ptp(np.log10(points.columns[name]))) for name in columns}
-    found |= {f"distinct {name}": float(len(np.unique(points.columns[name].round(12)))) for name in columns}
+    """Return what the gate looks at: decades, distinct values, and how far the rows lie from one line.
+
+    "but for one row" is what is left without the row that matters most.
+    """
+    found = {}
+    for name in columns:
+        logs = np.sort(np.log10(points.columns[name]))
+        found[f"decades of {name}"] = float(logs[-1] - logs[0])
+        found[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
+        found[f"distinct {name}"] = float(len(np.unique(points.columns[name].round(12))))
     if {"params", "tokens"} <= set(columns):
         found["sd of log(tokens/params)"] = float(_log_ratio(points.columns).std())
+        found["sd across the line"], found["sd across the line but for one row"] = _across(points.columns)
     return found
 
 
@@ -68,18 +77,14 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
     """Return what the design lacks for a quantity; `optimum_ratio` is the log of the best tokens a parameter."""
     seen, failures = design(points, fit.law.columns), []
     for name in quantity.needs:
-        if seen[f"decades of {name}"] < DECADES[name]:
-            failures.append(
-                f"{name} span {seen[f'decades of {name}']:.2f} decades and {DECADES[name]} are needed"
-            )
+        decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
+        if decades < DECADES[name]:
+            failures.append(f"{name} span {decades:.2f} decades and {DECADES[name]} are needed")
+        elif without < STANDS * DECADES[name]:
+            failures.append(f"{name} span {without:.2f} decades but for one row: all hangs on that row")
         if seen[f"distinct {name}"] < DISTINCT:
             failures.append(f"{name} have only {seen[f'distinct {name}']:.0f} distinct values")
-    spread = seen.get("sd of log(tokens/params)", math.inf)
-    if spread < SPREAD:
-        failures.append(
-            f"all rows lie near one ray of tokens to params (the sd of log(tokens/params) is {spread:.2f}, "
-            f"{SPREAD} is needed): which of the two lowers the loss cannot be told"
-        )
+    failures += _near_one_line(seen)
     if optimum_ratio is not None:
         away = float(np.abs(_log_ratio(points.columns) - optimum_ratio).min())
         if away > math.log(NEAR):
@@ -87,6 +92,43 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
                 f"no row is near the optimum: the nearest is a factor {math.exp(away):.1f} from it"
             )
     return failures
+
+
+def _near_one_line(seen: Mapping[str, float]) -> list[str]:
+    across = seen.get("sd across the line", math.inf)
+    without = seen.get("sd across the line but for one row", math.inf)
+    told = "which of the two lowers the loss cannot be told"
+    ratio = seen.get("sd of log(tokens/params)", math.inf)
+    if ratio < SPREAD:
+        return [
+            f"all rows lie near one ray of tokens to params (the sd of log(tokens/params) is {ratio:.2f}, "
+            f"{SPREAD} is needed): {told}"
+        ]
+    if across < SPREAD:
+        return [
+            f"all rows lie near one line of log tokens against log params (their sd across it is {across:.2f}, "
+            f"{SPREAD} is needed): {told}"
+        ]
+    if without < STANDS * SPREAD:
+        return [f"but for one row all lie near one line of log tokens against log params: {told}"]
+    return []
+
+
+def _across(columns: Mapping[str, Array]) -> tuple[float, float]:
+    """Return how far rows lie from the line that fits log N and log D best, and the same but for one row.
+
+    It is sqrt(2) times the sd across the line: on a ray of tokens a parameter, the sd of log(D/N).
+    """
+    logs = np.stack([np.log(columns["params"]), np.log(columns["tokens"])])
+    logs -= logs.mean(1, keepdims=True)
+    n = logs.shape[1]
+    products = np.stack([logs[0] ** 2, logs[1] ** 2, logs[0] * logs[1]])
+    whole = products.sum(1)
+    others = (whole[:, None] - products * n / (n - 1)) / (n - 1)  # the moments without each row in turn
+    nn, dd, nd = np.column_stack([whole / n, others])
+    least = (nn + dd) / 2 - np.sqrt((nn - dd) ** 2 / 4 + nd**2)
+    spread = np.sqrt(2 * np.maximum(least, 0.0))
+    return float(spread[0]), float(spread[1:].min())
 
 
 def judge(quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[str]) -> Verdict:
@@ -105,9 +147,16 @@ def judge(quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[st
     else:
         width, wanted = f"{far:.2g} from the value", f"{tolerance.identified:g}"
     ends = f"its 90% interval ends {width}"
+    if far <= tolerance.identified and quantity.kind == "irreducible" and above_a_loss(fit):
+        return Verdict(WEAK, f"{ends}, but it is above the smallest loss of the table")
     if far <= tolerance.identified:
         return Verdict(IDENTIFIED, ends)
     return Verdict(WEAK if far <= tolerance.weak else NOT_IDENTIFIED, f"{ends}; within {wanted} is wanted")
+
+
+def above_a_loss(fit: Fit) -> bool:
+    """Return whether the best fit has E above the smallest loss of the table."""
+    return "E" in fit.law.parameters and fit.minimiser()["E"] > math.exp(fit.rows.log_loss.min())
 
 
 _OPEN = {

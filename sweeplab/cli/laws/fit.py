@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.laws.source import Columns, Source, points_from
+from sweeplab.cli.laws.source import Columns, Count, Source, points_from
 from sweeplab.cli.options import AsJson, Lab
 
 
 def fit(
     source: Source,
     columns: Columns = None,
+    count: Count = None,
     law: Annotated[
         str,
         typer.Option(
@@ -67,7 +68,7 @@ def fit(
 
     form = find_law(law)
     target = parse_target(at) if at else None
-    points = points_from(source, columns, lab)
+    points = points_from(source, columns, lab, count)
     if report:
         from sweeplab.report.scaling import N_REFITS, write_law_report
 

@@ -1,0 +1,205 @@
+"""A table's columns by what they mean: which stands for which role, in which unit, and what its cells hold.
+
+The unit of a count is, the first that there is:
+  COLUMN*1e9   what a person says; with *1 at the end, as in COLUMN*1, the numbers are meant and not doubted
+  the cell's   1.3B is 1.3e9 in any column
+  the name's   a last word that is a unit: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.errors import BadInput, Problem, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+
+ROLES = {
+    "params": "parameters of the model",
+    "tokens": "tokens trained on",
+    "flops": "floating-point operations of the training",
+    "loss": "the loss reached",
+    "group": "what may share an error: a run, a size, a curve",
+}
+NUMBERS = ("params", "tokens", "flops", "loss")
+COUNTS = ("params", "tokens", "flops")
+
+LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
+_SMALL_LETTERS = {"m": 1e6, "b": 1e9}  # in a name only; other small letters mean other things
+_LARGE = ("P", "E", "Z")  # of FLOPs only: N_E and D_P are no units
+_WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_PREFIXES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
+_PF_DAY = 1e15 * 86_400
+# The last word of a name, after a space, a sign or a bracket; or a letter right behind the role's own name.
+_LAST_WORD = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
+_LAST_LETTER = re.compile(rf"(?P<stem>(?i:params|parameters|tokens|flops))(?P<unit>[{''.join(LETTERS)}])")
+_PF_DAYS = re.compile(r"(?P<stem>.*?)[\s_(\[-]*(pf|petaflops?)([\s_/-]*s)?[\s_-]*days?[)\]]?", re.IGNORECASE)
+_FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.IGNORECASE)
+
+_CELL = re.compile(
+    rf"\s*([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)\.?\d*(?:[eE][-+]?\d+)?)\s*([{''.join(LETTERS)}]?)\s*"
+)
+_NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A role's numbers, [n], NaN where there is none; `said` is what it is, `meant` how to say that it is meant."""
+
+    name: str
+    said: str
+    values: Array
+    meant: str
+    is_meant: bool
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
+
+    Raises:
+        BadInput: what is no pair, a role that there is not, a role named twice.
+    """
+    found: dict[str, str] = {}
+    problems = []
+    for pair in text.split(","):
+        role, equals, column = (part.strip() for part in pair.partition("="))
+        if not equals or not column:
+            problems.append(Problem(f"--columns {pair.strip()!r} is no ROLE=COLUMN", ", ".join(ROLES)))
+        elif role not in ROLES:
+            problems.append(Problem(f"--columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES)))
+        elif role in found:
+            problems.append(Problem(f"--columns names {role!r} twice"))
+        found[role] = column
+    if problems:
+        raise BadInput(*problems)
+    return found
+
+
+def own_columns(known: Sequence[str]) -> dict[str, str]:
+    """Return the columns whose names say a role, with or without a unit: {"params": "Params_M", …}."""
+    found: dict[str, str] = {}
+    for name in known:
+        for role in ROLES:
+            if name == role or (role not in found and role in (name.lower(), _unit(name, role)[0].lower())):
+                found[role] = name
+    return found
+
+
+def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -> dict[str, Column]:
+    """Return the numbers of each role, and the texts of `group`'s column under its name alone.
+
+    Raises:
+        BadInput: every column that is missing, stands for two roles, is no number or has one that is not positive.
+    """
+    known = [str(name) for name in frame]
+    problems: list[Problem] = []
+    found: dict[str, Column] = {}
+    for role, asked in columns.items():
+        name, factor, wrong = named_column(asked, known)
+        if wrong:
+            problems.append(Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known)))
+        elif other := next(
+            (each for each, column in found.items() if column.name == name and role in NUMBERS), ""
+        ):
+            problems.append(Problem(f"{source}: column {name!r} is both {other} and {role}"))
+        elif role in NUMBERS:
+            unit = 1.0 if factor else _unit(name, role)[1]
+            values, bad = _numbers(frame[name], unit)
+            said = f"column {asked}" if unit == 1 else f"column {name}, times {unit:g}"
+            meant = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
+            found[role] = Column(name, said, values * (factor or 1.0), meant, _is_meant(asked, known))
+            problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
+    if problems:
+        raise BadInput(*problems)
+    return found
+
+
+def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
+    """Return a column's name, the factor behind it if there is one, and what is wrong with it."""
+    if _is_meant(asked, known):
+        name, factor, wrong = named_column(asked.rpartition("*")[0].strip(), known)
+        return name, factor or 1.0, wrong
+    name, star, factor_text = asked.rpartition("*")
+    if asked in known or not star:
+        return asked, None, "" if asked in known else f"no column {asked!r}"
+    name = name.strip()
+    try:
+        number = float(factor_text)
+    except ValueError:
+        number = np.nan
+    if not (number > 0 and np.isfinite(number)):
+        return name, None, f"{factor_text!r} is no factor of column {name!r}"
+    return name, number, "" if name in known else f"no column {name!r}"
+
+
+def _is_meant(asked: str, known: Sequence[str]) -> bool:
+    return asked not in known and asked.rpartition("*")[2].strip() == "1" and "*" in asked
+
+
+def _unit(name: str, role: str) -> tuple[str, float]:
+    """Return a column's name without its unit, and the unit: 1 where the name says none."""
+    if role not in COUNTS:
+        return name, 1.0
+    letters = {letter: size for letter, size in LETTERS.items() if role == "flops" or letter not in _LARGE}
+    if role == "flops" and (match := _PF_DAYS.fullmatch(name)):
+        return match["stem"] or role, _PF_DAY
+    if role == "flops" and (match := _FLOPS.fullmatch(name)):
+        prefix = match["unit"].lower()
+        size = _PREFIXES.get(prefix) or {letter.lower(): size for letter, size in LETTERS.items()}.get(prefix)
+        return (match["stem"] or role, size) if size else (name, 1.0)
+    if match := _LAST_LETTER.fullmatch(name) or _LAST_WORD.fullmatch(name):
+        unit = match["unit"]
+        power = float(unit) if unit[0] == "1" else None
+        size = (letters | _SMALL_LETTERS).get(unit) or _WORDS.get(unit.lower().removesuffix("s")) or power
+        if size:
+            return match["stem"], size
+    return name, 1.0
+
+
+def _numbers(column: pd.Series[Any], unit: float) -> tuple[Array, list[str]]:
+    """Return a column's numbers, what is missing as NaN, and what is wrong in it: once a kind of fault."""
+    import pandas as pd
+
+    cells = list(zip(column.index, column, strict=True))
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        values = np.asarray(column.astype("Float64").to_numpy(float, na_value=np.nan), np.float64) * unit
+        texts = [(at, str(value)) for at, value in cells]
+        bad: list[str] = []
+    else:
+        texts = [(at, "" if pd.isna(value) else str(value)) for at, value in cells]
+        read = [_number(text, unit) for _, text in texts]
+        values = np.array([np.nan if each is None else each for each in read])
+        unread = [each for each, number in zip(texts, read, strict=True) if number is None]
+        percent = [each for each in unread if each[1].rstrip().endswith("%")]
+        bad = _first(percent, "a percentage; write the number itself") + _first(
+            [each for each in unread if each not in percent], "no number"
+        )
+    wrong = [text for text, value in zip(texts, values, strict=True) if value <= 0]
+    return values, bad + _first(wrong, "not positive")
+
+
+def _number(text: str, unit: float) -> float | None:
+    """Return the number a cell holds, 1.3B as 1.3e9, NaN for an empty one, None for what is no number."""
+    if text.strip().lower() in _NOTHING:
+        return np.nan
+    match = _CELL.fullmatch(text)
+    try:
+        return float(match[1].replace(",", "")) * LETTERS.get(match[2], unit) if match else None
+    except ValueError:
+        return None
+
+
+def _first(found: Sequence[tuple[Any, str]], what: str) -> list[str]:
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return [f"{found[0][1]!r} in row {found[0][0]}{more} is {what}"]

@@ -1,0 +1,149 @@
+"""How a table counts: which parameters are N, which operations C, in what the loss is measured, and when.
+
+Exponents depend on it, so each choice is made in one place and recorded with the points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sweeplab.analysis.columns import Array
+from sweeplab.errors import BadInput, Problem, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What each may be, and what that is; the first is the default.
+CHOICES: dict[str, dict[str, str]] = {
+    "params": {
+        "total": "all parameters, tied ones once",
+        "non-embedding": "parameters without the embeddings, nor a head tied to them",
+        "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
+    },
+    "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
+    "loss": {"nats": "nats a token", "bits-per-byte": "bits a byte"},
+    "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
+}
+# Where a study's table has what a law reads, by default.
+STUDY_COLUMNS = {
+    "params": "n_params",
+    "tokens": "train_tokens",
+    "loss": "best_val_loss",
+    "flops": "train_flops",
+}
+_LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """One choice of each of CHOICES; empty where none was made."""
+
+    params: str = ""
+    flops: str = ""
+    loss: str = ""
+    at: str = ""
+
+    def chosen(self, name: str) -> str:
+        """Return a choice, the default where none was made."""
+        return str(getattr(self, name)) or next(iter(CHOICES[name]))
+
+
+def parse_conventions(text: str) -> Conventions:
+    """Return the conventions of "params=non-embedding,flops=6nd,…".
+
+    Raises:
+        BadInput: what is no convention, a choice that there is not, a convention named twice.
+    """
+    found: dict[str, str] = {}
+    problems = []
+    for pair in text.split(","):
+        name, _, choice = (part.strip() for part in pair.partition("="))
+        choices = CHOICES.get(name, {})
+        if not choices:
+            problems.append(Problem(f"--count has no {name!r}", ", ".join(CHOICES), nearest(name, CHOICES)))
+        elif name in found:
+            problems.append(Problem(f"--count names {name!r} twice"))
+        elif choice not in choices:
+            problems.append(Problem(f"--count {name}={choice}", ", ".join(choices), nearest(choice, choices)))
+        found[name] = choice
+    if problems:
+        raise BadInput(*problems)
+    return Conventions(**found)
+
+
+def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
+    """Refuse what a file's columns cannot be turned into: they are as whoever wrote them counted.
+
+    A unit of the loss is not refused but taken as what the column has.
+
+    Raises:
+        BadInput: a line a convention that only a study's runs can follow.
+    """
+    problems = [
+        f"{source}: --count {name}={choice} needs a study's runs; in a file, "
+        f"--columns {role}=COLUMN names the column that counts so"
+        for name, role, choice in (("params", "params", conventions.params), ("at", "loss", conventions.at))
+        if choice
+    ]
+    if conventions.flops == "counted" and "flops" not in columns:
+        problems.append(f"{source}: --count flops=counted needs a column; --columns flops=COLUMN names it")
+    if problems:
+        raise BadInput(*problems)
+
+
+def counted(
+    runs: pd.DataFrame, conventions: Conventions, bytes_per_token: Mapping[str, float] | None
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return a study's runs with the columns params, tokens, flops (unless it is 6ND) and loss, and what they are.
+
+    `bytes_per_token` is by study.
+
+    Raises:
+        BadInput: bits a byte are asked for where a token's bytes are not known; a column is missing.
+    """
+    at, params = conventions.chosen("at"), conventions.chosen("params")
+    needed = [_LOSSES[at], *_NEEDED[params], "train_tokens", "train_flops"]
+    if missing := [name for name in needed if name not in runs]:
+        raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
+    loss = _numbers(runs, _LOSSES[at])
+    said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES}
+    if conventions.loss == "bits-per-byte":
+        loss = loss / (math.log(2) * _bytes_of(runs, bytes_per_token))
+    made = {"params": _params(runs, params), "tokens": _numbers(runs, "train_tokens"), "loss": loss}
+    if conventions.chosen("flops") == "counted":
+        made["flops"] = _numbers(runs, "train_flops")
+    said["loss"] = f"{said['loss']}, {said.pop('at')}"
+    return runs.assign(**made), said | {"tokens": "trained on, repeated ones too"}
+
+
+_NEEDED = {
+    "total": ("n_params",),
+    "non-embedding": ("n_params_non_embedding",),
+    "with-head": ("n_params_non_embedding", "vocab_size", "n_embd", "tie_weights"),
+}
+
+
+def _params(runs: pd.DataFrame, choice: str) -> Array:
+    n = _numbers(runs, _NEEDED[choice][0])
+    if choice == "with-head":  # a head of its own is among the parameters without embeddings already
+        n = n + _numbers(runs, "vocab_size") * _numbers(runs, "n_embd") * _numbers(runs, "tie_weights")
+    return n
+
+
+def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -> Array:
+    names = runs["study"].astype(str).tolist() if "study" in runs else [""] * len(runs)
+    if unknown := sorted({name for name in names if name not in (bytes_per_token or {})}):
+        raise BadInput(
+            f"bits a byte need the bytes of a token, and nothing says them of {', '.join(unknown) or 'the runs'}"
+        )
+    return np.array([(bytes_per_token or {})[name] for name in names])
+
+
+def _numbers(runs: pd.DataFrame, name: str) -> Array:
+    """Return a column's numbers, true as 1, NaN where there is none."""
+    return np.asarray(runs[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)

@@ -1,0 +1,234 @@
+"""The ledger's file: JSON lines, only ever appended to, each bound to all lines before it.
+
+An entry holds the sha256 of the entry before it and its own, over its canonical JSON. So a byte that was changed, a
+line that was removed, moved or put in shows. Lines removed from the end show by the file beside it, `<name>.head`,
+which says how many entries there were and the sha256 of the last: whoever publishes that line, in git for example,
+also shows that the whole file was not written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
+
+FILE_NAME = "ledger.jsonl"
+FIELDS = {"number", "sealed", "previous", "forecast", "sha256"}
+_BEFORE_THE_FIRST = "0" * 64
+_LOCK_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sealed forecast; `sealed` is the time in UTC, `forecast` what was said."""
+
+    number: int
+    sealed: datetime
+    previous: str
+    forecast: dict[str, Any]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A ledger whose every line is as it was written; `has_head` says whether its end is known too."""
+
+    path: Path
+    entries: tuple[Entry, ...]
+    has_head: bool
+
+    @property
+    def head(self) -> str:
+        """Return the sha256 of the last entry, which stands for all of the ledger."""
+        return self.entries[-1].sha256 if self.entries else _BEFORE_THE_FIRST
+
+
+def read_chain(path: Path) -> Chain:
+    """Return a ledger, checked from its first line to its last.
+
+    Raises:
+        BadInput: there is none, it cannot be read, or its chain is broken: which line, and what is wrong.
+    """
+    if not path.exists() and not _head_file(path).exists():
+        raise BadInput(f"no ledger at {path}; `sweeplab laws forecast` begins one")
+    try:
+        if _is_torn(path):  # perhaps it is being written just now
+            with _lock(path):
+                return _read(path)
+        return _read(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, ...]:
+    """Seal forecasts, plain finite values, at the ledger's end with the time of now; all are on disk when it returns.
+
+    Raises:
+        BadInput: the ledger's chain is broken, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path):
+            chain = _read(path)
+            entries = list(chain.entries)
+            lines = b""
+            for forecast in forecasts:
+                content = {
+                    "number": len(entries) + 1,
+                    "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
+                    "previous": entries[-1].sha256 if entries else _BEFORE_THE_FIRST,
+                    "forecast": dict(forecast),
+                }
+                content["sha256"] = _digest(content)
+                entries.append(_entry(content))
+                lines += canonical(content) + b"\n"
+            _write(path, lines)
+            head = {"entries": len(entries), "sha256": entries[-1].sha256}
+            write_whole(_head_file(path), canonical(head) + b"\n")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    return tuple(entries[len(chain.entries) :])
+
+
+def canonical(content: Any) -> bytes:
+    """Return the one way in which plain values are written: sorted keys, no spaces, ASCII.
+
+    Raises:
+        ValueError: a number that JSON does not have.
+    """
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _read(path: Path) -> Chain:
+    # The head first: it is written after the lines it speaks of.
+    head = _head(path)
+    *lines, tail = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    entries: list[Entry] = []
+    for number, line in enumerate(lines, start=1):
+        content = _checked(line, entries)
+        if isinstance(content, str):
+            raise BadInput(f"{path}: line {number} {content}; nothing in a broken ledger counts")
+        entries.append(content)
+    if tail:
+        _refuse_torn(path, tail, entries, head)
+    if head:
+        _check_end(path, entries, *head)
+    return Chain(path, tuple(entries), head is not None)
+
+
+def _checked(line: bytes, before: Sequence[Entry]) -> Entry | str:
+    """Return the entry that a line holds, or what is wrong with it."""
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return "is no JSON: it was changed"
+    if not isinstance(content, dict) or content.keys() != FIELDS:
+        return "is no entry of a ledger"
+    try:
+        if content["sha256"] != _digest(content):
+            return "was changed: its content has another sha256 than it says"
+        if canonical(content) != line:
+            return "was changed: it says the same in other bytes"
+        entry = _entry(content)
+    except (ValueError, TypeError):
+        return "is no entry of a ledger"
+    previous = before[-1].sha256 if before else _BEFORE_THE_FIRST
+    if entry.previous != previous or entry.number != len(before) + 1:
+        expected = f"follow entry {len(before)}" if before else "begin a ledger"
+        return f"is entry {entry.number} and does not {expected}: lines were removed, moved or put in"
+    return entry
+
+
+def _refuse_torn(path: Path, tail: bytes, before: Sequence[Entry], head: tuple[int, str] | None) -> None:
+    number = len(before) + 1
+    if head and head[0] >= number:
+        raise BadInput(f"{path}: line {number} was changed: it is cut off, and was whole when it was sealed")
+    if isinstance(_checked(tail, before), Entry):
+        raise BadInput(
+            f"{path}: line {number} lacks only the newline at its end; to mend it: printf '\\n' >> {path}"
+        )
+    size = path.stat().st_size - len(tail)
+    raise BadInput(
+        f"{path}: line {number} is cut off after {len(tail)} bytes, as by a kill while it was written; "
+        f"it was never sealed, and is yours to remove: truncate -s {size} {path}"
+    )
+
+
+def _check_end(path: Path, entries: Sequence[Entry], count: int, sha256: str) -> None:
+    if len(entries) < count:
+        gone = count - len(entries)
+        raise BadInput(
+            f"{path}: {gone} of {count} entries are missing from its end, after line {len(entries)}; "
+            f"{_head_file(path).name} says so"
+        )
+    if count and entries[count - 1].sha256 != sha256:
+        raise BadInput(f"{path}: line {count} is another entry than {_head_file(path).name} says was sealed")
+
+
+def _is_torn(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        return file.read(1) not in (b"", b"\n")
+
+
+def _write(path: Path, lines: bytes) -> None:
+    is_new = not path.exists()
+    with path.open("ab", buffering=0) as file:
+        written = file.write(lines)
+        os.fsync(file.fileno())
+    if written != len(lines):
+        raise OSError(f"{written} of {len(lines)} bytes were written")
+    if is_new:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _head(path: Path) -> tuple[int, str] | None:
+    file = _head_file(path)
+    if not file.exists():
+        return None
+    try:
+        said = json.loads(file.read_bytes())
+        count, sha256 = int(said["entries"]), str(said["sha256"])
+        if count < 1:
+            raise ValueError(count)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{file}: was changed: it is no head of a ledger") from error
+    return count, sha256
+
+
+def _entry(content: Mapping[str, Any]) -> Entry:
+    sealed = datetime.fromisoformat(content["sealed"])
+    if sealed.tzinfo is None or not isinstance(content["forecast"], dict):
+        raise ValueError("no entry")
+    return Entry(content["number"], sealed, content["previous"], content["forecast"], content["sha256"])
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(
+        canonical({name: each for name, each in content.items() if name != "sha256"})
+    ).hexdigest()
+
+
+def _head_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.head")
+
+
+def _lock(path: Path) -> FileLock:
+    return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)

@@ -1,0 +1,222 @@
+"""What has come of a sealed forecast: by the folders of its runs, or by a table that has grown since.
+
+A study's runs say when they began, and a forecast is before all of them. A table has no times: there the rows of then
+are found by their digests, and have to be all there, unchanged, with the forecast's own row not among them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.ledger.begun import BegunRun, begun_in_words, begun_runs, runs_at, time_in_words
+from sweeplab.analysis.ledger.chain import Entry
+from sweeplab.analysis.ledger.digest import data_digest, row_marks, study_digest
+from sweeplab.analysis.ledger.scoring import Score, score
+from sweeplab.analysis.ledger.sizes import Counting, rows_at
+from sweeplab.analysis.ledger.targets import Place, Target
+from sweeplab.analysis.points import Points, read_points
+from sweeplab.errors import BadInput, Problem, nearest
+
+VERSION: Final = 1  # of what an entry says of a forecast
+SCORED: Final = "scored"
+OPEN: Final = "open"  # its run has not ended
+VOID: Final = "void"  # its runs ended without a loss that could be scored
+REFUSED: Final = "refused"  # it was made after, or that it was not cannot be shown
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sealed forecast and what came of it; `why` says in words what there is to say besides a score."""
+
+    entry: Entry
+    state: str
+    why: str = ""
+    score: Score | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values: the entry as it was sealed, then what came of it."""
+        entry = self.entry
+        return {
+            "number": entry.number,
+            "sealed": entry.sealed.isoformat(),
+            "sha256": entry.sha256,
+            "forecast": entry.forecast,
+            "state": self.state,
+            "why": self.why,
+            "score": self.score.as_dict() if self.score else None,
+        }
+
+
+def target_of(entry: Entry) -> Target:
+    """Return what an entry is about.
+
+    Raises:
+        BadInput: another version of sweeplab wrote it, in another way.
+    """
+    if entry.forecast.get("version") != VERSION:
+        raise BadInput(f"entry {entry.number} of the ledger is of another version of it than {VERSION}")
+    run = entry.forecast["run"]
+    place = Place(run["studies"], _counting(run["counting"])) if run["studies"] else None
+    return Target(entry.forecast["at"], place, tuple(run["cells"]), run["seeds"])
+
+
+class Runs:
+    """The studies of a lab as far as they have been run; each is read once."""
+
+    def __init__(self, lab: Path) -> None:
+        self._lab = lab
+        self._read: dict[str, tuple[tuple[BegunRun, ...], Points | str]] = {}
+        self._digests: dict[str, str | None] = {}
+
+    def outcome(self, entry: Entry, target: Target, place: Place) -> Outcome:
+        """Return what came of a forecast of a study's run.
+
+        Raises:
+            TrackingUnavailable: tracking does not answer.
+        """
+        digests = {name: self._digest(name) for name in place.studies}
+        if other := [name for name, now in digests.items() if now not in (None, place.studies[name])]:
+            return Outcome(entry, VOID, f"another study named {other[0]} now stands in {self._lab}")
+        names = [name for name, now in digests.items() if now]
+        if not names:
+            return Outcome(entry, OPEN, f"no study {' or '.join(digests)} has been run in {self._lab}")
+        all_runs, points = self._reading(names, place.counting)
+        runs = runs_at(all_runs, target.at)
+        if not runs:
+            return Outcome(entry, OPEN, "its run has not begun")
+        if runs[0].began <= entry.sealed:
+            when = f"it was sealed at {time_in_words(entry.sealed)}"
+            return Outcome(entry, REFUSED, f"made after: {when}, and {begun_in_words(runs)}")
+        unended = sum(run.ended is None for run in runs)
+        still = f"{unended} of its {len(runs)} runs have not ended" if unended else ""
+        found = rows_at(points, target.at) if isinstance(points, Points) else np.array([], np.intp)
+        if isinstance(points, Points) and found.size:
+            return _scored(entry, points, found, still)
+        if still:
+            return Outcome(entry, OPEN, still)
+        states = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
+        why = points if isinstance(points, str) else "no loss at that size in tracking"
+        return Outcome(entry, VOID, f"its runs have ended ({states}), but: {why}")
+
+    def _digest(self, name: str) -> str | None:
+        """Return the digest of a study; None where it has not been run."""
+        from sweeplab.study.folder import StudyFolder
+        from sweeplab.study.listing import read_spec
+
+        if name not in self._digests:
+            folder = StudyFolder(self._lab, name)
+            self._digests[name] = None
+            if folder.canonical_file.exists() and folder.data_file.exists():
+                data = json.loads(folder.data_file.read_text(encoding="utf-8"))
+                self._digests[name] = study_digest(read_spec(folder), data["text_digest"])
+        return self._digests[name]
+
+    def _reading(self, names: Sequence[str], counting: Counting) -> tuple[tuple[BegunRun, ...], Points | str]:
+        """Return the runs that have begun, the first first, and the points, or why there are none."""
+        from sweeplab.analysis.studies import read_studies
+        from sweeplab.study.folder import StudyFolder
+
+        key = repr((sorted(names), counting))
+        if key not in self._read:
+            begun = [run for name in names for run in begun_runs(StudyFolder(self._lab, name), counting)]
+            points: Points | str
+            try:
+                studies = read_studies(self._lab, names)
+                points = studies.points(counting.columns, counting.conventions)
+            except BadInput as error:
+                points = "; ".join(map(str, error.problems))
+            self._read[key] = tuple(sorted(begun, key=lambda run: run.began)), points
+        return self._read[key]
+
+
+class Table:
+    """A file that may have grown since forecasts were made from it; without a counting it is read as then."""
+
+    def __init__(self, path: Path, counting: Counting | None = None) -> None:
+        self._path, self._counting = path, counting
+        self._read: dict[str, Points] = {}
+
+    def outcome(self, entry: Entry, target: Target) -> Outcome:
+        """Return what came of a forecast that was made from an earlier state of this file.
+
+        Raises:
+            BadInput: it cannot be read with the columns given, or with those of then.
+        """
+        points = self._points(self._counting or _counting(entry.forecast["source"]["counting"]))
+        found = rows_at(points, target.at)
+        if not found.size:
+            return Outcome(entry, OPEN, f"{self._path} has no row of it")
+        data = entry.forecast["data"]
+        then = np.isin(row_marks(points), data["rows"])
+        if then[found].any():
+            return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
+        if data_digest(points.only(then)) != data["digest"]:
+            why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {self._path} unchanged"
+            return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
+        return _scored(entry, points, found)
+
+    def _points(self, counting: Counting) -> Points:
+        key = repr(counting)
+        if key not in self._read:
+            self._read[key] = read_points(self._path, counting.columns, counting.conventions)
+        return self._read[key]
+
+
+def outcomes(
+    entries: Sequence[Entry], lab: Path, against: Path | None = None, counting: Counting | None = None
+) -> tuple[Outcome, ...]:
+    """Return what came of each entry; those about a file's rows are scored `against` its later state.
+
+    Raises:
+        BadInput: the file cannot be read.
+        TrackingUnavailable: tracking does not answer.
+    """
+    runs, table = Runs(lab), Table(against, counting) if against else None
+    found = []
+    for entry in entries:
+        target = target_of(entry)
+        if target.place:
+            found.append(runs.outcome(entry, target, target.place))
+        elif table:
+            found.append(table.outcome(entry, target))
+        else:
+            name = entry.forecast["source"]["names"][0]
+            found.append(Outcome(entry, OPEN, f"laws verify --against FILE scores it: {name}, with its row"))
+    return tuple(found)
+
+
+def of_study(entries: Sequence[Entry], name: str) -> list[Entry]:
+    """Return the entries about a study's runs, or made from it.
+
+    Raises:
+        BadInput: there is none; offers the nearest name.
+    """
+    named = [{*entry.forecast["run"]["studies"], *entry.forecast["source"]["names"]} for entry in entries]
+    found = [entry for entry, names in zip(entries, named, strict=True) if name in names]
+    if not found:
+        known = sorted(set[str]().union(*named))
+        raise BadInput(
+            Problem(f"the ledger has no forecast of {name!r}", ", ".join(known), nearest(name, known))
+        )
+    return found
+
+
+def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], why: str = "") -> Outcome:
+    """Return the score by the geometric mean of the losses of some rows."""
+    logs = np.log(points.columns["loss"][rows])
+    loss = math.exp(float(np.average(logs, weights=points.weights[rows])))
+    return Outcome(entry, SCORED, why, score(entry.forecast["predicted"], entry.forecast["naive"], loss))
+
+
+def _counting(said: Mapping[str, Any]) -> Counting:
+    return Counting(Conventions(**said["conventions"]), said["columns"])

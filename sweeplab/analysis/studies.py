@@ -1,0 +1,128 @@
+"""The runs of one study or several as one table, and what of the studies it takes to count them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.points import Points, study_points
+from sweeplab.analysis.table import runs_table
+from sweeplab.errors import BadInput, Problem
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.listing import find_study, read_spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sweeplab.study.spec import SearchSpec, StudySpec
+
+_DIGESTS = ("text_digest", "token_digest")
+
+
+@dataclass(frozen=True)
+class Studies:
+    """The runs of the studies, a row a run, and each study's own file and data by its name."""
+
+    runs: pd.DataFrame
+    specs: Mapping[str, StudySpec]
+    data: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def search(self) -> dict[str, Mapping[str, SearchSpec]]:
+        """Return what is tuned inside of a cell, and in which range, by study."""
+        return {name: spec.search for name, spec in self.specs.items()}
+
+    def points(
+        self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
+    ) -> Points:
+        """Return the points of all studies, counted by the conventions.
+
+        Raises:
+            BadInput: what `study_points` refuses, and what `settled` does.
+        """
+        chosen = self.settled(conventions)
+        return study_points(self.runs, columns, chosen, self.bytes_per_token(chosen))
+
+    def settled(self, conventions: Conventions | None = None) -> Conventions:
+        """Return the conventions with the studies' own choice of best or final, where none was made.
+
+        Raises:
+            BadInput: the studies choose differently, or were trained on different text or tokens.
+        """
+        chosen = conventions or Conventions()
+        self._check_comparable(chosen)
+        own = sorted({spec.objective.at for spec in self.specs.values()})
+        if chosen.at:
+            return chosen
+        if len(own) > 1:
+            raise BadInput(
+                Problem("the studies value a run by different evaluations", "--count at=best or at=final")
+            )
+        return replace(chosen, at=own[0])
+
+    def bytes_per_token(self, conventions: Conventions) -> dict[str, float] | None:
+        """Return the bytes of a token of each study's validation text, None where the loss stays in nats.
+
+        Raises:
+            BadInput: the text is no longer there, or another than the study was trained on.
+        """
+        if conventions.loss != "bits-per-byte":
+            return None
+        return {name: _bytes_per_token(spec, self.data[name]) for name, spec in self.specs.items()}
+
+    def _check_comparable(self, conventions: Conventions) -> None:
+        """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""
+        digest = _DIGESTS[0] if conventions.loss == "bits-per-byte" else _DIGESTS[1]
+        first, *others = self.data
+        for name in others:
+            if self.data[name][digest] == self.data[first][digest]:
+                continue
+            same_text = self.data[name][_DIGESTS[0]] == self.data[first][_DIGESTS[0]]
+            hint = "; of one text, --count loss=bits-per-byte can" if same_text else ""
+            what = "tokens" if same_text else "text"
+            raise BadInput(
+                f"studies {first} and {name} were trained on different {what}: losses a token cannot be compared{hint}"
+            )
+
+
+def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
+    """Return the studies of these names, each once.
+
+    Raises:
+        BadInput: there is no such study, or tracking has not what it should have.
+        TrackingUnavailable: tracking does not answer.
+    """
+    import pandas as pd
+
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise BadInput(f"study {repeated[0]!r} is named twice")
+    folders = {name: find_study(lab, name) for name in names}
+    specs = {name: read_spec(folder) for name, folder in folders.items()}
+    tables = [runs_table(folders[name].lab, name, spec.track.uri) for name, spec in specs.items()]
+    runs = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    return Studies(runs, specs, {name: _data(folder) for name, folder in folders.items()})
+
+
+def _data(folder: StudyFolder) -> dict[str, Any]:
+    return dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
+
+
+def _bytes_per_token(spec: StudySpec, data: Mapping[str, Any]) -> float:
+    """Return the mean bytes of a token of the validation text, by reading it again."""
+    from sweeplab.data.dataset import prepare
+
+    if spec.data.tokenizer == "byte":
+        return 1.0
+    why = f"bits a byte of study {spec.name} need its text"
+    try:
+        dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    except BadInput as error:
+        raise BadInput(*(f"{why}: {each}" for each in error.problems)) from error
+    if dataset.token_digest != data["token_digest"]:
+        raise BadInput(f"{why}: that of {spec.data.corpus} has changed since it was trained on")
+    text = dataset.tokenizer.decode(dataset.val)
+    return len(text.encode("utf-8", "surrogatepass")) / len(dataset.val)

@@ -1,0 +1,65 @@
+"""A study that never ran: its runs as tracking would give them, with losses of a known law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sweeplab.analysis.table import validate
+from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.accounting import n_params, n_params_non_embedding, train_flops_per_token
+from sweeplab.model.shape import ModelShape
+
+SIZES = ((1, 16), (2, 32), (2, 64), (4, 128), (6, 256))
+ITERATIONS = (100, 400, 1600, 6400)
+LAW = {"E": 1.2, "A": 40.0, "alpha": 0.4, "B": 300.0, "beta": 0.4}
+SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 97, "block_size": 64}
+SETTLED |= {"batch_size": 16, "n_head": 4, "min_lr": 1e-5, "patience": None}
+
+
+def loss_of(n: float, d: float) -> float:
+    return LAW["E"] + LAW["A"] / n ** LAW["alpha"] + LAW["B"] / d ** LAW["beta"]
+
+
+def plant(
+    seeds: int = 3,
+    noise: float = 0.003,
+    rates: tuple[float, ...] = (3e-3, 1e-3, 3e-4),
+    change: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda run: {},
+    **settings: Any,
+) -> pd.DataFrame:
+    """Return a trial a rate in each cell of five models and four lengths; the middle rate is the best.
+
+    A run's warm-up is a tenth of it. `change` may give a run other values; `settings` are those of every run.
+    """
+    random = np.random.default_rng(11)
+    rows = []
+    for n_layer, n_embd in SIZES:
+        for length in ITERATIONS:
+            for trial, rate in enumerate(rates):
+                for seed in range(seeds):
+                    own = SETTLED | {"n_layer": n_layer, "n_embd": n_embd, "max_iters": length}
+                    own |= {"warmup_iters": length // 10, "learning_rate": rate} | settings
+                    run = _run(defaults() | own, trial, seed)
+                    away = abs(np.log(rate / rates[len(rates) // 2]))
+                    run["best_val_loss"] *= np.exp(noise * random.standard_normal() + 0.05 * away)
+                    run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.01
+                    rows.append(run | dict(change(run)))
+    pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
+    return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+
+
+def _run(values: dict[str, Any], trial: int, seed: int) -> dict[str, Any]:
+    shape = ModelShape.of(values)
+    tokens = values["max_iters"] * values["batch_size"] * values["block_size"]
+    cell = ",".join(f"{name}={values[name]}" for name in ("n_layer", "n_embd", "max_iters"))
+    return values | {
+        "study": "planted", "cell": cell, "trial": trial, "seed": seed, "state": "complete",
+        "best_val_loss": loss_of(n_params(shape), tokens), "run_id": f"{cell}/{trial}/{seed}",
+        "n_params": n_params(shape), "n_params_non_embedding": n_params_non_embedding(shape),
+        "train_tokens": tokens, "train_flops": float(tokens * train_flops_per_token(shape)),
+        "wall_seconds": 2.5, "iterations": values["max_iters"],
+    }  # fmt: skip

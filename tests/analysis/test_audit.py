@@ -1,0 +1,236 @@
+"""The audit: every check answers on any study, finds what was planted, and is silent where nothing was."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from analysis.planted_study import ITERATIONS, SIZES, plant
+
+from sweeplab.analysis.audit.checks import CHECKS, audit
+from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, gather
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.table import COLUMNS
+from sweeplab.errors import BadInput
+from sweeplab.study.spec import Choices, Range
+
+CELLS = len(SIZES) * len(ITERATIONS)
+TUNED = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "batch_size": Choices((8, 16, 32)),
+    "betas": Choices(((0.9, 0.95), (0.9, 0.99), (0.9, 0.999))),
+}
+
+
+BATCHES, BETAS = (8, 16, 32), ("(0.9, 0.95)", "(0.9, 0.99)", "(0.9, 0.999)")
+
+
+def clean(seeds: int = 3, change=lambda run: {}) -> pd.DataFrame:
+    """Return a study of three trials a cell that differ in rate, batch and betas; the middle one is the best."""
+
+    def tuned(run: dict) -> dict:
+        batch = BATCHES[run["trial"]]
+        length = run["max_iters"] * 16 // batch
+        own = {"batch_size": batch, "betas": BETAS[run["trial"]], "max_iters": length, "iterations": length}
+        own |= {"warmup_iters": length // 10}
+        return own | change(run | own)
+
+    return plant(seeds=seeds, change=tuned)
+
+
+def look(name: str, runs: pd.DataFrame, conventions: Conventions | None = None, **search):
+    """Return what one check says."""
+    evidence = gather(runs, {"planted": TUNED | search}, conventions)
+    (check,) = (check for check in CHECKS if check.name == name)
+    return check.look(evidence)
+
+
+STUDIES = {
+    "clean": clean(),
+    "one trial, one seed": plant(seeds=1, rates=(1e-3,)),
+    "two cells": plant(seeds=1).query("n_layer == 1 and max_iters < 500").reset_index(drop=True),
+    "nothing but what is measured": plant(seeds=2)[[*COLUMNS]],
+    "all stopped": plant(change=lambda run: {"state": "stopped", "iterations": run["max_iters"] // 2}),
+    "settings that are not known": clean().assign(
+        learning_rate=None, betas=None, warmup_iters=None, vocab_size=None, n_params_non_embedding=None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_check_answers_on_any_study(check, name: str) -> None:
+    runs = STUDIES[name].convert_dtypes() if name.startswith("settings") else STUDIES[name]
+    evidence = gather(runs)
+    finding = check.look(evidence)
+    assert finding.state in (FOUND, CLEAR, UNKNOWN)
+    assert finding.sentence and "nan" not in finding.sentence and "\n" not in finding.sentence
+    assert set(finding.points) <= set(evidence.points.names)
+    assert bool(finding.points) or finding.state != FOUND, "what is found is found somewhere"
+    assert not finding.effects or finding.state == FOUND
+    for effect in json.loads(json.dumps(finding.as_dict()))["effects"]:
+        assert bool(effect["why"]) != bool(effect["exponents"])
+        for exponent in effect["exponents"].values():
+            for side in (exponent["before"], exponent["after"]):
+                assert (side["value"] is None) == (side["verdict"] == "not identified")
+    assert check.question.endswith("?")
+
+
+def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
+    found = audit(gather(clean(), {"planted": TUNED})).as_dict()
+    states = {each["name"]: each["state"] for each in found["findings"]}
+    assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
+    assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)
+
+
+def test_embeddings_and_what_they_do_to_the_exponents() -> None:
+    runs = clean()
+    finding = look("embeddings", runs)
+    part = 1 - runs["n_params_non_embedding"] / runs["n_params"]
+    assert f"embeddings are 0.86% to {part.max():.0%} of N, and over 10% of it in 8 of 20" in finding.sentence
+    (effect,) = finding.as_dict()["effects"]
+    alpha = effect["exponents"]["alpha"]
+    assert alpha["before"]["low"] < 0.4 < alpha["before"]["high"], "the truth was planted in all parameters"
+    assert alpha["after"]["value"] < alpha["before"]["value"] - 0.05 and alpha["differs"]
+    assert look("embeddings", runs, Conventions(params="non-embedding")).state == CLEAR
+
+
+def test_a_head_that_is_left_out() -> None:
+    kaplan = Conventions(params="non-embedding", flops="6nd")
+    finding = look("head", clean(), kaplan)
+    assert finding.state == FOUND
+    assert {name.split(",")[1] for name in finding.points} == {"n_embd=16"}
+    assert finding.effects[0].after["alpha"].identified
+    assert look("head", clean(), Conventions(flops="6nd")).state == CLEAR, "a tied head is in the total"
+    untied = clean(change=lambda run: {"tie_weights": False})
+    assert look("head", untied, kaplan).state == CLEAR, "a head of its own is no embedding"
+
+
+def of_length(*lengths: int):
+    return lambda name: any(f"max_iters={length}/" in name for length in lengths)
+
+
+BAD = {
+    "warm-up": (
+        lambda run: {"warmup_iters": 50},
+        of_length(100, 400),
+        "the warm-up is 0.78% to 50% of a run, and over 10% of it in 10 of 20 points",
+    ),
+    "decay": (
+        lambda run: {"state": "stopped", "iterations": run["max_iters"] // 2} if run["n_layer"] == 2 else
+        {} if run["n_layer"] > 2 else
+        {"min_lr": 5e-4} if run["train_tokens"] == 102_400 else {"scheduler_type": "constant"},
+        lambda name: name.startswith(("n_layer=1", "n_layer=2")),
+        "12 of 20 points end with over 20% of the peak rate: 8 stopped before the cosine's end, "
+        "3 with a rate that never comes down, 1 with a min_lr near the peak",
+    ),
+    "learning-rate": (
+        lambda run: {"learning_rate": 1e-3} if run["n_layer"] == 6 else {},
+        lambda name: name.startswith("n_layer=6"),
+        "learning_rate has one value in 4 of 20 points: larger models mostly want a lower one",
+    ),
+    "batch-size": (
+        lambda run: {"batch_size": 16, "max_iters": run["max_iters"] * run["batch_size"] // 16},
+        lambda name: True,
+        "batch_size is 16 in every run: longer trainings mostly want a larger one",
+    ),
+    "betas": (
+        lambda run: {"betas": "(0.9, 0.95)" if run["n_embd"] < 100 else "(0.9, 0.99)"},
+        lambda name: True,
+        "betas goes from (0.9, 0.95) to (0.9, 0.99), and no size tried two",
+    ),
+    "betas-edge": (
+        lambda run: {"betas": BETAS[(run["trial"] + 1) % 3]} if run["n_layer"] == 1 else {},
+        lambda name: name.startswith("n_layer=1"),
+        "the best betas lies at an end of its range in 4 of 20 points with a range, 4 at the high",
+    ),
+    "batch-size-edge": (
+        lambda run: {},
+        lambda name: True,
+        "the best batch_size lies at an end of its range in 20 of 20 points with a range, 20 at the low",
+    ),
+    "learning-rate-edge": (
+        lambda run: {},
+        lambda name: True,
+        "the best learning_rate lies at an end of its range in 20 of 20 points with a range, 20 at the high",
+    ),
+    "cut-short": (
+        lambda run: {"state": "stopped"} if run["n_layer"] == 1 else
+        {"state": "pruned", "best_val_loss": 1.0} if (run["n_layer"], run["trial"]) == (6, 2) else {},
+        lambda name: name.startswith(("n_layer=1", "n_layer=6")),
+        "4 of 20 points come of runs that stopped early: they were not trained on the tokens that their schedule "
+        "was made for; 4 have a loss that a pruned trial of theirs was already below: the pruner was too hasty",
+    ),
+}  # fmt: skip
+NARROW = {
+    "batch-size-edge": {"batch_size": Choices((16, 32, 64))},
+    "learning-rate-edge": {"learning_rate": Range(1e-4, 1e-3, log=True)},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_was_planted_is_found_where_it_was(name: str) -> None:
+    change, touched, sentence = BAD[name]
+    finding = look(name, clean(change=change), **NARROW.get(name, {}))
+    assert finding.state == FOUND and finding.sentence.startswith(sentence)
+    assert set(finding.points) == {
+        each for each in gather(clean(change=change)).points.names if touched(each)
+    }
+    (effect,) = finding.effects
+    if len(finding.points) == CELLS:
+        assert effect.why == "every point is touched: there is no fit without them"
+    else:
+        assert effect.n_points == CELLS - len(finding.points)
+        assert effect.after.keys() >= {"alpha", "beta"}
+
+
+def test_a_warm_up_that_hurts_moves_the_exponent_and_leaving_it_out_brings_it_back() -> None:
+    def slow(run: dict) -> dict:
+        part = 20 * 1024 / run["train_tokens"]
+        loss = run["best_val_loss"] * (1 + max(0, part - 0.1))
+        return {"warmup_iters": part * run["max_iters"], "best_val_loss": loss}
+
+    (effect,) = look("warm-up", clean(change=slow)).as_dict()["effects"]
+    beta = effect["exponents"]["beta"]
+    assert beta["differs"] or beta["before"]["value"] is None
+    assert beta["after"]["low"] < 0.4 < beta["after"]["high"]
+
+
+def test_a_warm_up_that_does_not_hurt_is_told_and_moves_nothing() -> None:
+    runs = clean(change=lambda run: {"warmup_iters": 20 * 1024 * run["max_iters"] / run["train_tokens"]})
+    (effect,) = look("warm-up", runs).as_dict()["effects"]
+    assert {name: each["differs"] for name, each in effect["exponents"].items()} == dict.fromkeys(
+        ("alpha", "beta", "N_opt exponent", "D_opt exponent"), False
+    )
+
+
+def test_plateau_does_not_say_where_it_ends() -> None:
+    finding = look("decay", clean(change=lambda run: {"scheduler_type": "plateau"}))
+    assert (finding.state, len(finding.points)) == (UNKNOWN, CELLS)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "state", "sentence"),
+    [
+        (1, FOUND, "no point has a second seed"),
+        (2, CLEAR, "one seed differs by 0."),
+    ],
+)
+def test_seeds(seeds: int, state: str, sentence: str) -> None:
+    finding = look("seeds", clean(seeds=seeds))
+    assert finding.state == state and finding.sentence.startswith(sentence)
+
+
+def test_seeds_of_too_few_cells_and_of_one_size() -> None:
+    runs = clean()
+    few = runs[(runs["seed"] == 0) | (runs["n_layer"].eq(1) & runs["train_tokens"].eq(100 * 1024))]
+    assert "2 degrees of freedom are too few, 4 are needed" in look("seeds", few).sentence
+    one = runs[(runs["seed"] == 0) | runs["n_layer"].eq(1)]
+    finding = look("seeds", one)
+    assert "seen at 4 points of one size" in finding.sentence and len(finding.points) == CELLS - 4
+
+
+def test_a_study_without_an_end() -> None:
+    with pytest.raises(BadInput, match="no run of the study has ended"):
+        gather(clean().assign(state="failed"))

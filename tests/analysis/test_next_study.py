@@ -1,0 +1,146 @@
+"""The study file of the next runs has the chosen cells, no others, and each as often as it was chosen."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.laws.next_study import candidate_study, cell_candidates, next_study_text
+from sweeplab.errors import BadInput
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.identity import write_study
+from sweeplab.study.plan import make_plan
+from sweeplab.study.reading import read_study
+from sweeplab.study.space import Space, cells
+
+STUDY = """\
+name: small
+data: {corpus: python-docs, tokenizer: char}
+fixed: {n_layer: 1, block_size: 16, batch_size: 4, dropout: 0.0, eval_iters: 1, device: cpu}
+grid: {activation: [gelu, relu], n_embd: [16, 32], max_iters: [20, 80, 320]}
+search:
+  learning_rate: {min: 3e-3, max: 3e-2, log: true}
+  n_head: {expr: "max(1, n_embd // 16)"}
+  warmup_iters: {expr: max_iters // 10}
+constraints: ["n_params <= 2e6"]
+budget: {trials_per_cell: 3}
+seeds: [0, {seed: 4, when: n_embd == 32}]
+"""
+
+
+def folder_of(text: str, tmp_path: Path) -> tuple[StudyFolder, int]:
+    """Return the folder that a study has once it has been started, and its vocabulary's size."""
+    (tmp_path / "written.yaml").write_text(text)
+    spec = read_study(tmp_path / "written.yaml")
+    folder = StudyFolder(tmp_path / "lab", spec.name)
+    plan, _, dataset = make_plan(spec, folder.lab)
+    folder.path.mkdir(parents=True)
+    write_study(spec, folder, plan.data)
+    return folder, dataset.tokenizer.vocab_size
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, int]:
+    return folder_of(STUDY, tmp_path_factory.mktemp("next"))
+
+
+def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small) -> None:
+    spec = candidate_study([small[0]])
+    assert spec.name == "small-next" and spec.written_seeds == [5]
+    assert spec.grid["activation"] == ["gelu", "relu"]
+    assert spec.grid["n_embd"] == [16, 32, 64, 128, 256]
+    assert spec.grid["max_iters"] == [20, 40, 80, 160, 320, 1280, 5120, 20480]
+    assert candidate_study([small[0]], ["small-next"]).name == "small-next2"
+    found = cell_candidates(spec, small[1], {})
+    assert found.n == 2 * 5 * 8 and max(found.columns["params"]) <= 2e6
+    plan = make_plan(spec, small[0].lab)[0]
+    assert [dict(cell) for cell in found.cells] == [each.values for each in plan.cells]
+    assert found.columns["params"] == pytest.approx([each.n_params for each in plan.cells])
+    assert found.columns["tokens"] == pytest.approx([each.train_tokens for each in plan.cells])
+    assert found.columns["flops"] == pytest.approx([each.train_flops for each in plan.cells])
+    assert found.cost.sum() == pytest.approx(plan.train_flops)
+
+
+def test_counted_as_the_points_are(small) -> None:
+    spec = candidate_study([small[0]])
+    total, own = (
+        cell_candidates(spec, small[1], {}, each) for each in (None, Conventions(params="non-embedding"))
+    )
+    named = cell_candidates(spec, small[1], {"params": "n_params_non_embedding", "tokens": "train_tokens*2"})
+    assert (own.columns["params"] < total.columns["params"]).all()
+    assert named.columns["params"] == pytest.approx(own.columns["params"])
+    assert named.columns["tokens"] == pytest.approx(2 * own.columns["tokens"])
+    assert named.cost == pytest.approx(total.cost)
+    with pytest.raises(BadInput, match="params: no column 'n_parms'"):
+        cell_candidates(spec, small[1], {"params": "n_parms"})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_file_has_exactly_the_chosen_cells(small, tmp_path: Path, seed: int) -> None:
+    folder, vocab_size = small
+    spec, draw = candidate_study([folder]), random.Random(seed)
+    every = cell_candidates(spec, vocab_size, {}).cells
+    chosen = draw.sample(every, draw.choice([1, 4, 25, 70]))
+    times = [draw.choice([1, 1, 1, 2, 3]) for _ in chosen]
+    file = tmp_path / "next.yaml"
+    file.write_text(next_study_text(spec, chosen, times, "why"))
+    read = read_study(file)
+    left = cells(read, vocab_size)[0]
+    key = lambda cell: tuple(cell.items())  # noqa: E731
+    seeds = {key(cell.values): len(Space(read, cell, vocab_size).seeds) for cell in left}
+    assert seeds == {key(dict(cell)): count for cell, count in zip(chosen, times, strict=True)}
+
+
+def test_the_file_can_be_planned_and_is_otherwise_the_same_study(small, tmp_path: Path) -> None:
+    folder, vocab_size = small
+    spec = candidate_study([folder])
+    found = cell_candidates(spec, vocab_size, {})
+    at, times = [0, 7, 30, 31], [1, 2, 1, 1]
+    file = tmp_path / "next.yaml"
+    file.write_text(next_study_text(spec, [found.cells[k] for k in at], times, "Chosen to tell beta"))
+    assert file.read_text().startswith("# Chosen to tell beta\nname: small-next\n")
+    read, own = read_study(file), read_study(folder.canonical_file)
+    plan = make_plan(read, folder.lab)[0]
+    assert [each.values for each in plan.cells] == [dict(found.cells[k]) for k in at]
+    assert [each.seeds for each in plan.cells] == [[5], [5, 6], [5], [5]]
+    assert plan.train_flops == pytest.approx(sum(found.cost[k] * n for k, n in zip(at, times, strict=True)))
+    assert (read.data, read.fixed, read.search, read.objective) == (
+        own.data,
+        own.fixed,
+        own.search,
+        own.objective,
+    )
+    assert (read.budget, read.sampler, read.pruner, read.track) == (
+        own.budget,
+        own.sampler,
+        own.pruner,
+        own.track,
+    )
+    assert read.constraints[0] == "n_params <= 2e6"
+
+
+def test_axes_that_a_person_gives(small) -> None:
+    spec = candidate_study([small[0]], (), {"n_layer": [1, 2.2, 4.4], "n_embd": [32]})
+    assert (spec.grid["n_layer"], spec.grid["n_embd"], spec.grid["max_iters"]) == (
+        [1, 2, 4],
+        [32],
+        [20, 80, 320],
+    )
+
+
+def test_bad_input(small, tmp_path: Path) -> None:
+    for axes, said in (
+        ({"n_embed": [8]}, "no 'n_embed' for a study.*did you mean 'n_embd'"),
+        ({"learning_rate": [8]}, "no 'learning_rate' for a study"),
+        ({"n_embd": range(16, 6000)}, "cells are too many"),
+        ({"n_embd": [0.2]}, "n_embd"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            candidate_study([small[0]], (), axes)
+    text = STUDY.replace("n_embd: [16, 32], max_iters: [20, 80, 320]", "tie_weights: [true, false]")
+    folder, _ = folder_of(text.replace("name: small", "name: flat"), tmp_path)
+    with pytest.raises(BadInput, match="the grid of flat has no size to vary"):
+        candidate_study([folder])

@@ -1,0 +1,76 @@
+"""Which trials are points, what is left out and why, and how far seeds are apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.planted_study import ITERATIONS, SIZES, plant
+
+from sweeplab.analysis.points import study_points
+
+CELLS = len(SIZES) * len(ITERATIONS)
+
+
+def test_a_point_is_the_best_trial_of_its_cell() -> None:
+    points = study_points(plant(seeds=1))
+    assert points.n == CELLS
+    assert all(name.endswith("/1") for name in points.names), "the middle rate is the best"
+    assert points.dropped == {"not the best of its cell": 2 * CELLS}
+    np.testing.assert_array_equal(np.unique(points.shape["n_layer"]), [1, 2, 4, 6])
+    assert points.seed_spread is None
+
+
+def test_a_trial_with_a_seed_that_has_no_end_is_no_point() -> None:
+    def change(run: dict) -> dict:
+        if (run["trial"], run["seed"], run["max_iters"]) == (1, 2, 100):
+            return {"state": "diverged", "best_val_loss": np.nan}
+        return {"best_val_loss": np.nan} if (run["trial"], run["seed"]) == (2, 0) else {}
+
+    points = study_points(plant(change=change))
+    assert points.n == CELLS
+    assert points.dropped == {
+        "diverged": 5, "not finite": CELLS, "another seed of its trial has no end": 10 + 2 * CELLS,
+        "not the best of its cell": 3 * (CELLS - 5),
+    }  # fmt: skip
+    trials = {name: name[-1] for name in points.names}
+    assert {trial for name, trial in trials.items() if "max_iters=100/" in name} == {"0"}
+
+
+def test_cells_that_differ_in_their_training_are_one_model() -> None:
+    def change(run: dict) -> dict:
+        return {"cell": f"{run['cell']},learning_rate={run['learning_rate']}", "trial": 0}
+
+    points = study_points(plant(change=change))
+    assert points.n == CELLS
+    assert all(",learning_rate=0.001/0" in name for name in points.names)
+    apart = study_points(plant(change=lambda run: {"cell": f"{run['cell']},activation={run['trial']}"}))
+    assert apart.n == 3 * CELLS
+
+
+def test_runs_that_stopped_early_compete_in_their_own_cell() -> None:
+    def change(run: dict) -> dict:
+        if run["trial"] != 2:
+            return {}
+        return {"state": "stopped", "train_tokens": run["train_tokens"] // 2, "best_val_loss": 9.0}
+
+    assert study_points(plant(change=change)).n == CELLS
+
+
+def test_two_studies_have_points_of_their_own() -> None:
+    runs = plant(seeds=1)
+    both = pd.concat([runs, runs.assign(study="other", best_val_loss=runs["best_val_loss"] * 1.1)])
+    points = study_points(both.reset_index(drop=True))
+    assert points.n == 2 * CELLS
+    assert {name.split("/")[0] for name in points.names} == {"planted", "other"}
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.02])
+def test_the_spread_of_seeds_is_pooled(noise: float) -> None:
+    points = study_points(plant(seeds=3, noise=noise))
+    np.testing.assert_array_equal(points.weights, 3)
+    assert points.seed_spread == pytest.approx(noise, rel=0.3)  # 40 degrees of freedom: 11% a sigma
+    assert points.conventions["seeds"].endswith("pooled over 20 points with several: no law explains less")
+    part = points.only(points.columns["params"] > 1e4)
+    assert len(part.names) == part.n == len(part.shape["n_embd"]) < points.n
+    assert part.seed_spread == points.seed_spread

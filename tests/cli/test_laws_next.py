@@ -1,0 +1,103 @@
+"""`sweeplab laws next`: what it prints, what it gives to programs, and the study file that it writes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeplab.analysis.laws.next_runs import Rules
+from sweeplab.cli.laws.next import next_
+
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, n_layer: 1, n_head: 2, warmup_iters: 2, dropout: 0.0, eval_iters: 2,
+        learning_rate: 0.01, device: cpu}
+grid: {n_embd: [8, 32], max_iters: [10, 40, 160, 320]}
+search: {eval_interval: {expr: max_iters // 2}, save_interval: {expr: max_iters}}
+budget: {trials_per_cell: 1}
+engine: {workers: 1}
+track: {checkpoints: none}
+"""
+
+
+@pytest.fixture
+def pilot(folder: Path) -> Path:
+    n = np.repeat(np.geomspace(1e6, 1e7, 3), 3)
+    d = n * np.tile([2, 20, 200], 3)
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(np.random.default_rng(3).normal(0, 0.005, 9))
+    np.savetxt(folder / "pilot.csv", np.c_[n, d, loss], delimiter=",", header="params,tokens,loss", comments="")
+    return folder / "pilot.csv"
+
+
+def test_a_table(cli, pilot: Path) -> None:
+    said = cli("laws", "next", pilot, "--flops", "4e18", "--quantity", "beta")
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0] == "beta: the exponent of tokens"
+    assert "FLOPs" in lines[3] and "of the information" in lines[3] and "cell" not in lines[3]
+    told = [float(line.split("±")[1].split()[0]) for line in lines if line.startswith("90% interval")]
+    assert len(told) == 3 and told[1] < told[2] < told[0]
+    assert any(line.startswith("a grid would take ") for line in lines)
+
+
+def test_json_and_candidates(cli, pilot: Path, folder: Path) -> None:
+    arguments = ("laws", "next", pilot, "--flops", "4e18", "--json", "--candidates")
+    found = json.loads(cli(*arguments, "params=1e6:1e8:7,ratio=2:200:7", "--most-runs", "9").out)
+    assert found["n_runs"] == len(found["runs"]) == 9
+    assert {"params", "tokens", "flops", "share_of_budget", "share_of_information"} <= found["runs"][0].keys()
+    assert {"now", "after", "grid_of_equal_cost"} <= found["width"].keys()
+    (folder / "some.csv").write_text("params,tokens\n1e7,1e9\n1e8,2e9\n3e7,3e9\n")
+    other = json.loads(cli(*arguments, folder / "some.csv", "--most-each", "3", "--most-share", "1").out)
+    assert {run["params"] for run in other["runs"]} <= {1e7, 1e8, 3e7}
+    assert max(run["times"] for run in other["runs"]) > 1
+    where = ("--quantity", "loss-at", "--at", "params=1e9,tokens=2e10")
+    assert json.loads(cli(*arguments[:-1], *where).out)["quantity"] == "loss at target"
+
+
+def test_options_say_what_the_rules_have() -> None:
+    asked = inspect.signature(next_).parameters
+    shared = [each for each in fields(Rules) if each.name in asked]
+    assert {each.name for each in shared} == {"most_runs", "most_each", "most_share", "misfit"}
+    assert {each.name: asked[each.name].default for each in shared} == {
+        each.name: each.default for each in shared
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--flops", "4"], "4 FLOPs are too few for any candidate"),
+        (["--flops", "-1"], "--flops -1 is no budget"),
+        (["--flops", "1e18", "--quantity", "bta"], "did you mean 'beta'?"),
+        (["--flops", "1e18", "--quantity", "loss-at"], "--at with params and tokens"),
+        (["--flops", "1e18", "--candidates", "n_embd=1:2:3"], "no 'n_embd' for a table"),
+        (["--flops", "1e18", "--output", "next.yaml"], "a table's runs belong to no study"),
+    ],
+)
+def test_bad_input_is_one_line(cli, pilot: Path, folder: Path, arguments: list[str], said: str) -> None:
+    answer = cli("laws", "next", pilot, *arguments)
+    assert answer.code == 2 and said in answer.err and answer.err.count("\n") == 1 and not answer.out
+    assert not (folder / "next.yaml").exists()
+
+
+@pytest.mark.slow
+def test_a_study_and_the_one_that_follows_it(cli, folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    assert cli("study", "run", "tiny.yaml").code == 0
+    said = cli("laws", "next", "tiny", "--flops", "1e9", "--output", "next.yaml", "--json")
+    found = json.loads(said.out)
+    planned = json.loads(cli("study", "plan", "next.yaml", "--json").out)
+    assert [run["cell"] for run in found["runs"]] == [cell["values"] for cell in planned["cells"]]
+    assert planned["train_flops"] == pytest.approx(found["spent_flops"]) and planned["train_flops"] <= 1e9
+    assert cli("study", "run", "next.yaml").code == 0
+    both = json.loads(cli("laws", "fit", "tiny,tiny-next", "--json").out)
+    assert both["n_points"] == 8 + len(found["runs"])
+    again = json.loads(cli("laws", "next", "tiny,tiny-next", "--flops", "1e9", "--output", "more.yaml", "--json").out)
+    assert again["n_runs"] and "name: tiny-next2\n" in (folder / "more.yaml").read_text()
+    assert "seeds: [2]\n" in (folder / "more.yaml").read_text()

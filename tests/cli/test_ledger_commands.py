@@ -1,0 +1,272 @@
+"""`sweeplab laws forecast`, `verify` and `ledger`: sealed before, scored after, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.ledger.begun import begun_runs
+from sweeplab.analysis.ledger.chain import append, read_chain
+from sweeplab.analysis.ledger.sizes import Counting, rows_at
+from sweeplab.analysis.studies import read_studies
+from sweeplab.errors import BadInput
+from sweeplab.study.folder import StudyFolder
+
+COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
+SMALL = ("--params", "2e8", "--tokens", "4e9")
+
+
+def write(path: Path, n, d, more: str = "") -> Path:
+    error = np.random.default_rng(3).normal(0, 0.003, len(n))
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(error)
+    rows = "".join(
+        f"{a!r},{b!r},{c!r}\n" for a, b, c in zip(n.tolist(), d.tolist(), loss.tolist(), strict=True)
+    )
+    path.write_text(f"N,D,val\n{rows}{more}")
+    return path
+
+
+@pytest.fixture
+def table(folder: Path) -> Path:
+    n = np.repeat(np.geomspace(1e6, 1e8, 6), 5)
+    return write(folder / "runs.csv", n, n * np.tile((5.0, 10.0, 20.0, 60.0, 200.0), 6))
+
+
+def near_tiny(folder: Path) -> Path:
+    """Return a table of runs as small as those of the finished study."""
+    n = np.repeat(np.geomspace(200, 20_000, 5), 4)
+    d = np.tile(np.geomspace(300, 30_000, 4), 5)
+    loss = (3 + 20 / n**0.5 + 40 / d**0.6) * np.exp(np.random.default_rng(3).normal(0, 0.003, 20))
+    path = folder / "near.csv"
+    path.write_text(
+        "params,tokens,loss\n" + "".join(f"{a},{b},{c}\n" for a, b, c in zip(n, d, loss, strict=True))
+    )
+    return path
+
+
+def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path) -> None:
+    said = cli("laws", "forecast", table, *COLUMNS, *SMALL)
+    assert (said.code, said.err) == (0, "")
+    assert "sealed in" in said.out and "runs.csv" in said.out.splitlines()[1]
+    (entry,) = read_chain(folder / "lab" / "ledger.jsonl").entries
+    predicted = entry.forecast["predicted"]
+    assert predicted["low"] < predicted["loss"] < predicted["high"]
+    assert predicted["verdict"]["verdict"] == "identified"
+    assert entry.forecast["beyond"]["params"] == pytest.approx(2.0)
+    assert entry.forecast["at"]["flops"] == pytest.approx(6 * 2e8 * 4e9)
+    assert entry.sha256 in said.out
+
+    waiting = cli("laws", "verify")
+    assert waiting.code == 0 and "1 open: laws verify --against FILE scores it" in waiting.out
+    same = cli("laws", "verify", "--against", table)
+    assert f"1 open: {table} has no row of it" in same.out
+
+    true = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
+    lines = table.read_text().splitlines(keepends=True)
+    # Where the rows stand, and what other rows have come, does not matter.
+    later = folder / "later.csv"
+    later.write_text("".join([lines[0], f"2e8,4e9,{true}\n", "1e9,1e9,3.0\n", *reversed(lines[1:])]))
+    found = json.loads(cli("laws", "verify", "--against", later, "--json").out)
+    (scored,) = found["forecasts"]
+    assert (scored["state"], scored["score"]["covered"]) == ("scored", True)
+    assert scored["score"]["outcome"] == pytest.approx(true)
+    assert scored["score"]["error_nats"] == pytest.approx(true - predicted["loss"])
+    crps = scored["score"]["crps"]
+    assert crps["law"] < min(crps["last point"], crps["log-linear line"])
+    assert found["calibration"]["n"] == 1 and len(found["calibration"]["pit"]) == 1
+    shown = cli("laws", "verify", "--against", later, *COLUMNS)
+    assert "inside of the interval: " in shown.out and "1 of 1 at 90%" in shown.out
+
+    changed = later.read_text().replace(lines[3], lines[3].replace(",", ",1", 1))
+    later.write_text(changed)
+    refused = cli("laws", "verify", "--against", later)
+    assert "1 refused: 29 of the 30 rows that it was made from are in" in refused.out
+    listed = cli("laws", "ledger")
+    assert listed.code == 0 and "open" in listed.out and "chinchilla" in listed.out
+
+
+def test_a_row_that_is_there_is_not_forecast(cli, folder: Path, table: Path) -> None:
+    n, d, _ = table.read_text().splitlines()[7].split(",")
+    said = cli("laws", "forecast", table, *COLUMNS, "--params", n, "--tokens", float(d) * (1 + 1e-7))
+    assert (said.code, said.out) == (2, "")
+    assert "runs.csv has its loss already, " in said.err and len(said.err.splitlines()) == 1
+    assert not (folder / "lab").exists()
+    assert (
+        cli("laws", "forecast", table, *COLUMNS, "--params", n, "--tokens", float(d) * (1 + 1e-5)).code == 0
+    )
+
+
+def test_a_forecast_made_after_by_other_means_is_refused(cli, folder: Path, table: Path) -> None:
+    """One whose own row was in the table that it was made from."""
+    cli("laws", "forecast", table, *COLUMNS, *SMALL)
+    path = folder / "lab" / "ledger.jsonl"
+    forecast = read_chain(path).entries[0].forecast
+    n, d, _ = table.read_text().splitlines()[7].split(",")
+    append(path, [forecast | {"at": {"params": float(n), "tokens": float(d)}}])
+    said = cli("laws", "verify", "--against", table)
+    assert said.code == 0
+    assert "2 refused: made after: its row was in the table when it was sealed" in said.out
+
+
+def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) -> None:
+    n = np.geomspace(1e6, 1e9, 12)
+    ray = write(folder / "ray.csv", n, 20 * n)
+    said = cli("laws", "forecast", ray, *COLUMNS, "--params", "2e9", "--tokens", "4e10")
+    assert said.code == 0 and "warning: params 2e+09, tokens 4e+10: the loss is not identified" in said.out
+    (entry,) = read_chain(folder / "lab" / "ledger.jsonl").entries
+    verdict = entry.forecast["predicted"]["verdict"]
+    assert verdict["verdict"] == "not identified" and "near one ray" in verdict["reason"]
+    assert entry.forecast["fit"]["verdicts"]["alpha"] == "not identified"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "which run? --params and --tokens say it, or --study FILE"),
+        (["--params", "-1"], "--params -1 is no size of a run; it takes a positive number"),
+        (["--params", "2e8"], "params 2e+08: chinchilla reads tokens too: --tokens"),
+        (["--params", "2e8", "--study", "x.yaml"], "--study names its cells: give it, or --params"),
+        (["--study", "none.yaml"], "none.yaml: no such file"),
+        ([*SMALL, "--law", "chinchila"], "there is no law 'chinchila'"),
+        ([*SMALL, "--delta", "0"], "--delta '0'"),
+    ],
+)
+def test_bad_input(arguments: list[str], said: str, cli, folder: Path, table: Path) -> None:
+    found = cli("laws", "forecast", table, *COLUMNS, *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert said in found.err and len(found.err.splitlines()) == 1
+    assert not (folder / "lab").exists()
+
+
+def test_bad_input_of_verify_and_ledger(cli, folder: Path, table: Path) -> None:
+    for command in ("verify", "ledger"):
+        said = cli("laws", command)
+        assert (said.code, said.out) == (2, "") and "no ledger at " in said.err
+    cli("laws", "forecast", "runs.csv", *COLUMNS, *SMALL, "--ledger", "other.jsonl")
+    assert not (folder / "lab").exists()
+    wrong = cli("laws", "verify", "runs.cvs", "--ledger", "other.jsonl")
+    assert wrong.code == 2 and "did you mean 'runs.csv'" in wrong.err
+    assert "for the table of --against" in cli("laws", "verify", *COLUMNS, "--ledger", "other.jsonl").err
+    ledger = folder / "other.jsonl"
+    ledger.write_bytes(ledger.read_bytes().replace(b'"tokens":4000000000.0', b'"tokens":4000000001.0', 1))
+    for command in (
+        ["verify"],
+        ["ledger"],
+        ["forecast", table, *COLUMNS, "--params", "3e8", "--tokens", "4e9"],
+    ):
+        said = cli("laws", *command, "--ledger", ledger)
+        assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
+        assert "line 1 was changed: its content has another sha256 than it says" in said.err
+
+
+def test_few_rows_are_refused(cli, folder: Path) -> None:
+    few = write(folder / "few.csv", np.array([1e6, 1e7, 1e8]), np.array([1e8, 1e9, 1e9]))
+    said = cli("laws", "forecast", few, *COLUMNS, *SMALL)
+    assert said.code == 2 and "3 rows for the 5 parameters of chinchilla" in said.err
+
+
+def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finished) -> None:
+    """Sealed before the study has been run in another lab; its runs' times are then moved behind it."""
+    near = near_tiny(folder)
+    said = cli("laws", "forecast", near, "--study", finished.file)
+    assert (said.code, said.err) == (0, "")
+    entries = read_chain(folder / "lab" / "ledger.jsonl").entries
+    assert [entry.forecast["run"]["cells"] for entry in entries] == [["n_embd=8"], ["n_embd=16"]]
+    assert entries[0].forecast["at"] == {
+        "params": 1840,
+        "tokens": 1280,
+        "flops": pytest.approx(15e6, rel=0.5),
+    }
+    assert "no study tiny has been run" in cli("laws", "verify").out
+
+    ledger, lab = folder / "lab" / "ledger.jsonl", folder / "moved"
+    shutil.copytree(finished.lab, lab)
+    after = cli("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab)
+    assert after.out.count("refused: made after: it was sealed at ") == 2
+    assert "its run n_embd=8/" in after.out and "and ended (complete) at " in after.out
+    for file in (lab / "studies" / "tiny" / "runs").glob("*/*/run.json"):
+        run = json.loads(file.read_text())
+        file.write_text(json.dumps(run | {"started": time.time() + 60}))
+    found = json.loads(cli("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab, "--json").out)
+    assert [each["state"] for each in found["forecasts"]] == ["scored", "scored"]
+    shown = json.loads(cli("study", "show", "tiny", "--lab", lab, "--json").out)
+    best = {cell["cell"]: cell["best_val_loss"] for cell in shown["cells"]}
+    assert [each["score"]["outcome"] for each in found["forecasts"]] == pytest.approx(list(best.values()))
+
+    known = cli("laws", "forecast", near, "--study", finished.file, "--lab", lab)
+    assert (known.code, known.out) == (2, "")
+    assert len(known.err.splitlines()) == 2 and "a forecast is made before its run exists" in known.err
+    study = lab / "studies" / "tiny" / "study.json"
+    study.write_text(study.read_text().replace('"batch_size": 4', '"batch_size": 5'))
+    other = cli("laws", "verify", "--ledger", ledger, "--lab", lab)
+    assert other.out.count("void: another study named tiny now stands in") == 2
+
+
+@pytest.mark.parametrize("params", ["total", "non-embedding", "with-head"])
+@pytest.mark.parametrize(
+    ("flops", "columns"), [("counted", {}), ("6nd", {}), ("", {"tokens": "iterations*64"})]
+)
+def test_a_run_to_come_is_counted_as_the_points_are(params: str, flops: str, columns, finished) -> None:
+    counting = Counting(Conventions(params=params, flops=flops), columns)
+    studies = read_studies(finished.lab, ["tiny"])
+    points = studies.points(columns, counting.conventions)
+    if columns:  # what is known only of a run that has ended
+        with pytest.raises(BadInput, match="a run to come: no column 'iterations'"):
+            begun_runs(StudyFolder(finished.lab, "tiny"), counting)
+        return
+    runs = begun_runs(StudyFolder(finished.lab, "tiny"), counting)
+    assert len(runs) == 4 and [run.state for run in runs] == ["complete"] * 4
+    for run in runs:
+        (row,) = rows_at(points, run.at)
+        assert {role: points.columns[role][row] for role in run.at} == pytest.approx(run.at)
+
+
+GROWING = """\
+name: growing
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, n_layer: 1, n_head: 2, warmup_iters: 2, learning_rate: 3e-3,
+        dropout: 0.0, eval_interval: 500, eval_iters: 20, device: cpu}
+grid: {n_embd: [8, 12, 16, 24], max_iters: [20, 40, 80]}
+budget: {trials_per_cell: 1}
+engine: {workers: 1}
+"""
+
+
+@pytest.mark.slow
+def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Path) -> None:
+    small, whole = folder / "small.yaml", folder / "whole.yaml"
+    small.write_text(GROWING)
+    whole.write_text(GROWING.replace("[20, 40, 80]", "[20, 40, 80, 160]"))
+    assert cli("study", "run", small).code == 0
+    one = cli("laws", "forecast", "growing", "--law", "power-d", "--params", "1840", "--tokens", "1280")
+    assert one.code == 2 and "its run n_embd=8,max_iters=20/0/0 began at " in one.err
+    said = cli("laws", "forecast", "growing", "--law", "power-d", "--study", whole, "--json")
+    assert (said.code, said.err) == (0, "")
+    sealed = json.loads(said.out)
+    assert [each["run"]["cells"] for each in sealed["sealed"]] == [
+        [f"n_embd={width},max_iters=160"] for width in (8, 12, 16, 24)
+    ]
+    assert len(sealed["left_out"]) == 12
+    assert all("and ended (complete) at" in why for why in sealed["left_out"].values())
+    assert "its run has not begun" in cli("laws", "verify", "growing").out
+    assert cli("study", "run", whole).code == 0
+    found = json.loads(cli("laws", "verify", "growing", "--json").out)
+    assert [each["state"] for each in found["forecasts"]] == ["scored"] * 4
+    shown = json.loads(cli("study", "show", "growing", "--json").out)
+    best = {cell["cell"]: cell["best_val_loss"] for cell in shown["cells"]}
+    for each in found["forecasts"]:
+        (cell,) = each["forecast"]["run"]["cells"]
+        assert each["score"]["outcome"] == pytest.approx(best[cell])
+        assert abs(each["score"]["error_log"]) < 0.2
+    assert found["calibration"]["n"] == 4
+    # The same forecast sealed again, now that the runs have ended: the chain is whole, the time is not before.
+    path = folder / "lab" / "ledger.jsonl"
+    append(path, [read_chain(path).entries[0].forecast])
+    late = cli("laws", "verify", "growing")
+    assert late.code == 0 and "5 refused: made after: it was sealed at " in late.out

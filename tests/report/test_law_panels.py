@@ -1,0 +1,173 @@
+"""Panels of laws, on tables whose law is planted."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from analysis.planted_laws import BAD, GOOD, TRUTHS, losses, plant
+
+from sweeplab.analysis.laws.assessment import assess
+from sweeplab.analysis.laws.forms import LAWS
+from sweeplab.analysis.points import Points
+from sweeplab.report.drawing import draw
+from sweeplab.report.panels import panel
+from sweeplab.report.panels.base import Panel, PanelSpec
+from sweeplab.report.panels.material import Material
+
+TRUTH = TRUTHS["steep"]
+GRID, RAY, SCATTERED = "30 points, 6 x 5", "one ray, D = 20 N", "245 scattered"
+
+
+@cache
+def of(design: str, law: str = "chinchilla", noise: float = 0.003) -> Material:
+    points = plant("steep", (GOOD | BAD)[design], noise, np.random.default_rng(3))
+    return Material.of_table(assess(points, LAWS[law], n_refits=100))
+
+
+def shown(kind: str, material: Material, **asked: object) -> Panel:
+    found = panel(PanelSpec(kind, **asked), material)
+    assert not found.missing, found.missing
+    return found
+
+
+@pytest.mark.parametrize("x", ["params", "tokens"])
+def test_a_law_is_drawn_where_it_was_planted(x: str) -> None:
+    data = shown("law", of(GRID), x=x).data
+    law = data[(data["what"] == "law") & (data["line"] == "tokens a parameter 20")]
+    n = law[x] if x == "params" else law[x] / 20
+    np.testing.assert_allclose(law["loss"], losses(TRUTH, n, 20 * n), rtol=0.003)
+    assert (law["low"] < law["loss"]).all() and (law["loss"] < law["high"]).all()
+    measured = data[data["what"] == "measured"]
+    assert len(measured) == 30 and set(measured["line"]) == set(data["line"])
+
+
+def test_the_band_holds_the_planted_law_and_widens_beyond_the_points() -> None:
+    data = shown("law", of(GRID), x="params").data
+    law = data[data["what"] != "measured"]
+    ratio = law["line"].str.removeprefix("tokens a parameter ").astype(float)
+    true = losses(TRUTH, law["params"], law["params"] * ratio)
+    assert ((law["low"] <= true) & (true <= law["high"])).mean() > 0.8
+    width = law["high"] / law["low"]
+    assert width[law["what"] == "beyond"].mean() > width[law["what"] == "law"].mean()
+    assert law["params"].max() == pytest.approx(1e9)
+
+
+def test_the_line_over_compute_is_the_best_use_of_it() -> None:
+    data = shown("law", of(GRID), x="flops").data
+    law = data[(data["what"] == "law") & (data["flops"] > 1e15)]
+    n = np.geomspace(1e5, 1e10, 4000)
+    best = [losses(TRUTH, n, flops / 6 / n).min() for flops in law["flops"]]
+    np.testing.assert_allclose(law["loss"], best, rtol=0.005)
+    assert set(law["line"]) == {"best use of compute"}
+
+
+def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> None:
+    ray = shown("law", of(RAY), x="params")
+    assert not (ray.data["what"] == "beyond").any()
+    assert any("No line goes beyond the points" in note and "one ray" in note for note in ray.notes)
+    assert not draw(ray).layout.shapes
+    good = shown("law", of(GRID), x="params")
+    assert (good.data["what"] == "beyond").any()
+    assert draw(good).layout.annotations[0].text == "beyond the points"
+
+
+def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
+    noisy = shown("law", of("12 points, 4 x 3", noise=0.02), x="params")
+    beyond = noisy.data[noisy.data["what"] == "beyond"]
+    assert beyond.empty or beyond["params"].max() < 1e9
+    assert any("there the loss is not identified (its 90% interval" in note for note in noisy.notes)
+
+
+def test_a_scattered_table_has_few_lines() -> None:
+    found = shown("law", of(SCATTERED), x="params")
+    assert len(found.lines) == 4 and all(name.startswith("tokens about ") for name in found.lines)
+    assert (found.data["what"] == "measured").sum() == 245
+
+
+def test_a_law_of_one_column_has_one_line() -> None:
+    found = shown("law", of(RAY, "power-n"), law="power-n", x="params")
+    assert found.lines == ("measured",) and set(found.data["line"]) == {"measured", "power-n"}
+    assert panel(PanelSpec("law", law="power-n", x="tokens"), of(RAY, "power-n")).missing == (
+        "power-n does not read tokens"
+    )
+
+
+def test_the_method_says_formula_source_objective_and_rows() -> None:
+    method = dict(shown("law", of(GRID)).method)
+    assert method["Law"] == "chinchilla: L = E + A/N^alpha + B/D^beta"
+    assert "Hoffmann et al. 2022" in method["Source"]
+    assert "starts reached this optimum" in method["Objective"] and "(auto)" in method["Objective"]
+    assert method["Rows"] == "30 fitted; left out: none"
+
+
+def test_verdicts_have_a_number_only_where_there_is_one() -> None:
+    good, ray = shown("verdicts", of(GRID)), shown("verdicts", of(RAY))
+    alpha = good.data.set_index("quantity").loc["alpha"]
+    assert alpha["verdict"] == "identified"
+    assert alpha["low"] <= TRUTH["alpha"] <= alpha["high"]
+    assert alpha["delta least-squares"] == pytest.approx(alpha["value"], abs=0.03)
+    assert set(ray.data["verdict"]) == {"not identified"}
+    assert ray.data["value"].isna().all() and ray.data["delta auto"].isna().all()
+    assert set(ray.shown["value"]) == {"–"} and "delta auto" not in ray.shown
+    assert ray.shown["why"].str.contains("one ray").all()
+    assert ray.result["parameters"]["alpha"]["value"] is None
+
+
+def test_residuals_are_what_the_law_leaves_over() -> None:
+    found = shown("residuals", of(GRID))
+    assert [axis.column for axis in found.axes] == ["params", "tokens", "flops"]
+    data = found.data
+    np.testing.assert_allclose(data["residual"], 100 * np.log(data["loss"] / data["fitted"]), atol=1e-9)
+    assert 0.1 < found.sigma < 0.6
+    figure = draw(found)
+    assert {trace.xaxis for trace in figure.data} == {"x", "x2", "x3"}
+    assert sum(len(trace.x) for trace in figure.data) == 3 * 30
+    one = shown("residuals", of(GRID), against=("tokens",))
+    assert [axis.column for axis in one.axes] == ["tokens"]
+
+
+@pytest.mark.parametrize("design", [*GOOD, *BAD])
+@pytest.mark.parametrize(
+    ("kind", "asked"), [("law", {"x": "params"}), ("law", {"x": "flops"}), ("residuals", {})]
+)
+def test_every_figure_of_a_law_can_be_drawn(design: str, kind: str, asked: dict[str, str]) -> None:
+    figure = draw(shown(kind, of(design), **asked))
+    assert figure.to_json() and figure.data
+
+
+def test_too_few_points_are_said() -> None:
+    n, d = (column[3:8] for column in GOOD[GRID])
+    few = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": losses(TRUTH, n, d)}, np.ones(len(n)))
+    material = Material(*(of(GRID).runs, of(GRID).curves), table=few)
+    for kind in ("law", "verdicts", "residuals"):
+        assert panel(PanelSpec(kind), material).missing == (
+            "5 rows for the 5 parameters of chinchilla; it takes 6 or more"
+        )
+
+
+def test_misfit_says_what_could_be_seen() -> None:
+    good, ray = shown("misfit", of(GRID)), shown("misfit", of(RAY))
+    assert set(good.data["status"]) == {"not seen"} and (good.data["power"] > 0.5).all()
+    assert set(ray.data["status"]) == {"cannot be seen"}
+    assert "misfit cannot be seen on this design" in ray.notes[0].lower()
+    assert good.shown["form"].tolist() == good.data["status"].tolist()
+
+
+def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
+    found = shown("backtest", of(GRID))
+    assert found.laws == ("chinchilla", "joint") and len(found.cuts) == 4
+    data = found.data
+    assert (data["flops"] > data["cut"]).all()
+    per_law = data.groupby("law").size()
+    assert per_law["chinchilla"] == per_law["joint"] > 20
+    means = data[data["law"] == "chinchilla"].groupby("cut")["error (%)"].agg(lambda each: each.abs().mean())
+    assert found.shown["error on larger runs"][0] == f"{means.mean():.2f}%"
+    assert {trace.name for trace in draw(found).data} == {"chinchilla", "joint"}
+
+
+def test_a_table_that_is_too_small_for_a_backtest_says_so() -> None:
+    assert panel(PanelSpec("backtest"), of("9 points, 3 x 3")).missing.startswith(
+        "no cut in flops leaves 8 rows"
+    )
