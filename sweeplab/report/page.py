@@ -163,7 +163,7 @@ def _cell(column: str, value: Any) -> _Cell:
         return _Cell("", "")
     if isinstance(value, str):
         text, _, quiet = value.partition("\n")
-        return _Cell(text, value, quiet, *MARKS.get(value, ("", "")))
+        return _Cell(text, value, quiet, *MARKS.get(text, ("", "")))
     return _Cell(f"{value:.4f}" if "loss" in column else written(value), str(value))
 
 

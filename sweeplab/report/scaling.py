@@ -13,6 +13,7 @@ import numpy as np
 from pandas import DataFrame
 
 from sweeplab.analysis.laws.assessment import Assessment
+from sweeplab.analysis.laws.misfit import FLAGGED
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.report.dashboard import read_dashboard
@@ -57,7 +58,7 @@ def write_scaling_report(
     summary = summarise(material.runs)
     law = next((each.result for each in panels if "parameters" in each.result), None)
     if law:
-        summary = replace(summary, entries=(*summary.entries, *summarise_law(law)))
+        summary = replace(summary, entries=(*summary.entries, *summarise_law(law), *_flagged(panels)))
     contents = {
         "scaling.csv": runs.to_csv(index=False),
         "curves.csv": curves.to_csv(index=False),
@@ -84,8 +85,16 @@ def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path
         if KINDS[spec.panel].of == "points"
     ]
     panels = [panel(spec, material) for spec in specs]
-    _write(page.parent, {page.name: render(asked.title, summarise_table(found, source), panels, {})})
+    summary = summarise_table(found, source)
+    summary = replace(summary, entries=(*summary.entries, *_flagged(panels)))
+    _write(page.parent, {page.name: render(asked.title, summary, panels, {})})
     return page
+
+
+def _flagged(panels: Sequence[Panel]) -> tuple[tuple[str, str], ...]:
+    """Return what is wrong with the law's form, as an entry of the summary, where a panel flags it."""
+    said = next((each.result for each in panels if each.result.get("status") == FLAGGED), None)
+    return (("Its form", said["sentences"][0]),) if said else ()
 
 
 def _write(folder: Path, contents: Mapping[str, str]) -> None:

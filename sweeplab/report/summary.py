@@ -13,7 +13,7 @@ from pandas import DataFrame
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
 from sweeplab.report.panels.trials import ENDED, grid_of, searched_of, trials_table
-from sweeplab.report.words import counted, several, short, span, told, written
+from sweeplab.report.words import counted, several, span, told, written
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 _TOLD = ("alpha", "beta", "N_opt exponent")
@@ -57,10 +57,7 @@ def summarise(runs: DataFrame) -> Summary:
 def summarise_table(found: Assessment, source: str) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
     columns = found.points.columns
-    ranges = (
-        f"{name} {short(float(column.min()))} to {short(float(column.max()))}"
-        for name, column in columns.items()
-    )
+    ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
     rows = f"{found.points.n:,}: {', '.join(ranges)}"
     return Summary(source, (("Rows", rows), *summarise_law(found.as_dict())))
 
@@ -70,7 +67,7 @@ def summarise_law(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     entries = said["parameters"] | said["derived"]
     verdicts = Counter(entry["verdict"] for entry in entries.values())
     exponents = (
-        f"{name} {told(entry['value'])} ({span(entry['low'], entry['high'])})"
+        f"{name} {told(entry['value'])} ({span(entry['low'], entry['high'])}, {entry['verdict']})"
         for name, entry in entries.items()
         if entry["value"] is not None and name in _TOLD
     )

@@ -20,7 +20,9 @@ def _broken(params: bool, tokens: bool):
     """Return the losses of powers whose exponents grow by `size` within a factor 3 of the middle of the table."""
 
     def losses_of(size, truth, n, d, x, y):
-        bend_n, bend_d = (((1 + np.exp(2 * z)) / 2) ** (-size * there / 2) for z, there in ((x, params), (y, tokens)))
+        bend_n, bend_d = (
+            ((1 + np.exp(2 * z)) / 2) ** (-size * there / 2) for z, there in ((x, params), (y, tokens))
+        )
         of_n, of_d = truth["A"] / n ** truth["alpha"], truth["B"] / d ** truth["beta"]
         return truth["E"] + of_n * bend_n + of_d * bend_d
 

@@ -8,13 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis.planted_laws import GOOD, TRUTHS, losses, plant
+from scipy.stats import f as f_distribution
 
 from sweeplab.analysis.laws.candidates import LEAST_SPAN, of_axes, of_file, of_points, parse_axes
 from sweeplab.analysis.laws.choosing import Limits, Prospect, choose
 from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.intervals import profile
-from sweeplab.analysis.laws.next_runs import Rules, corners, find_quantity, likely_vectors, next_runs
+from sweeplab.analysis.laws.next_runs import (
+    NextRuns,
+    Rules,
+    corners,
+    find_quantity,
+    likely_vectors,
+    next_runs,
+)
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
@@ -23,7 +30,7 @@ GRID = GOOD["30 points, 6 x 5"]
 GRID_FLOPS = float((6 * GRID[0] * GRID[1]).sum())
 PILOT_SIZES = np.repeat(np.geomspace(1e6, 1e7, 3), 3)
 PILOT = (PILOT_SIZES, PILOT_SIZES * np.tile([2, 20, 200], 3))
-AXES = {"params": np.geomspace(1e6, 1e8, 9), "ratio": np.geomspace(2, 200, 9)}
+AXES = {"params": np.geomspace(1e6, 1e8, 13), "ratio": np.geomspace(2, 200, 13)}
 FIFTH = GRID_FLOPS / 5 - float((6 * PILOT[0] * PILOT[1]).sum())
 
 
@@ -44,6 +51,16 @@ def limits(n_candidates: int, **changed) -> Limits:
         "corners": np.zeros(n_candidates, bool), "most_runs": 4, "most_each": 1, "most_share": 1.0,
     }  # fmt: skip
     return Limits(**given | changed)
+
+
+def with_pilot(chosen: NextRuns) -> list[np.ndarray]:
+    """Return N and D of the pilot's rows and the chosen runs."""
+    at = np.repeat(np.arange(chosen.candidates.n), chosen.counts)
+    columns = chosen.candidates.columns
+    return [
+        np.concatenate([own, columns[name][at]])
+        for own, name in zip(PILOT, ("params", "tokens"), strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +90,7 @@ def test_the_choice_is_near_the_best_of_all_choices() -> None:
         behind.append(float(np.log(told.error(found)).mean()) - min(scores.values()))
         assert np.median(list(scores.values())) > min(scores.values()) + behind[-1]
     assert np.median(behind) < 1e-9
-    assert max(behind) < 0.1
+    assert max(behind) < 0.15
 
 
 def test_limits_hold() -> None:
@@ -90,29 +107,30 @@ def test_limits_hold() -> None:
         assert not counts[~allowed].any() and counts[at_corner].sum() <= 3
 
 
-@pytest.mark.parametrize("quantity", ["exponent", "alpha", "beta"])
-def test_a_fifth_of_a_grids_flops_gives_as_narrow_an_interval(quantity: str) -> None:
+@pytest.mark.parametrize(("quantity", "most"), [("exponent", 0.9), ("alpha", 0.95), ("beta", 1.0)])
+def test_a_fifth_of_a_grids_flops_gives_as_narrow_an_interval(quantity: str, most: float) -> None:
+    """By the curvature at the truth, where both tables' noise is the same."""
+    truth = plant("hoffmann", GRID, 0.0, np.random.default_rng(0))
+    right = fit(truth, CHINCHILLA, LEAST_SQUARES)
+    slope = find_quantity(right, truth, quantity).measure(right.theta[None])[1][0]
+
+    def width(n: np.ndarray, d: np.ndarray) -> float:
+        logs = {"params": np.log(n) - right.centre["params"], "tokens": np.log(d) - right.centre["tokens"]}
+        jacobian = CHINCHILLA.derivatives(right.theta[None], logs)[1][0]
+        allowed = f_distribution.ppf(0.9, 1, len(n) - 5)
+        return float(np.sqrt(allowed * slope @ np.linalg.solve(jacobian @ jacobian.T, slope)))
+
     ratios = []
     for seed in range(3):
-        random = np.random.default_rng([seed, 9])
-        first = plant("hoffmann", PILOT, 0.005, random)
+        first = plant("hoffmann", PILOT, 0.005, np.random.default_rng([seed, 9]))
         found = fit(first, CHINCHILLA)
         chosen = next_runs(found, find_quantity(found, first, quantity), of_axes(first, AXES), Rules(FIFTH))
-        at = np.repeat(np.arange(chosen.candidates.n), chosen.counts)
-        where = [
-            np.concatenate([own, chosen.candidates.columns[name][at]])
-            for own, name in zip(PILOT, ("params", "tokens"), strict=True)
-        ]
+        where = with_pilot(chosen)
         assert (6 * where[0] * where[1]).sum() <= GRID_FLOPS / 5 * (1 + 1e-9)
-        widths = []
-        for points in (plant("hoffmann", where, 0.005, random), plant("hoffmann", GRID, 0.005, random)):
-            again = fit(points, CHINCHILLA)
-            ends = profile(again, find_quantity(again, points, quantity))
-            widths.append(ends.high - ends.low)
-        ratios.append(widths[0] / widths[1])
-        assert chosen.after.at_fit * 0.005 / found.sigma == pytest.approx(widths[0] / 2, rel=0.4)
+        assert chosen.after.at_fit / found.sigma == pytest.approx(width(*where), rel=0.3)
         assert chosen.after.at_fit < chosen.grid.at_fit < chosen.now.at_fit
-    assert np.median(ratios) < 1
+        ratios.append(width(*where) / width(*GRID))
+    assert np.mean(ratios) < most
 
 
 def test_capped_runs_lean_less_on_the_form(pilot: Points) -> None:
@@ -131,22 +149,17 @@ def test_capped_runs_lean_less_on_the_form(pilot: Points) -> None:
         ("not", Rules(FIFTH, most_each=30, most_share=1.0, least_share=0.0, misfit=0.0)),
     ):
         chosen = next_runs(found, find_quantity(found, pilot, "alpha"), of_axes(pilot, AXES), rules)
-        at = np.repeat(np.arange(chosen.candidates.n), chosen.counts)
-        where = [
-            np.concatenate([own, chosen.candidates.columns[name][at]])
-            for own, name in zip(PILOT, ("params", "tokens"), strict=True)
-        ]
-        off[name] = abs(told(where) - told(GRID))
+        off[name] = abs(told(with_pilot(chosen)) - told(GRID))
     assert off["capped"] < 0.5 * off["not"]
     assert off["capped"] < 0.005
 
 
 def test_what_is_said(pilot: Points) -> None:
     found = fit(pilot, CHINCHILLA)
-    rules = Rules(FIFTH, most_runs=20, most_share=0.1)
+    rules = Rules(FIFTH, most_runs=20, most_each=1, most_share=0.1)
     chosen = next_runs(found, find_quantity(found, pilot, "beta"), of_axes(pilot, AXES), rules)
     said = chosen.as_dict()
-    assert said["n_runs"] == sum(run["times"] for run in said["runs"]) == len(said["runs"]) <= 20
+    assert said["n_runs"] == sum(run["times"] for run in said["runs"]) <= 20
     assert sum(run["flops"] for run in said["runs"]) == pytest.approx(said["spent_flops"])
     assert said["spent_flops"] <= said["budget_flops"] == FIFTH
     assert all(run["share_of_budget"] >= 1e-3 for run in said["runs"])
@@ -159,7 +172,7 @@ def test_what_is_said(pilot: Points) -> None:
 
 
 def test_a_width_that_tells_nothing_is_no_number() -> None:
-    points = plant("steep", PILOT, 0.05, np.random.default_rng(4))
+    points = plant("steep", PILOT, 0.3, np.random.default_rng(4))
     found = fit(points, CHINCHILLA)
     asked = find_quantity(found, points, "exponent")
     said = next_runs(found, asked, of_axes(points, AXES), Rules(2e16)).as_dict()

@@ -32,7 +32,14 @@ from benchmarks.setting import print_table, setting
 from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.analysis.laws.misfit import (
-    BEYOND, FALSE_ALARM, FLAGGED, GROSS, MATTERS, NOT_SEEN, UNSEEABLE, misfit,
+    BEYOND,
+    FALSE_ALARM,
+    FLAGGED,
+    GROSS,
+    MATTERS,
+    NOT_SEEN,
+    UNSEEABLE,
+    misfit,
 )  # fmt: skip
 from sweeplab.analysis.laws.quantities import log_optimum
 
@@ -108,13 +115,17 @@ def right(pool, designs: list[str], n_tables: int, noises: list[float]) -> None:
         *((design, 0.36, known, words) for design in grids for known, words in _SHARED),
     ):
         for noise in noises:
-            cases = [(list(TRUTHS)[k % 2], "", None, design, noise, shared, is_known, k) for k in range(n_tables)]
+            cases = [
+                (list(TRUTHS)[k % 2], "", None, design, noise, shared, is_known, k) for k in range(n_tables)
+            ]
             rows.append([design + words, f"{noise:.1%}", *shares(pool, cases)])
     print_table(["design", "noise", *STATUSES], rows)
 
 
 def wrong(pool, designs: list[str], n_tables: int, noises: list[float]) -> None:
-    print(f"\nThe form is wrong: {n_tables} tables a row, both truths in turn; the bound is the mean of theirs\n")
+    print(
+        f"\nThe form is wrong: {n_tables} tables a row, both truths in turn; the bound is the mean of theirs\n"
+    )
     rows = []
     for design in designs:
         for kind in WRONG:
@@ -125,7 +136,9 @@ def wrong(pool, designs: list[str], n_tables: int, noises: list[float]) -> None:
             for noise in noises:
                 chosen = [list(sizes)[k % len(sizes)] for k in range(n_tables)]
                 cases = [(t, kind, sizes[t], design, noise, 0.0, False, k) for k, t in enumerate(chosen)]
-                most = "" if design in BAD else f"{np.mean([bound(t, kind, design, noise) for t in sizes]):.0%}"
+                most = (
+                    "" if design in BAD else f"{np.mean([bound(t, kind, design, noise) for t in sizes]):.0%}"
+                )
                 rows.append([design, kind, f"{noise:.1%}", *shares(pool, cases), most])
     print_table(["design", "truth", "noise", *STATUSES, "bound"], rows)
 

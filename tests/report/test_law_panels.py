@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from sweeplab.report.drawing import draw
 from sweeplab.report.panels import panel
 from sweeplab.report.panels.base import Panel, PanelSpec
 from sweeplab.report.panels.material import Material
+from sweeplab.report.scaling import write_law_report
 
 TRUTH = TRUTHS["steep"]
 GRID, RAY, SCATTERED = "30 points, 6 x 5", "one ray, D = 20 N", "245 scattered"
@@ -83,7 +86,11 @@ def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
 def test_a_scattered_table_has_few_lines() -> None:
     found = shown("law", of(SCATTERED), x="params")
     assert len(found.lines) == 4 and all(name.startswith("tokens about ") for name in found.lines)
-    assert (found.data["what"] == "measured").sum() == 245
+    points = found.data[found.data["what"] == "measured"]
+    assert len(points) == 245 and any("brought to what their line holds" in note for note in found.notes)
+    held = [float(name.removeprefix("tokens about ").removesuffix("G")) * 1e9 for name in points["line"]]
+    np.testing.assert_allclose(points["loss"], losses(TRUTH, points["params"], np.array(held)), rtol=0.02)
+    assert not np.allclose(points["loss"], points["measured loss"])
 
 
 def test_a_law_of_one_column_has_one_line() -> None:
@@ -111,7 +118,7 @@ def test_verdicts_have_a_number_only_where_there_is_one() -> None:
     assert set(ray.data["verdict"]) == {"not identified"}
     assert ray.data["value"].isna().all() and ray.data["delta auto"].isna().all()
     assert set(ray.shown["value"]) == {"–"} and "delta auto" not in ray.shown
-    assert ray.shown["why"].str.contains("one ray").all()
+    assert ray.shown["verdict"].str.contains("not identified\n.*one ray").all()
     assert ray.result["parameters"]["alpha"]["value"] is None
 
 
@@ -128,7 +135,7 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     assert [axis.column for axis in one.axes] == ["tokens"]
 
 
-@pytest.mark.parametrize("design", [*GOOD, *BAD])
+@pytest.mark.parametrize("design", ["9 points, 3 x 3", GRID, SCATTERED, RAY])
 @pytest.mark.parametrize(
     ("kind", "asked"), [("law", {"x": "params"}), ("law", {"x": "flops"}), ("residuals", {})]
 )
@@ -171,3 +178,26 @@ def test_a_table_that_is_too_small_for_a_backtest_says_so() -> None:
     assert panel(PanelSpec("backtest"), of("9 points, 3 x 3")).missing.startswith(
         "no cut in flops leaves 8 rows"
     )
+
+
+def test_a_form_that_is_wrong_is_said_beside_the_numbers() -> None:
+    n, d = GOOD[SCATTERED]
+    bent = losses(TRUTH, n, d) * np.exp(0.02 * np.log(n / 1e9) * np.log(d / 1e11))
+    loss = bent * np.exp(np.random.default_rng(0).normal(0, 0.003, len(n)))
+    points = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)))
+    material = Material.of_table(assess(points, LAWS["chinchilla"], n_refits=20))
+    assert shown("verdicts", material).warnings[0].startswith("chinchilla does not fit")
+    assert "flagged" in set(shown("misfit", material).data["status"])
+    assert not any("does not fit" in each for each in shown("verdicts", of(GRID)).warnings)
+
+
+def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path: Path) -> None:
+    page = write_law_report(of(GRID).assessment("chinchilla"), "runs.csv", tmp_path / "law.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["law.html"]
+    text = page.read_text(encoding="utf-8")
+    body = text[text.rindex("</script>\n</head>") :]
+    links = re.findall(r'(?:src|href|action|srcset)="([^"]*)"', body)
+    assert links and all(link.startswith("data:text/csv;base64,") for link in links)
+    assert not re.search(r"@import|url\(|https?://", body)
+    assert "runs.csv" in body and "Learning curves" not in body and "Forecasts" not in body
+    assert body.count("How this is computed") >= 3

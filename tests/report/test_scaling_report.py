@@ -58,11 +58,16 @@ def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed) -> None:
     assert len(pd.read_csv(page.with_name("curves.csv"))) == len(curves)
 
 
-def test_json_has_the_data_of_every_panel_and_no_nan(tmp_path: Path, planted) -> None:
+@pytest.fixture(scope="module")
+def page(plant, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    planted = plant(["complete", "stopped", "pruned", "diverged"], seeds=2)
+    return write_scaling_report(*planted, tmp_path_factory.mktemp("report"))
+
+
+def test_json_has_the_data_of_every_panel_and_no_nan(page: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    page = write_scaling_report(*planted, tmp_path)
     report = json.loads(page.with_suffix(".json").read_text(), parse_constant=refuse)
     assert report["study"] == "planted"
     asked = [each.title for each in read_dashboard().panels]
@@ -74,19 +79,19 @@ def test_json_has_the_data_of_every_panel_and_no_nan(tmp_path: Path, planted) ->
     assert report["best"]["hyperparameters"]["n_embd"] == 64
 
 
-def test_the_page_needs_no_network(tmp_path: Path, planted) -> None:
-    text = write_scaling_report(*planted, tmp_path).read_text()
-    page = Page(text)
-    outside = [link for link in page.links if not link.startswith("data:") and link not in FILES]
+def test_the_page_needs_no_network(page: Path) -> None:
+    text = page.read_text()
+    read = Page(text)
+    outside = [link for link in read.links if not link.startswith("data:") and link not in FILES]
     assert not outside
-    assert not {"link", "iframe", "img"} & set(page.tags) - {"link"}
+    assert not {"link", "iframe", "img"} & set(read.tags) - {"link"}
     assert not re.search(r"@import|url\(", text[: text.index("plotly.js")])
     assert text.count("* plotly.js v") == 1
 
 
-def test_the_page_draws_each_panel_and_says_the_summary(tmp_path: Path, planted) -> None:
-    page = Page(write_scaling_report(*planted, tmp_path).read_text())
-    report = json.loads((tmp_path / "scaling.json").read_text())
+def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
+    report = json.loads(page.with_suffix(".json").read_text())
+    page = Page(page.read_text())
     drawn = [each for each in report["panels"] if not each["missing"] and each["kind"] != "TablePanel"]
     assert len(page.figures) == len(drawn) >= 6
     assert page.figures[0]["layout"]["xaxis"]["title"]["text"] == "parameters"
@@ -116,12 +121,14 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted) -> None:
 
 
 def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> None:
-    write_scaling_report(*plant(["complete"]), tmp_path)
-    first = (tmp_path / "scaling.json").read_text()
-    write_scaling_report(*planted, tmp_path)
-    assert (tmp_path / "scaling.json").read_text() != first
-    write_scaling_report(*plant(["complete"]), tmp_path)
-    assert (tmp_path / "scaling.json").read_text() == first
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("panels: [{panel: loss, x: n_params}]\n")
+    few = plant(["complete"])
+    said = []
+    for study in (few, planted, few):
+        page = write_scaling_report(*study, tmp_path / "report", mine)
+        said.append((page.read_text(), page.with_suffix(".json").read_text()))
+    assert said[0] == said[2] and said[0][0] != said[1][0] and said[0][1] != said[1][1]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted) -> None:

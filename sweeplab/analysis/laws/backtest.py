@@ -26,7 +26,10 @@ from sweeplab.errors import BadInput
 N_CUTS = 4
 SPARE = 2  # more rows below a cut than the largest law has parameters
 FEWEST_ABOVE = 2
-SHARE_BELOW, SHARE_ABOVE = 0.35, 0.1  # of the rows: a law that saw less says more of its noise than of its form
+SHARE_BELOW, SHARE_ABOVE = (
+    0.35,
+    0.1,
+)  # of the rows: a law that saw less says more of its noise than of its form
 _BY = ("flops", "tokens", "params")
 
 
@@ -130,7 +133,9 @@ def cuts_of(points: Points, laws: Sequence[Law]) -> Cuts:
         and all(_varies(points, rows, law) for law in laws)
     ]
     if not enough:
-        why = f"no cut in {by} leaves {fewest} rows of several sizes below it and {above} above, of {points.n}"
+        why = (
+            f"no cut in {by} leaves {fewest} rows of several sizes below it and {above} above, of {points.n}"
+        )
         return Cuts(by, (), why)
     first, last = enough[0][0], enough[-1][0]
     aims = np.linspace(first, last, N_CUTS)
@@ -174,7 +179,12 @@ def _half_intervals(points: Points, found: Fit, columns: dict[str, Array], weigh
     logs = {name: np.log(column) - found.centre[name] for name, column in columns.items()}
     slopes = found.law.derivatives(found.theta[None], logs)[1][0].T
     inverse = inverse_curvature(found)
-    leans = slopes @ inverse @ found.law.derivatives(found.theta[None], found.rows.logs)[1][0] * found.rows.weights
+    leans = (
+        slopes
+        @ inverse
+        @ found.law.derivatives(found.theta[None], found.rows.logs)[1][0]
+        * found.rows.weights
+    )
     spread = ((slopes @ inverse) * slopes).sum(1)
     shared, freedom = _shared(points, found), float(found.spare)
     noise = float(found.rows.weights @ found.residuals() ** 2) / found.spare / weights

@@ -7,7 +7,7 @@ the parameters small. For a law that is not linear this rests on the parameters,
 averaged over vectors that the table allows (Chaloner and Larntz 1989). Such a choice leans on the law's form: it
 goes to the ends, where a law that is a little wrong misleads most. So the variance has the square of a bias beside
 it (Box and Draper 1959): what departures of a given size, products of the logs of the columns, do to the number,
-over what they do to a fit of all candidates alike. Departure from these: the departures are few and of one size.
+over what they do to a fit of all rows and candidates alike. Departure from these: few departures, of one size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sweeplab.analysis.laws.forms import Array
 
 _SWEEPS = 20
+_WEIGHTS = (0.2, 1.0, 5.0)  # of a run's price in runs against that in FLOPs
 _BETTER = 1e-6  # an exchange has to gain at least this share
 
 
@@ -110,20 +111,29 @@ class Limits:
 def choose(prospect: Prospect, limits: Limits) -> Array:
     """Return how often each candidate is run: greedily by what a run tells for its price, then by exchanges.
 
-    A run's price is its share of the FLOPs and of the runs that are left.
+    A run's price is its share of the FLOPs that are left and of the runs that are left; how the two are weighed is
+    tried in several ways, and the best choice is taken.
     """
+    found = []
+    for weight in _WEIGHTS:
+        counts = _greedy(prospect, limits, weight)
+        for _ in range(_SWEEPS):
+            if not _exchanged(prospect, limits, counts):
+                break
+        found.append(counts)
+    return min(found, key=lambda counts: float(np.log(prospect.error(counts)).mean()))
+
+
+def _greedy(prospect: Prospect, limits: Limits, weight: float) -> Array:
     counts = np.zeros(len(limits.cost))
     while (free := limits.open(counts)).any():
         gain = np.log(prospect.error(counts))[:, None] - np.log(prospect.after_each(counts))
-        price = limits.cost / limits.left(counts) + 1 / (limits.most_runs - counts.sum())
+        price = limits.cost / limits.left(counts) + weight / (limits.most_runs - counts.sum())
         worth = np.where(free, gain.mean(0) / price, -np.inf)
         best = int(worth.argmax())
         if worth[best] <= 0:
             break
         counts[best] += 1
-    for _ in range(_SWEEPS):
-        if not _exchanged(prospect, limits, counts):
-            break
     return counts
 
 

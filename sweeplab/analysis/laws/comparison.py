@@ -108,7 +108,9 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
         Row(found.law, found, misfit(points, found), test, leads.get(found.law.name))
         for found, test in zip(fits, tests, strict=True)
     )
-    sure = [each for each in leads.values() if each.chance is not None and each.chance * len(leads) <= BY_CHANCE]
+    sure = [
+        each for each in leads.values() if each.chance is not None and each.chance * len(leads) <= BY_CHANCE
+    ]
     better = max(sure, key=lambda each: each.value).challenger if sure else None
     return Comparison(points.n, rows, left_out, cuts, better, tuple(_sentences(rows, cuts, better)))
 
@@ -118,7 +120,9 @@ def _suited(points: Points) -> list[Law]:
     there = {name for name in ("params", "tokens", "flops") if name in points.columns}
     both = {"params", "tokens"} <= there
     return [
-        law for law in LAWS.values() if set(law.columns) <= there and (not both or law.columns[0] == "flops" or law.columns[1:])
+        law
+        for law in LAWS.values()
+        if set(law.columns) <= there and (not both or law.columns[0] == "flops" or law.columns[1:])
     ]
 
 

@@ -26,7 +26,13 @@ from sweeplab.analysis.points import Points
 
 BEYOND = 10.0  # times the largest compute: where a departure has to matter
 INTERACTION, TOGETHER = "interaction of params and tokens", "bend in params and tokens together"
-_BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)  # of a column's range of logs; the first is the one that power is given for
+_BREAKS = (
+    0.5,
+    0.2,
+    0.35,
+    0.65,
+    0.8,
+)  # of a column's range of logs; the first is the one that power is given for
 _SHARPNESS = 2.0
 _FOLLOWS = 1e-3
 _BOTH = {"params", "tokens"}
@@ -93,7 +99,11 @@ def _bends(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array]) -> 
         x = logs[name]
         bent[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
         for part, change in zip(_BREAKS, bent[name], strict=True):
-            yield f"bend in {name}", f"an exponent that changes at {part:.0%} of the range of log {name}", change
+            yield (
+                f"bend in {name}",
+                f"an exponent that changes at {part:.0%} of the range of log {name}",
+                change,
+            )
         yield f"bend in {name}", f"the square of log {name}", x**2
     if bent.keys() >= _BOTH:
         for part, one, other in zip(_BREAKS, bent["params"], bent["tokens"], strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.laws.forms import Array, Law
-from sweeplab.analysis.laws.solver import Rows, solve
+from sweeplab.analysis.laws.solver import STILL, Rows, Solution, solve
 from sweeplab.analysis.laws.starts import starts
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
@@ -21,6 +21,8 @@ LEAST_SQUARES = math.inf
 _SMALLEST_DELTA = 1e-9
 _SAME = 1e-6  # starts within this share of the lowest objective have reached it
 _ROUNDS = 3
+_POLISHES = 10
+_NEAR = 1e-8  # of the objective: how near to rest a start goes before the best is polished
 
 
 @dataclass(frozen=True)
@@ -95,19 +97,19 @@ def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
         begin = np.concatenate([theta[None], begin])
     else:
         rows = replace(rows, delta=delta)
-    solution = solve(law, begin, rows)
-    best = int(np.argmin(solution.objective))
-    lowest = float(solution.objective[best])
+    solution = solve(law, begin, rows, still=_NEAR)
+    last = _polished(law, solution, rows)
+    lowest = float(last.objective[0])
     found = Fit(
         law=law,
         rows=rows,
         centre=centre,
-        theta=solution.theta[best],
+        theta=last.theta[0],
         objective=lowest,
         sigma=sigma,
         n_starts=len(begin),
         n_reached=int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum()),
-        converged=bool(solution.converged[best]),
+        converged=bool(last.converged[0]),
     )
     return found if delta is None else replace(found, sigma=robust_sigma(found.residuals(), len(found.theta)))
 
@@ -118,11 +120,30 @@ def robust_sigma(residuals: Array, n_params: int) -> float:
     return float(1.4826 * np.median(sizes))
 
 
+def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
+    """Return the best vector alone, [1, p], with more steps where it needs them.
+
+    A valley in which a term fades out is long and bent: the same vector without the term is tried too.
+    """
+    low = law.bounds(rows.log_loss)[0]
+    scales = [law.index(name) for name in law.scales]
+    for _ in range(_POLISHES):
+        best = np.argmin(solution.objective)
+        begin = np.repeat(solution.theta[best][None], 1 + len(scales), axis=0)
+        begin[np.arange(1, len(begin)), scales] = low[scales]
+        before, solution = float(solution.objective[best]), solve(law, begin, rows)
+        best = np.argmin(solution.objective)
+        if solution.converged[best] and solution.objective[best] >= before * (1 - STILL):
+            break
+    return Solution(*(each[[best]] for each in solution))
+
+
 def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
     """Return a fit and the scale of its residuals that agree with each other, from least squares on."""
     sigma = math.inf
     for _ in range(_ROUNDS):
-        solution = solve(law, begin, replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA)))
+        bent = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
+        solution = solve(law, begin, bent, still=_NEAR if len(begin) > 1 else STILL)
         begin = solution.theta[[int(np.argmin(solution.objective))]]
         residuals = rows.log_loss - law.log_loss(begin, rows.logs)[0]
         sigma = robust_sigma(residuals, len(law.parameters))

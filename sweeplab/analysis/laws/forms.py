@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 EXPONENT_BOUNDS = (0.005, 3.0)
 POWER_BOUNDS = (0.2, 5.0)
-SCALE_REACH = 15.0  # a term that is exp(-15) of the loss is no term
+SCALE_REACH = 25.0  # a term that is exp(-25) of the loss is no term
 
 
 @dataclass(frozen=True)

@@ -129,18 +129,16 @@ def _tried(directions: Sequence[Departure], space: Space, draws: Draws) -> list[
     The first is always tried: by a misfit in its own direction the noise seems larger, and its power smaller.
     """
     kinds = [each.kind for each in directions]
-    order = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
-    seen = [
-        at for at in order[1:] if _power(space, draws, at, [at], draws.bar([at], FALSE_ALARM)) >= SEEN
-    ]
-    return [order[0], *seen][: max(1, space.freedom // 2)]
+    first, *others = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
+    seen = [at for at in others if _power(space, draws, at, [at]) >= SEEN]
+    return [first, *seen][: max(1, space.freedom // 2)]
 
 
-def _power(space: Space, draws: Draws, at: int, chosen: Sequence[int], bar: float | Array) -> float:
-    """Return the power for a direction, with the noise that is left when this direction is taken out."""
+def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:
+    """Return how often a direction that matters is flagged, with the noise that is left when it is taken out."""
     share = min(float(space.shares()[at]), 1.0)
     noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
-    return power(replace(space, noise=noise), draws, at, _EFFECT, chosen, bar)
+    return power(replace(space, noise=noise), draws, at, _EFFECT, tried, draws.bar(tried, FALSE_ALARM))
 
 
 def _kinds(
@@ -149,9 +147,9 @@ def _kinds(
     shares, lengths, found = space.shares(), space.lengths(), []
     for kind in dict.fromkeys(each.kind for each in directions):
         own = [at for at, each in enumerate(directions) if each.kind == kind]
-        strongest = max(own, key=lambda at: shares[at] / bars[at])
+        strongest = max(own, key=lambda at: shares[at] - bars[at])
         flagged = bool(shares[strongest] > bars[strongest]) and not space.is_exact
-        likely = _power(space, draws, own[0], tried, bars[tried]) if tried else 0.0
+        likely = _power(space, draws, own[0], tried) if tried else 0.0
         effect = float(lengths[strongest] * space.gains[strongest])
         found.append(
             Kind(

@@ -23,7 +23,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 
 LEAST_SHARE = 1e-3  # of the budget: smaller runs lean on the law's form more than they tell
 N_VECTORS = 64
-MISFIT = 0.02  # the law is taken as wrong by this much from one end of the candidates to the other
+MISFIT = 0.02  # the law is taken as wrong by this much from one end of the rows and candidates to the other
 # The sd of the log of a scale and of an exponent: what is known where no row tells it.
 _SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
 _WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
@@ -40,8 +40,8 @@ class Rules:
     """
 
     budget: float
-    most_runs: int = 30
-    most_each: int = 1
+    most_runs: int = 40
+    most_each: int = 2
     most_share: float = 0.2
     least_share: float = LEAST_SHARE
     misfit: float = MISFIT
@@ -111,7 +111,7 @@ class NextRuns:
                 "after": self._width(self.after),
                 "grid_of_equal_cost": self._width(self.grid),
             },
-            "grid_flops_for_the_same": self.grid_flops if self._shown(self.after.at_fit) else None,
+            "grid_flops_for_the_same": self.grid_flops if self._told(self.after) else None,
             "warnings": list(self.warnings),
         }
 
@@ -128,15 +128,15 @@ class NextRuns:
             "share_of_information": float(self.shares[k]),
         }
 
-    def _width(self, width: Widths) -> dict[str, float | None]:
-        return {name: self._shown(number) for name, number in asdict(width).items()}
-
-    def _shown(self, width: float) -> float | None:
+    def _told(self, width: Widths) -> bool:
         tolerance = TOLERANCES[self.quantity.kind]
         most = math.log(tolerance.weak) if tolerance.is_factor else tolerance.weak
-        if width > most:
-            return None
-        return math.exp(width) if self.quantity.is_log else width
+        return max(width.at_fit, width.high) <= most
+
+    def _width(self, width: Widths) -> dict[str, float | None]:
+        shown = math.exp if self.quantity.is_log else float
+        told = self._told(width)
+        return {name: shown(number) if told else None for name, number in asdict(width).items()}
 
 
 def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] | None = None) -> Quantity:
@@ -172,7 +172,7 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
     """Return the candidates whose runs shrink the quantity's interval most, under the rules.
 
     Raises:
-        BadInput: no candidate costs between the least share of the budget and all of it.
+        BadInput: no candidate costs between the least share of the budget and all of it, or tells anything.
     """
     allowed = (candidates.cost >= rules.least_share * rules.budget) & (candidates.cost <= rules.budget)
     if not allowed.any():
@@ -192,6 +192,11 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
         most_share=rules.most_share,
     )
     counts = choose(prospect, limits)
+    if not counts.any():
+        raise BadInput(
+            f"no candidate that may be run makes {quantity.name} more certain; other --candidates may, or a larger "
+            "--most-share, or a smaller --misfit"
+        )
     none, even = np.zeros(candidates.n), allowed / float(candidates.cost[allowed].sum())
     after = _widths(fit, prospect, counts)
 
@@ -230,15 +235,17 @@ def prospect_of(
     fit: Fit, quantity: Quantity, vectors: Array, candidates: Candidates, misfit: float
 ) -> Prospect:
     """Return what the table tells of a quantity and what a run of each candidate would add."""
-    law = fit.law
-    logs = {name: np.log(candidates.columns[name]) - fit.centre[name] for name in law.columns}
-    there = law.derivatives(vectors, logs)[1]
-    here = law.derivatives(vectors, fit.rows.logs)[1]
-    bend, bend_here = _departures(logs, logs), _departures(fit.rows.logs, logs)
-    # What of a departure the law takes up when all candidates are fitted alike is no error of the number.
-    taken = np.linalg.pinv(there.transpose(0, 2, 1)) @ bend.T
-    left = bend - taken.transpose(0, 2, 1) @ there
-    left_here = bend_here - taken.transpose(0, 2, 1) @ here
+    law, n = fit.law, fit.n_points
+    logs = {
+        name: np.concatenate([fit.rows.logs[name], np.log(candidates.columns[name]) - fit.centre[name]])
+        for name in law.columns
+    }  # the rows, then the candidates: the range where the law is used
+    jacobian = law.derivatives(vectors, logs)[1]
+    bend = _departures(logs)
+    # What of a departure the law takes up when all of them are fitted alike is no error of the number.
+    taken = np.linalg.pinv(jacobian.transpose(0, 2, 1)) @ bend.T
+    left = bend - taken.transpose(0, 2, 1) @ jacobian
+    here, there, left_here, left = jacobian[:, :, :n], jacobian[:, :, n:], left[:, :, :n], left[:, :, n:]
     noise = max(fit.sigma, 1e-6)
     scale, scale_here = math.sqrt(candidates.weight) / noise, np.sqrt(fit.rows.weights) / noise
     here = here * scale_here
@@ -265,11 +272,12 @@ def _outer(log: Array) -> NDArray[np.bool_]:
     return np.asarray(np.abs(place - 0.5) > 0.5 - _CORNER)
 
 
-def _departures(logs: Mapping[str, Array], over: Mapping[str, Array]) -> Array:
-    """Return the products of the columns' logs, each with a range of about 1 over the candidates: [K, n]."""
-    middle = {name: (column.max() + column.min()) / 2 for name, column in over.items()}
-    reach = {name: max(float(np.ptp(column)), 1e-9) for name, column in over.items()}
-    z = [(logs[name] - middle[name]) / reach[name] for name in over]
+def _departures(logs: Mapping[str, Array]) -> Array:
+    """Return the products of the columns' logs, each with a range of about 1: [K, n]."""
+    z = [
+        (column - (column.max() + column.min()) / 2) / max(float(np.ptp(column)), 1e-9)
+        for column in logs.values()
+    ]
     return np.array(
         [(4 if i == j else 2) * one * other for i, one in enumerate(z) for j, other in enumerate(z) if i <= j]
     )
@@ -290,7 +298,7 @@ def _warnings(fit: Fit, candidates: Candidates, counts: Array, rules: Rules) -> 
             f"{fit.n_points} rows for {len(fit.theta)} parameters: the choice rests on a rough fit; "
             "choose again when part of the runs are done"
         )
-    for name in fit.law.columns if counts.any() else ():
+    for name in fit.law.columns:
         largest = float(np.log(candidates.columns[name][counts > 0].max()))
         beyond = largest - fit.centre[name] - float(fit.rows.logs[name].max())
         if beyond > math.log(_FAR):

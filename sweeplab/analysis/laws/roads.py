@@ -1,8 +1,9 @@
 """Three roads to the best use of compute side by side, and whether they disagree by more than noise.
 
 The parabolas and the parametric fit read the same rows. To first order each number of theirs is a sum of the rows'
-errors, so the error of a difference is known, with what the two have in common taken out. The envelope reads the
-curves before their ends; its error is taken as one of its own.
+errors, so the error of a difference is known, with what the two have in common taken out. What a Huber fit loses to
+least squares is added as for many normal errors, which is more than it is in small tables: there the interval of a
+difference is rather too wide. The envelope reads the curves before their ends; its error is taken as one of its own.
 """
 
 from __future__ import annotations

@@ -26,11 +26,12 @@ import numpy as np
 
 from sweeplab.analysis.laws.fitting import Fit
 from sweeplab.analysis.laws.forms import Array
-from sweeplab.analysis.laws.groups import shared_errors
+from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
 from sweeplab.analysis.points import Points
 
 N_DRAWS = 2000
 _BATCH = 250
+_SEVERAL = 5  # sizes
 _NOTHING = 1e-6  # what is left of a direction, as a share: the law has it already
 _EXACT = 1e-9  # residuals of this size are rounding
 
@@ -143,22 +144,27 @@ def draw(space: Space, seed: int = 0) -> Draws:
     return Draws(both[0] * unit, both[1] * unit**2)
 
 
-def power(
-    space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[int], bars: float | Array
-) -> float:
-    """Return how often some of the chosen directions pass their bars if direction `at` moves the forecast by `effect`."""
+def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[int], bar: float) -> float:
+    """Return how often some of the chosen directions pass the bar if direction `at` moves the forecast by `effect`."""
     if not space.directions[:, at].any():
         return 0.0
     size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, _EXACT)
     alike = space.directions.T @ space.directions[:, at]
-    lengths = draws.lengths[:, list(chosen)] + size * alike[np.asarray(chosen)]
+    lengths = draws.lengths[:, list(chosen)] + size * alike[list(chosen)]
     squares = draws.squares + 2 * size * draws.lengths[:, at] + size**2
-    return float((lengths**2 > bars * squares[:, None]).any(1).mean())
+    return float(((lengths**2).max(1) > bar * squares).mean())
 
 
 def _colour(points: Points, fit: Fit) -> Array | None:
-    """Return what makes independent errors those of the rows [n, n], up to a factor; None where they are alike."""
-    shared = shared_errors(fit, points.groups) if points.groups else None
+    """Return what makes independent errors those of the rows [n, n], up to a factor; None where they are alike.
+
+    Without groups in the table, rows of one size may share an error; of few sizes, it cannot be told from a misfit.
+    """
+    groups = points.groups
+    if not groups and "params" in points.columns:
+        groups = sizes_as_groups(points.columns["params"])
+        groups = groups if groups and len(set(groups)) >= _SEVERAL else None
+    shared = shared_errors(fit, groups) if groups else None
     if shared is None or shared.shared == 0:
         return None
     root = np.sqrt(fit.rows.weights)

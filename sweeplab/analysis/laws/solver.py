@@ -5,6 +5,7 @@ Legend: S parameter vectors at once, p parameters, n rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from sweeplab.analysis.laws.forms import Array, Law
 MAX_STEPS = 300
 _EXACT = 1e-14  # log residuals of this size are rounding
 STILL = 1e-13
+_LEAST = 1e-12
 Measure = Callable[[Array], tuple[Array, Array]]
 
 
@@ -68,23 +70,25 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
-    lowest, damping = np.empty(len(theta)), np.full(len(theta), 1e-3)
-    converged = np.zeros(len(theta), bool)
+    lowest, converged = np.empty(len(theta)), np.zeros(len(theta), bool)
+    damping, beyond = np.full(len(theta), 1e-3), np.ones(len(theta))
     rounding = np.broadcast_to(_EXACT**2 * rows.weights.sum(-1) / 2, len(theta))
     live = np.arange(len(theta))
-    own, spring, here = rows, pull, _look(law, theta, rows, pull)
+    own, spring, here = rows, pull, _look(law, theta, rows, beyond, pull)
     for _ in range(MAX_STEPS):
         step, promised = _step(here, theta[live], damping[live], low, high)
         there = np.clip(theta[live] + step, low, high)
-        new = _look(law, there, own, spring)
+        beyond[live] = np.maximum(beyond[live] * 0.2, _LEAST)
+        new = _look(law, there, own, beyond[live], spring)
         better = new.value <= here.value
-        stayed = (there == theta[live]).all(1)
-        ended = (promised <= still * here.value) | (here.value <= rounding[live]) | (stayed & better)
+        ended = (promised <= still * here.value) | (here.value <= rounding[live])
+        ended |= (there == theta[live]).all(1) & better
         ended |= ~better & (damping[live] > 1e12)
         here = here.replaced(better, new)
         theta[live] = np.where(better[:, None], there, theta[live])
         lowest[live] = here.objective
-        damping[live] = np.where(better, np.maximum(damping[live] * 0.2, 1e-12), damping[live] * 4)
+        damping[live] = np.where(better, np.maximum(damping[live] * 0.2, _LEAST), damping[live] * 4)
+        beyond[live] = np.where(better, beyond[live], 1.0)
         converged[live] = ended
         if ended.all():
             break
@@ -96,12 +100,13 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
 
 
 class _View(NamedTuple):
-    """What is seen from vectors: the objective, with the spring too, the slope [S, p], the curvature [S, p, p]."""
+    """What is seen from vectors: the objective, with the spring too, its slope, curvature and steps' scale."""
 
-    objective: Array
-    value: Array
-    gradient: Array
-    hessian: Array
+    objective: Array  # [S]
+    value: Array  # [S]
+    gradient: Array  # [S, p]
+    hessian: Array  # [S, p, p]
+    scale: Array  # [S, p]: what damping is a share of
 
     def replaced(self, where: NDArray[np.bool_], other: _View) -> _View:
         if where.all():
@@ -111,7 +116,12 @@ class _View(NamedTuple):
         return self
 
 
-def _look(law: Law, theta: Array, rows: Rows, pull: Pull | None) -> _View:
+def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) -> _View:
+    """Return what is seen from `theta`; `beyond` is the share of the curvature of rows beyond delta, [S].
+
+    Beyond delta the Huber loss is a line and has no curvature. With that of the parabola that touches it (share 1)
+    no step overshoots, but where many rows lie beyond, steps creep; so the share is let go as steps succeed.
+    """
     fitted, jacobian = law.derivatives(theta, rows.logs)
     residual = rows.log_loss - fitted
     size = np.abs(residual)
@@ -119,14 +129,21 @@ def _look(law: Law, theta: Array, rows: Rows, pull: Pull | None) -> _View:
     objective = (rows.weights * (inside * (size - 0.5 * inside))).sum(1)
     weights = rows.weights * np.minimum(1.0, rows.delta / np.maximum(size, 1e-300))
     gradient = -(jacobian @ (weights * residual)[:, :, None])[:, :, 0]
-    hessian = (jacobian * weights[:, None, :]) @ jacobian.transpose(0, 2, 1)
+    bent = (
+        weights if math.isinf(rows.delta) else np.where(size < rows.delta, weights, beyond[:, None] * weights)
+    )
+    hessian = (jacobian * bent[:, None, :]) @ jacobian.transpose(0, 2, 1)
+    scale = hessian[:, np.arange(theta.shape[1]), np.arange(theta.shape[1])]
+    if not math.isinf(rows.delta):
+        scale = (jacobian**2 @ weights[:, :, None])[:, :, 0]
     if pull is None:
-        return _View(objective, objective, gradient, hessian)
+        return _View(objective, objective, gradient, hessian, scale)
     at, slope = pull.measure(theta)
     away = at - pull.targets
     gradient += (pull.strengths * away)[:, None] * slope
     hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
-    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian)
+    scale += pull.strengths[:, None] * slope**2
+    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian, scale)
 
 
 def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
@@ -137,8 +154,10 @@ def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) ->
     diagonal = np.arange(theta.shape[1])
     curvature = view.hessian[:, diagonal, diagonal]
     hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, view.hessian)
-    floor = 1e-12 * curvature.max(1, keepdims=True) + 1e-300
-    hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) * (1 + damping[:, None])
+    floor = 1e-12 * view.scale.max(1, keepdims=True) + 1e-300
+    hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) + damping[:, None] * np.maximum(
+        view.scale, floor
+    )
     step = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
     return step, np.asarray(-0.5 * (gradient * step).sum(1))
 

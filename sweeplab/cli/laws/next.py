@@ -43,10 +43,10 @@ def next_(
             show_default=False,
         ),
     ] = None,
-    most_runs: Annotated[int, typer.Option(metavar="RUNS", min=1, help="Choose at most so many.")] = 30,
+    most_runs: Annotated[int, typer.Option(metavar="RUNS", min=1, help="Choose at most so many.")] = 40,
     most_each: Annotated[
         int, typer.Option(metavar="TIMES", min=1, help="Run a candidate at most so often, with other seeds.")
-    ] = 1,
+    ] = 2,
     most_share: Annotated[
         float, typer.Option(metavar="SHARE", help="Have at most this share of the runs at the corners.")
     ] = 0.2,

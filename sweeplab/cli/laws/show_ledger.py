@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.ledger.outcomes import Outcome
     from sweeplab.analysis.ledger.sealing import Sealed
 
+_MOST_SAID = 3
 _TEXT = ("run", "law", "verdict", "outcome", "sealed", "interval")
 
 
@@ -42,10 +43,16 @@ def print_sealed(sealed: Sealed, path: Path) -> None:
     first = sealed.entries[0].forecast
     _say(f"\n{first['predicted']['level']:.0%} intervals: {first['predicted']['method']}")
     _say(f"sealed in {path}; its last entry is {sealed.entries[-1].sha256}")
-    for what, why in sealed.left_out.items():
-        _say(f"left out: {what}: {why}")
-    for warning in sealed.warnings:
-        _say(f"warning: {warning}", "yellow")
+    _say_some([f"left out: {what}: {why}" for what, why in sealed.left_out.items()])
+    _say_some([f"warning: {warning}" for warning in sealed.warnings], "yellow")
+
+
+def _say_some(lines: Sequence[str], style: str | None = None) -> None:
+    """Print the first lines of what may be many, and how many more there are."""
+    for line in lines[:_MOST_SAID]:
+        _say(line, style)
+    if more := len(lines[_MOST_SAID:]):
+        _say(f"… and {more} more, which --json lists", style)
 
 
 def scores_as_dict(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def draw_backtest(panel: BacktestPanel) -> go.Figure:
         figure.add_vline(x=cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
     ends = padded(min(*panel.cuts, data[x].min()), data[x].max(), panel.x.log)
     figure.update_xaxes(**axis_of(panel.x, *ends))
-    reach = 1.1 * float(data[panel.y.column].abs().max())
-    figure.update_yaxes(**axis_of(panel.y, -reach, reach))
+    errors = data[panel.y.column]
+    figure.update_yaxes(**axis_of(panel.y, *padded(min(0.0, errors.min()), max(0.0, errors.max()), False)))
     figure.update_layout(showlegend=True)
     return figure
 

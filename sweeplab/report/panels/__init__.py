@@ -57,7 +57,7 @@ KINDS: dict[str, Kind] = {
     "verdicts": Kind(verdicts_panel, _LAW, of="points", named="Verdicts"),
     "law": Kind(law_panel, {**_LAW, "x": AGAINST}, of="points", named="Scaling law"),
     "residuals": Kind(residuals_panel, {**_LAW, "against": AGAINST}, of="points", named="Residuals"),
-    "shape": Kind(shape_panel, {"x": SHAPES}, of="points", named="Shape"),
+    "shape": Kind(shape_panel, {"x": SHAPES}, of="points", named="Shape at equal parameters"),
     "shape_map": Kind(shape_map_panel, {}, of="points", named="Shape alone"),
     "audit": Kind(audit_panel, {}, named="Audit"),
     "ledger": Kind(ledger_panel, {}, named="Forecasts"),

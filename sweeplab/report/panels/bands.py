@@ -16,8 +16,8 @@ from sweeplab.analysis.laws.intervals import LEVEL, profile
 from sweeplab.analysis.laws.quantities import Quantity
 from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, gate, judge
 
-_KNOTS = 5  # where the band is computed inside of the points; between them its width is interpolated
-_MORE_KNOTS = 4
+_KNOTS = 4  # where the band is computed inside of the points; between them its width is interpolated
+_MORE_KNOTS = 3
 _STEPS = 8  # points of the line from one knot to the next
 
 

@@ -25,7 +25,6 @@ class PanelSpec:
     laws: tuple[str, ...] = ()
     delta: str = "auto"
     against: tuple[str, ...] = ()
-    show: str = ""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ _BEST_USE = "best use of compute"
 
 @dataclass(frozen=True, kw_only=True)
 class LawPanel(Panel):
-    """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high.
+    """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
+    Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
     `low` and `high` are the band at each x by itself; `lines` are the groups of the points, in order; `edge` is
     the largest x of the points.
     """
@@ -48,11 +49,15 @@ class LawPanel(Panel):
 
 @dataclass(frozen=True)
 class _Lines:
-    """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss."""
+    """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss.
+
+    `moved` says that points have to be brought to their line.
+    """
 
     names: Sequence[str]
     belongs: NDArray[np.intp]
     lines: Sequence[tuple[str, float, float, Callable[[float], Quantity]]]
+    moved: bool = False
 
 
 def law_panel(spec: PanelSpec, material: Material) -> Panel:
@@ -73,7 +78,8 @@ def law_panel(spec: PanelSpec, material: Material) -> Panel:
             "what": "measured",
             "line": [apart.names[at] for at in apart.belongs],
             x: columns[x],
-            "loss": columns["loss"],
+            "loss": _at_lines(found, apart, x) if apart.moved else columns["loss"],
+            "measured loss": columns["loss"],
         }
     )
     measured = measured.sort_values([x, "loss"])
@@ -83,6 +89,11 @@ def law_panel(spec: PanelSpec, material: Material) -> Panel:
         data=concat([measured, *(_rows(name, each, x) for name, each in bands)], ignore_index=True),
         notes=(
             f"Lines: {found.fit.law.formula}. Band: the {LEVEL:.0%} interval of its loss at each place by itself.",
+            *(
+                ("Points are brought to what their line holds by the law, each with its residual.",)
+                if apart.moved
+                else ()
+            ),
             *_ended(bands, x),
         ),
         method=about_fit(found),
@@ -117,7 +128,17 @@ def _lines(found: Assessment, x: str) -> _Lines:
             return loss_at(law, centre, {x: value, _OTHER[x]: other_at(value, level)})
 
         lines.append((name, float(own.min()), float(own.max()), at))
-    return _Lines(names, belongs, lines)
+    return _Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
+
+
+def _at_lines(found: Assessment, apart: _Lines, x: str) -> Array:
+    """Return the loss of each point as if it held what its line holds, [n]."""
+    fit, column = found.fit, found.points.columns[x]
+    at_line = [
+        apart.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
+        for group, value in zip(apart.belongs, column, strict=True)
+    ]
+    return np.asarray(np.exp(at_line + fit.residuals()))
 
 
 def _held(columns: Mapping[str, Array], x: str) -> tuple[str, Array, Callable[[float, float], float]]:
@@ -160,8 +181,8 @@ def _rows(name: str, line: Band, x: str) -> DataFrame:
 
 
 def _ended(bands: Sequence[tuple[str, Band]], x: str) -> list[str]:
-    """Say which lines end early, and why; lines that stay with the points for one reason are one sentence."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    """Say which lines end early, and where; of lines that end at one place the first one's reason is told."""
+    places: dict[str, list[tuple[str, str]]] = {}
     for name, line in bands:
         if line.ends:
             far = (
@@ -169,11 +190,9 @@ def _ended(bands: Sequence[tuple[str, Band]], x: str) -> list[str]:
                 if line.beyond.any()
                 else "beyond the points"
             )
-            reasons.setdefault((far, line.ends), []).append(name)
-    if len(reasons) == 1 and len(bands) > 1 and len(next(iter(reasons.values()))) == len(bands):
-        ((far, why),) = reasons
-        return [f"No line goes {far}: there the loss is not identified ({why})."]
+            places.setdefault(far, []).append((name, line.ends))
     return [
-        f"No line goes {far} at {listed(names)}: there the loss is not identified ({why})."
-        for (far, why), names in reasons.items()
+        f"No line goes {far}{'' if len(ended) == len(bands) else f' at {listed([name for name, _ in ended])}'}: "
+        f"there the loss is not identified ({ended[0][1]})."
+        for far, ended in places.items()
     ]

@@ -15,7 +15,7 @@ from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, of
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.material import Material
-from sweeplab.report.words import several, written
+from sweeplab.report.words import several, told
 
 HELD, MISSED = "held", "missed"
 _METHOD = (
@@ -120,9 +120,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     forecast, score = said["forecast"], said["score"] or {}
     return {
         "number": said["number"],
-        "what": ", ".join(
-            f"{role} {written(float(f'{at:.3g}'))}" for role, at in forecast["at"].items() if role != "flops"
-        ),
+        "what": ", ".join(f"{role} {told(at)}" for role, at in forecast["at"].items() if role != "flops"),
         **{name: forecast["predicted"][name] for name in ("loss", "low", "high")},
         "outcome": score.get("outcome"),
         "state": _state(outcome),

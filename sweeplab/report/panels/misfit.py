@@ -12,7 +12,7 @@ from sweeplab.analysis.laws.backtest import SHARE_ABOVE, SHARE_BELOW
 from sweeplab.analysis.laws.comparison import Comparison, compare
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.analysis.laws.intervals import LEVEL
-from sweeplab.analysis.laws.misfit import misfit
+from sweeplab.analysis.laws.misfit import FLAGGED, Misfit, misfit
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel
@@ -36,12 +36,12 @@ _BACKTEST = (
     (
         "Back-test",
         f"A law is fitted to the rows below a compute cut, {SHARE_BELOW:.0%} of them or more, and predicts those "
-        f"above, {SHARE_ABOVE:.0%} or more; for several cuts. Laws are compared by these errors, and not by how they fit.",
+        f"above, {SHARE_ABOVE:.0%} or more; for several cuts. Laws are compared by these errors, not by how they fit.",
     ),
     (
         "Lead",
         "A challenger predicts better only if its errors are smaller by more than they are on tables drawn from the "
-        "first law's own fit, with its noise.",
+        "first law's own fit, with its noise; the share of such tables with a lead as large stands below the lead.",
     ),
 )
 
@@ -65,8 +65,7 @@ def misfit_panel(spec: PanelSpec, material: Material) -> Panel:
     Raises:
         BadInput: the points allow no such fit.
     """
-    found = material.assessment(spec.law, spec.delta)
-    said = material.once(("misfit", spec.law, spec.delta), lambda: misfit(found.points, found.fit)).as_dict()
+    said = _misfit(spec, material).as_dict()
     table = DataFrame(said["kinds"])
     shown = DataFrame(
         {
@@ -86,6 +85,16 @@ def misfit_panel(spec: PanelSpec, material: Material) -> Panel:
         method=_TEST,
         result=said,
     )
+
+
+def flagged(spec: PanelSpec, material: Material) -> tuple[str, ...]:
+    """Return what is wrong with the law's form in a sentence; nothing where none is flagged.
+
+    Raises:
+        BadInput: the points allow no such fit.
+    """
+    found = _misfit(spec, material)
+    return found.sentences[:1] if found.status == FLAGGED else ()
 
 
 def backtest_panel(spec: PanelSpec, material: Material) -> Panel:
@@ -123,6 +132,11 @@ def backtest_panel(spec: PanelSpec, material: Material) -> Panel:
     )
 
 
+def _misfit(spec: PanelSpec, material: Material) -> Misfit:
+    found = material.assessment(spec.law, spec.delta)
+    return material.once(("misfit", spec.law, spec.delta), lambda: misfit(found.points, found.fit))
+
+
 def _comparison(spec: PanelSpec, material: Material) -> Comparison:
     law = find_law(spec.law)
     others = spec.laws or tuple(each for each in _CHALLENGERS if set(LAWS[each].columns) == set(law.columns))
@@ -135,7 +149,7 @@ def _shown(said: dict[str, Any]) -> dict[str, str]:
     test, lead = said["backtest"], said["lead"]
     tested = not test["why_none"]
     return {
-        "law": f"{said['law']}\n{said['formula']}",
+        "law": said["law"],
         "error on larger runs": f"{test['error']:.2%}" if tested else "–",
         "bias": f"{test['bias']:+.2%}" if tested else "–",
         f"inside of {LEVEL:.0%} intervals": f"{test['coverage']:.0%}" if tested else "–",
@@ -146,4 +160,4 @@ def _shown(said: dict[str, Any]) -> dict[str, str]:
 
 
 def _chance(chance: float | None) -> str:
-    return "" if chance is None else f"\nby noise in {chance:.1%} of tables"
+    return "" if chance is None else f"\nnoise: {chance:.1%}"

@@ -30,9 +30,7 @@ def shown_of(entries: Entries) -> DataFrame:
 
     What is in a cell's second line is said more quietly.
     """
-    rows = [_shown(name, entry) for name, entry in entries.items()]
-    table = DataFrame(rows).fillna("")
-    return table[sorted(table, key=lambda column: column == "why")]  # the reason stands last
+    return DataFrame([_shown(name, entry) for name, entry in entries.items()]).fillna("")
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,8 +56,7 @@ def _shown(name: str, entry: Mapping[str, Any]) -> dict[str, str]:
         "quantity": f"{name}\n{entry['meaning']}",
         "value": NONE if entry["value"] is None else told(entry["value"]),
         f"{LEVEL:.0%} interval": span(entry["low"], entry["high"]),
-        "verdict": entry["verdict"],
+        "verdict": entry["verdict"] + ("" if entry["verdict"] == IDENTIFIED else f"\n{entry['why']}"),
         **({"bootstrap": span(*entry["bootstrap"])} if "bootstrap" in entry else {}),
         **{f"delta {delta}": told(value) for delta, value in by_delta.items() if value != entry["value"]},
-        **({} if entry["verdict"] == IDENTIFIED else {"why": entry["why"]}),
     }

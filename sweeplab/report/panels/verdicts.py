@@ -5,6 +5,7 @@ from __future__ import annotations
 from sweeplab.report.panels.base import Panel, PanelSpec, TablePanel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.panels.method import about_fit
+from sweeplab.report.panels.misfit import flagged
 from sweeplab.report.panels.numbers import data_of, shown_of
 from sweeplab.report.words import several
 
@@ -27,7 +28,7 @@ def verdicts_panel(spec: PanelSpec, material: Material) -> Panel:
         data=data_of(entries),
         shown=shown_of(entries),
         notes=(f"{said['formula']}, fitted to {several(said['n_points'], 'row')}. {objectives}",),
-        warnings=found.warnings,
+        warnings=(*flagged(spec, material), *found.warnings),
         method=about_fit(found),
         result=said,
     )
