@@ -26,7 +26,7 @@ def compare(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare laws by how they predict larger runs, and test their forms.
+    """Compare laws by their forecasts of larger runs.
 
     Each law is fitted below several compute cuts and predicts above them. A form is flagged where its residuals follow
     a pattern; what the design could not have shown is said.

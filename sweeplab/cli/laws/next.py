@@ -65,7 +65,7 @@ def next_(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the runs that narrow a number's interval most for their FLOPs.
+    """Choose the runs that tell most about a number.
 
     Beside them stands what they, and a grid of equal cost, would do to the interval.
 
