@@ -2,8 +2,9 @@
 
 A challenger predicts better only if its lead over the first law is more than noise brings about: the lead is the mean
 over all held-out rows of how much smaller its errors are, and is held against the leads on tables that are drawn from
-the first law's own fit, with its noise (that of the law which follows the rows best), and back-tested by both in the same way. Errors above one cut all come from one
-fit, and rows stand above several cuts: a test that took them for independent would name a challenger too often.
+the first law's own fit, with its noise (that of the law which follows the rows best), and back-tested by both in the
+same way. Errors above one cut all come from one fit, and rows stand above several cuts: a test that took them for
+independent would name a challenger too often.
 
 Legend: S drawn tables, n rows.
 """
@@ -216,9 +217,9 @@ def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]
     for each in others:
         if each.law.name == better and each.lead and each.lead.chance is not None:
             off = (
-                f"{better} predicts larger runs better than {name}: it is off by {each.backtest.error:.2%} of the loss "
-                f"where {name} is off by {first.backtest.error:.2%}; were {name} right, noise would give such a lead in "
-                f"{each.lead.chance:.1%} of tables"
+                f"{better} predicts larger runs better than {name}: it is off by {each.backtest.error:.2%} of the "
+                f"loss where {name} is off by {first.backtest.error:.2%}; were {name} right, noise would give such a "
+                f"lead in {each.lead.chance:.1%} of tables"
             )
     if others and not better:
         off += "; no other law predicts them better by more than noise"
