@@ -40,6 +40,7 @@ def test_the_three_agree_with_the_planted_law(truth: str) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_differences_cover_none_where_there_is_none() -> None:
     """What two roads have in common is taken out: their difference is better known than either of them."""
     held, shares = [], []

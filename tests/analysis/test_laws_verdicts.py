@@ -121,7 +121,7 @@ def test_good_designs_identify_the_exponents(design: str, truth: str) -> None:
         assert verdicts[name] in ((IDENTIFIED, WEAK) if few else (IDENTIFIED,)), (name, verdicts)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.003, 0.02])
+@pytest.mark.parametrize("noise", [0.0, 0.02])
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("design", BAD)
 def test_bad_designs_do_not_and_no_number_is_given(design: str, truth: str, noise: float) -> None:
