@@ -19,7 +19,8 @@ def print_plan(plan: Plan) -> None:
         f"{data['train_tokens']:,} training and {data['val_tokens']:,} validation tokens\n",
         soft_wrap=True,
     )
-    print_rows([_row(each) for each in plan.cells], text=("cell",))
+    repeated = any(len(each.seeds) > 1 for each in plan.cells)
+    print_rows([_row(each, repeated) for each in plan.cells], text=("cell",))
     console.print()
     for line in _lines(plan):
         console.print(line, markup=False, soft_wrap=True)
@@ -27,7 +28,7 @@ def print_plan(plan: Plan) -> None:
         console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 
-def _row(cell: CellPlan) -> dict[str, str | int]:
+def _row(cell: CellPlan, repeated: bool) -> dict[str, str | int]:
     return {
         "cell": cell.cell,
         "params": f"{cell.n_params:,}",
@@ -37,6 +38,7 @@ def _row(cell: CellPlan) -> dict[str, str | int]:
         "memory a run": bytes_in_words(cell.memory_bytes),
         "stack": cell.stack,
         "valid samples": f"{cell.valid_share:.0%}",
+        **({"seeds": len(cell.seeds)} if repeated else {}),
     }
 
 

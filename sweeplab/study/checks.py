@@ -25,6 +25,7 @@ from sweeplab.study.spec import (
     Pruner,
     Range,
     Refusal,
+    Replicate,
     Sampler,
     SearchSpec,
     StudySpec,
@@ -85,6 +86,9 @@ def study_from(document: Any, complain: Complaints) -> StudySpec:
     # Where only another part is wrong, the space is checked too: what is wrong is said all at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
     draft._places = complain.places
+    for index, seed in enumerate(spec.seeds if spec else ()):
+        if isinstance(seed, Replicate):
+            _check_names(seed.when, ("seeds", index, "when"), complain)
     if sound:
         _check_space(draft, complain)
     if spec is None or complain.problems:

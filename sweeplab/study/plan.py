@@ -54,6 +54,7 @@ class CellPlan:
     memory_bytes: int
     stack: int
     valid_share: float
+    seeds: list[int]
     search: dict[str, str]
 
 
@@ -103,11 +104,12 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     per_cell = spec.budget.trials_per_cell
     n_trials = None if per_cell is None else per_cell * len(plans)
-    n_runs = None if n_trials is None else n_trials * len(spec.seeds)
+    n_runs = None if per_cell is None else per_cell * sum(len(plan.seeds) for plan in plans)
 
     def total(of: str) -> float | None:
-        each = None if per_cell is None else per_cell * len(spec.seeds)
-        return None if each is None else float(sum(getattr(plan, of) * each for plan in plans))
+        if per_cell is None:
+            return None
+        return float(sum(getattr(plan, of) * per_cell * len(plan.seeds) for plan in plans))
 
     settled = settle_devices(probes[0][1][0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
@@ -117,7 +119,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=_warnings(spec, [values for _, valid in probes for values in valid]),
+        warnings=_warnings([valid for _, valid in probes]),
         trials=n_trials,
         runs=n_runs,
         train_tokens=total("train_tokens"),
@@ -140,7 +142,7 @@ def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allo
     per_cell = spec.budget.trials_per_cell
     n_stacks = n_cpus
     if per_cell is not None:
-        n_stacks = sum(-(-per_cell * len(spec.seeds) // plan.stack) for plan in plans)
+        n_stacks = sum(-(-per_cell * len(plan.seeds) // plan.stack) for plan in plans)
     return allot(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
 
 
@@ -261,17 +263,24 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
         train_tokens=int(median(facts(values)["train_tokens"] for values in valid)),
         train_flops=float(median(facts(values)["train_flops"] for values in valid)),
         memory_bytes=memory,
-        stack=stack_capacity(spec.engine.stack, settled, len(spec.seeds), free),
+        stack=stack_capacity(spec.engine.stack, settled, len(space.seeds), free),
         valid_share=share,
+        seeds=list(space.seeds),
         search={name: str(each) for name, each in space.distributions().items()},
     )
 
 
-def _warnings(spec: StudySpec, values: list[dict[str, Any]]) -> list[str]:
+def _warnings(cells: list[list[dict[str, Any]]]) -> list[str]:
+    """Return what a person may not have meant, from samples of every cell."""
     found = []
-    sizes = sorted(set(spec.search) & set(SHAPE) - {"activation", "bias", "tie_weights"})
+    sizes = sorted(
+        name
+        for name in set(SHAPE) - {"activation", "bias", "tie_weights"}
+        if any(len({values[name] for values in cell}) > 1 for cell in cells)
+    )
     if sizes:
         found.append(f"{', '.join(sizes)} searched: sampling and pruning compare unlike sizes inside a cell")
+    values = [each for cell in cells for each in cell]
     if any(each["warmup_iters"] >= each["max_iters"] for each in values):
         found.append("warmup_iters reaches max_iters: the learning rate never gets to its peak")
     if any(each["lr_decay"] and each["min_lr"] > each["learning_rate"] for each in values):
@@ -281,9 +290,9 @@ def _warnings(spec: StudySpec, values: list[dict[str, Any]]) -> list[str]:
 
 def _checkpoint_bytes(spec: StudySpec, plans: list[CellPlan], n_copies: int) -> int:
     """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
-    n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1) * len(spec.seeds)
+    n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
     largest = max(plan.n_params for plan in plans)
-    return 4 * (n_copies * n_kept * sum(plan.n_params for plan in plans) + 4 * largest)
+    return 4 * (n_copies * n_kept * sum(plan.n_params * len(plan.seeds) for plan in plans) + 4 * largest)
 
 
 def _check_writable(folder: StudyFolder) -> None:

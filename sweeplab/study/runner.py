@@ -48,7 +48,7 @@ class Runner:
         self._renewed = time.monotonic()
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
-        unsampled = [space.resolve({}, spec.seeds[0]) for space in store.spaces]
+        unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
         self._shape = [tuple(values[name] for name in known) for values in unsampled]
 
     def work(self) -> None:
@@ -109,7 +109,11 @@ class Runner:
             return False
         space = self.store.spaces[claim.cell.index]
         trial = TrialInHand(
-            self.spec, self.folder, claim, lambda seed: settle_devices(space.resolve(claim.sampled, seed))
+            self.spec,
+            self.folder,
+            claim,
+            space.seeds,
+            lambda seed: settle_devices(space.resolve(claim.sampled, seed)),
         )
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self.emit(
@@ -139,7 +143,9 @@ class Runner:
         values = self._waiting[0][0].run.values
         memory = free_memory_bytes(values["device"])
         wanted = 1 if self._alone else self.spec.engine.stack
-        capacity = stack_capacity(wanted, values, len(self.spec.seeds), memory)
+        capacity = stack_capacity(
+            wanted, values, len(self._trials[self._waiting[0][0].run.key].trainings), memory
+        )
         return Stack(values, self.dataset.train, self.dataset.val, capacity)
 
     # who leaves

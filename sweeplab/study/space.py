@@ -13,11 +13,12 @@ from urllib.parse import quote
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
+from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter, Scalar
 from sweeplab.study.places import shown
-from sweeplab.study.rules import Rule, derive, expanded, needs, order, rules, wanted
+from sweeplab.study.rules import Rule, derive, evaluate, expanded, needs, order, rules, wanted
 from sweeplab.study.rules import facts as facts  # part of what a space is asked for
-from sweeplab.study.spec import Choices, Derived, Divisors, SearchSpec, StudySpec
+from sweeplab.study.spec import Choices, Derived, Divisors, Replicate, SearchSpec, StudySpec
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -93,6 +94,7 @@ class Space:
 
     def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
         self.cell = cell
+        self._spec = spec
         self._search = spec.search
         self._base = defaults() | spec.fixed | cell.values
         self._unknown: set[str] = set()
@@ -159,6 +161,31 @@ class Space:
     def parameters(self) -> dict[str, Parameter]:
         """Return what is sampled, by the name that Optuna stores."""
         return dict(self._parameters)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds that every trial of the cell is trained with.
+
+        Raises:
+            BadInput: whether a seed is wanted rests on what varies inside of the cell, or cannot be told.
+        """
+        return tuple(
+            each.seed if isinstance(each, Replicate) else each
+            for index, each in enumerate(self._spec.seeds)
+            if not isinstance(each, Replicate) or self._repeats(each.when, index)
+        )
+
+    def _repeats(self, when: Expression, index: int) -> bool:
+        varying = sorted(expanded(when.names) & self._varying)
+        try:
+            if not varying:
+                return bool(evaluate(when, self._constant))
+            what = f"{when.text!r} rests on {varying[0]}, which varies inside of a cell"
+        except ValueError as error:
+            what = str(error)
+        raise BadInput(
+            self._spec.problem(("seeds", index, "when"), what, "what is fixed, in the grid, or follows")
+        )
 
     @property
     def n_points(self) -> int | None:

@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     PrivateAttr,
     WithJsonSchema,
     field_validator,
@@ -20,7 +21,7 @@ from pydantic import (
 
 from sweeplab.errors import Problem, nearest
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.expressions import Expression
+from sweeplab.study.expressions import ALLOWED, Expression
 from sweeplab.study.places import Location, Places
 
 DEFAULT_TRIALS_PER_CELL = 10
@@ -76,6 +77,14 @@ class Derived:
 SearchSpec = Range | Choices | Divisors | Derived
 
 
+@dataclass(frozen=True)
+class Replicate:
+    """A seed that is trained in the cells where `when` holds."""
+
+    seed: int
+    when: Expression
+
+
 def _seconds(written: Any) -> Any:
     if not isinstance(written, str):
         return written
@@ -108,7 +117,46 @@ Count = Annotated[
     BeforeValidator(_count),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}),
 ]
-Seed = Annotated[int, Field(ge=0, le=TABLE["seed"].high)]
+
+
+def _seed(written: Any) -> int | Replicate:
+    entry = written if isinstance(written, dict) else {"seed": written}
+    if unknown := sorted(entry.keys() - {"seed", "when"}):
+        raise Refusal(
+            f"has {unknown[0]!r}", "a number, or {seed, when}", nearest(unknown[0], ["seed", "when"])
+        )
+    try:
+        number: int = TABLE["seed"].check(entry.get("seed"))
+    except ValueError:
+        raise Refusal("is no seed", "a whole number, at least 0") from None
+    if "when" not in entry:
+        return number
+    try:
+        return Replicate(number, Expression(str(entry["when"])))
+    except ValueError as error:
+        raise Refusal(str(error), ALLOWED) from None
+
+
+Seed = Annotated[
+    int | Replicate,
+    PlainValidator(_seed),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high},
+                {
+                    "type": "object",
+                    "properties": {
+                        "seed": {"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high},
+                        "when": {"type": "string", "description": "Trained only in cells where this holds"},
+                    },
+                    "required": ["seed", "when"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 
 
 class Section(BaseModel):
@@ -257,10 +305,30 @@ class StudySpec(Section):
 
     @field_validator("seeds")
     @classmethod
-    def _distinct(cls, seeds: list[int]) -> list[int]:
-        if repeated := {seed for seed in seeds if seeds.count(seed) > 1}:
+    def _distinct(cls, seeds: list[int | Replicate]) -> list[int | Replicate]:
+        numbers = [each.seed if isinstance(each, Replicate) else each for each in seeds]
+        if repeated := {number for number in numbers if numbers.count(number) > 1}:
             raise Refusal(f"has {', '.join(map(str, sorted(repeated)))} more than once")
+        if isinstance(seeds[0], Replicate):
+            raise Refusal(
+                "has a `when` for its first seed",
+                "a first seed for every cell, such as [0, {seed: 1, when: …}]",
+            )
         return seeds
+
+    @property
+    def first_seed(self) -> int:
+        """Return the seed that every trial is trained with."""
+        first = self.seeds[0]
+        return first.seed if isinstance(first, Replicate) else first
+
+    @property
+    def written_seeds(self) -> list[Any]:
+        """Return the seeds as a study file writes them, fit for JSON."""
+        return [
+            {"seed": each.seed, "when": each.when.text} if isinstance(each, Replicate) else each
+            for each in self.seeds
+        ]
 
     @property
     def source(self) -> Path | None:
@@ -292,7 +360,7 @@ class StudySpec(Section):
                 "fixed": _jsonable(self.fixed),
                 "search": {name: searched(entry) for name, entry in self.search.items()},
                 "objective": plain["objective"],
-                "seeds": list(self.seeds),
+                "seeds": self.written_seeds,
                 "constraints": list(self.constraints),
             },
             "rest": {

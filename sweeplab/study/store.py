@@ -247,12 +247,14 @@ class Store:
 
     def _accept(self, cell: Cell, trial: optuna.Trial, sampled: Mapping[str, Any]) -> bool:
         """Say whether a sample meets the constraints; end one that does not, so that it never counts."""
-        values = self.spaces[cell.index].resolve(sampled, self.spec.seeds[0])
+        values = self.spaces[cell.index].resolve(sampled, self.spec.first_seed)
         if self.spaces[cell.index].broken(values):
             trial.set_user_attr("infeasible", True)
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return False
-        trial.set_user_attr("planned_flops", float(facts(values)["train_flops"] * len(self.spec.seeds)))
+        trial.set_user_attr(
+            "planned_flops", float(facts(values)["train_flops"] * len(self.spaces[cell.index].seeds))
+        )
         return True
 
     def _bests_of_finished(self) -> list[tuple[Cell, dict[str, Any]]]:
@@ -268,8 +270,8 @@ class Store:
     def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
         """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
         study = self.study(cell)
-        seed = generator_key(self.spec.seeds[0], f"{cell.key}/{number}") % 2**31
-        cell_seed = generator_key(self.spec.seeds[0], cell.key) % 2**31
+        seed = generator_key(self.spec.first_seed, f"{cell.key}/{number}") % 2**31
+        cell_seed = generator_key(self.spec.first_seed, cell.key) % 2**31
         study.sampler = make_sampler(self.spec.sampler, seed, self.spaces[cell.index], cell_seed)
         return study
 

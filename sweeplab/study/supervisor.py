@@ -251,7 +251,7 @@ class _Supervisor:
             "plan": plan.as_dict(),
             "environment": environment(self.spec.source.parent if self.spec.source else None)
             | {"data": plan.data},
-            "params": {"sampler": plan.sampler, "pruner": plan.pruner, "seeds": str(self.spec.seeds)}
+            "params": {"sampler": plan.sampler, "pruner": plan.pruner, "seeds": str(self.spec.written_seeds)}
             | {"budget": self.spec.budget.model_dump_json()},
         }
 

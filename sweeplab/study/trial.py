@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +40,14 @@ class TrialInHand:
         spec: StudySpec,
         folder: StudyFolder,
         claim: Claim,
+        seeds: Sequence[int],
         values_of: Callable[[int], Mapping[str, Any]],
     ) -> None:
         self.spec, self.claim = spec, claim
-        self.curves = SeedCurves(spec.seeds)
+        self.curves = SeedCurves(seeds)
         self.states: dict[int, str] = {}
         self.trainings: dict[str, Training] = {}
-        for seed in spec.seeds:
+        for seed in seeds:
             values = values_of(seed)
             key = run_key(claim.cell.key, claim.number, seed)
             run_folder = folder.run(claim.cell.key, claim.number, seed)

@@ -36,7 +36,9 @@ def first_point(
     if number == 0 and (others := finished()):
         _, best = min(others, key=lambda other: (_distance(space.cell, other[0]), other[0].index))
         return {name: value for name, value in best.items() if name in names}
-    return space.quasi_random(_sobol_point(generator_key(spec.seeds[0], space.cell.key), len(names), number))
+    return space.quasi_random(
+        _sobol_point(generator_key(spec.first_seed, space.cell.key), len(names), number)
+    )
 
 
 def _sobol_point(key: int, dimension: int, index: int) -> list[float]:

@@ -49,6 +49,15 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -
     assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict() | {"budget": spec.budget.model_dump()}
 
 
+def test_a_seed_with_a_condition_is_trained_where_it_holds(planned) -> None:
+    seeds = [0, {"seed": 7, "when": "n_embd > 20"}, {"seed": 8, "when": "n_params > 1e9"}]
+    plan = planned(grid={"n_embd": [16, 32]}, seeds=seeds, budget=Budget(trials_per_cell=3))
+    assert {each.cell: each.seeds for each in plan.cells} == {"n_embd=16": [0], "n_embd=32": [0, 7]}
+    assert (plan.trials, plan.runs) == (6, 3 + 6)
+    with pytest.raises(BadInput, match="rests on learning_rate, which varies inside of a cell"):
+        planned(seeds=[0, {"seed": 7, "when": "learning_rate > 0"}])
+
+
 def test_points_that_break_a_rule_are_no_cells(planned) -> None:
     plan = planned(grid={"n_embd": [15, 16, 64]}, constraints=["n_params < 50_000"])
     assert [cell.cell for cell in plan.cells] == ["n_embd=16"]
