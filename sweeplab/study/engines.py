@@ -17,9 +17,16 @@ from typing import Any
 from sweeplab.study.folder import StudyFolder
 
 MOST_RESTARTS = 3
-# How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took ten
-# times as long as with this; with a passive wait an undisturbed one took 1.7 times as long.
-SPIN = "10000"
+# What a worker's libraries are told.
+SETTINGS = {
+    # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
+    # ten times as long as with this; with a passive wait an undisturbed one took 1.7 times as long.
+    "GOMP_SPINCOUNT": "10000",
+    # Memory of a step is kept for the next one. Given back each time, as glibc does with large pieces, it came in
+    # new pages: 5% of a step of 1.4M parameters, 11% with dropout.
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+}
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class LocalEngine:
 
 def _environment(base: Mapping[str, str], allotment: Allotment) -> dict[str, str]:
     threads = str(allotment.threads)
-    given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GOMP_SPINCOUNT": SPIN}
+    given = {**SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if allotment.gpu is not None:
         visible = [each.strip() for each in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
         given["CUDA_VISIBLE_DEVICES"] = visible[allotment.gpu] if visible else str(allotment.gpu)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from sweeplab.study.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack
@@ -61,12 +62,31 @@ def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_stack_of_four_equals_four_stacks_of_one_at_the_largest_shape(unlike, tokens) -> None:
-    runs = unlike("A")
-    with ThreadPoolExecutor(2) as pool:  # torch's kernels let the other thread run
-        each = [pool.submit(train_in_stacks_of, capacity, runs, tokens) for capacity in (4, 1)]
-        together, alone = (future.result() for future in each)
+def test_a_stack_of_four_equals_four_stacks_of_one_at_the_largest_shape(unlike, tokens, tmp_path) -> None:
+    runs, given = unlike("A"), tmp_path / "given.pt"
+    torch.save((runs, tokens), given)
+    found = {capacity: tmp_path / f"{capacity}.pt" for capacity in (4, 1)}
+    # Side by side in two processes: in threads of one they wait for each other's pages of memory.
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", IN_STACKS, str(TESTS), str(given), str(capacity), str(path)],
+            env=os.environ | SETTINGS,
+        )
+        for capacity, path in found.items()
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    together, alone = (torch.load(path, weights_only=False) for path in found.values())
     assert_same(together, alone, [run.key for run in runs])
+
+
+TESTS = Path(__file__).parents[1]
+IN_STACKS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from train.test_stack import train_in_stacks_of
+runs, tokens = torch.load(sys.argv[2], weights_only=False)
+torch.save(train_in_stacks_of(int(sys.argv[3]), runs, tokens), sys.argv[4])
+"""
 
 
 @pytest.mark.parametrize("fault", ["learning rate", "weight"])
@@ -138,6 +158,7 @@ def test_another_seed_is_another_run(values_of, tokens) -> None:
 RESUME = """
 import sys, numpy as np, torch
 from pathlib import Path
+from sweeplab.study.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
