@@ -9,6 +9,7 @@ from sweeplab.cli.app import command_group
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
 from sweeplab.errors import BadInput
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -27,6 +28,9 @@ def main() -> None:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
+    except TrackingUnavailable as error:
+        print(f"error: tracking does not answer: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has gone: `sweeplab … | head`

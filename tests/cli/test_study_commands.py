@@ -118,3 +118,11 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
 
 def test_schema_is_json(cli) -> None:
     assert json.loads(cli("schema").out)["title"] == "A sweeplab study"
+
+
+def test_tracking_that_does_not_answer_is_said_in_a_line(finished, cli, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # the discard port: nobody listens
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    said = cli("report", "scaling", "tiny", "--lab", finished.lab)
+    assert said.code == 1
+    assert said.err.startswith("error: tracking does not answer: http://127.0.0.1:9") and said.err.count("\n") == 1
