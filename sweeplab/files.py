@@ -9,8 +9,8 @@ from pathlib import Path
 def write_whole(target: Path, content: bytes) -> None:
     """Write a file so that a kill at any moment leaves what was there before, or all of `content`.
 
-    One process at a time writes `target`, by a lock or a lease of the caller's: the temporary name is always
-    the same one, so that what a killed process leaves is written over and not gathered.
+    One process at a time writes `target`, by a lock or a lease of the caller's: the temporary name follows
+    from the target's, so that what a killed process leaves is written over by the next one and not gathered.
 
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.

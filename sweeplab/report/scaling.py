@@ -12,6 +12,7 @@ import numpy as np
 from pandas import DataFrame
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import write_whole
 from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.page import render
 from sweeplab.report.panels import Panel, panel, plain
@@ -47,7 +48,7 @@ def write_scaling_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_whole(folder / name, text.encode())
     except OSError as error:
         raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
     return folder / "scaling.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,12 +16,16 @@ STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "comp
 
 
 def written(value: Any) -> str:
-    """Write a value for reading: three digits, 27,008 with a comma, 3.17e-4, lists as they are."""
-    if isinstance(value, bool | np.bool | str) or value is None:
+    """Write a value for reading: three digits, 27,008 with a comma, 3.17e-4, lists as they are, none."""
+    if value is None or value != value:
+        return "none"
+    if isinstance(value, bool | np.bool | str):
         return str(value)
     if isinstance(value, Iterable):
         return f"({', '.join(written(each) for each in value)})"
     number = float(value)
+    if not math.isfinite(number):
+        return str(number)
     if number.is_integer() and abs(number) < 1e9:
         return f"{int(number):,}"
     return scalar(float(f"{number:.3g}"))

@@ -17,7 +17,7 @@ MAX_BYTES = 2**20
 # Headings, lower case and without marks. Of several columns of values the first pattern that fits decides.
 _NAME_HEADING = re.compile(r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?")
 _VALUE_HEADINGS = (
-    re.compile(r"(sample|example|chosen|our|used)( values?)?"),
+    re.compile(r"(sample|example|chosen|our|used|my)( (values?|settings?))?"),
     re.compile(r"(?!.*\b(range|allowed|possible|valid|min\w*|max\w*)\b).*\bvalues?\b.*"),
     re.compile(r"defaults?|settings?"),
 )

@@ -224,10 +224,10 @@ def _check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
     """Refuse more trials of a cell than its grid of searched values has points: the rest would be repetitions."""
     if spec.sampler.type != "grid":
         return
-    fewest = min(space.n_points or 1 for space in spaces)
+    fewest = min(space.n_valid or space.n_points or 1 for space in spaces)
     asked = spec.budget.trials_per_cell
     if asked is None or asked > fewest:
-        what = f"the grid sampler has {fewest} points a cell, but trials_per_cell is {asked or 'not given'}"
+        what = f"the grid sampler has {fewest} valid points a cell, but trials_per_cell is {asked or 'not given'}"
         raise BadInput(spec.problem(("budget", "trials_per_cell"), what, f"1 to {fewest}"))
 
 

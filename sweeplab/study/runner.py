@@ -77,9 +77,11 @@ class Runner:
             self._renew_in_time()
             for key in [key for key in stack.keys if key not in self._trials]:
                 stack.release(key)  # its lease was lost
-            for record in records:
-                if record.key in self._trials:
-                    self._take_in(stack, record)
+            known = [record for record in records if record.key in self._trials]
+            behind = {self._trials[record.key] for record in known if self._take_in(stack, record)}
+            # Judged when all is written down: what one seed ends is another one's trial too.
+            for trial in dict.fromkeys(self._trials[record.key] for record in known):
+                self._judge(stack, trial, trial in behind)
             if self.stopping():
                 return self._save(stack, stack.keys)
             if len(stack) < n_live:  # else there was nothing to claim the last time either
@@ -150,7 +152,8 @@ class Runner:
 
     # who leaves
 
-    def _take_in(self, stack: Stack, record: Record) -> None:
+    def _take_in(self, stack: Stack, record: Record) -> bool:
+        """Write a record down and report what it tells; say whether its trial falls behind the others."""
         trial = self._trials[record.key]
         news = trial.write_down(record)
         verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in news]
@@ -163,11 +166,15 @@ class Runner:
             stack.release(record.key)
         elif record.state == "running" and self._is_save_due(trial, record):
             self._save(stack, [record.key])
-        if record.state == "diverged":
+        return any(verdicts)
+
+    def _judge(self, stack: Stack, trial: TrialInHand, is_behind: bool) -> None:
+        """End a trial that has come to its end, and let go of its runs."""
+        if "diverged" in trial.states.values():
             self._end(trial, "diverged")
         elif trial.has_ended:
             self._end(trial, "complete" if "complete" in trial.states.values() else "stopped")
-        elif any(verdicts):
+        elif is_behind:
             self._end(trial, "pruned")
         for key in set(trial.trainings) & set(stack.keys) - set(self._trials):
             stack.release(key)

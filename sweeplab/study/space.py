@@ -30,6 +30,8 @@ VOCABULARY_STAND_IN = 256
 LONGEST_KEY = 150
 # Values (or combinations of them) up to which a rule is tried on every one.
 MOST_LISTED = 500
+# Points of a grid up to which every one is tried.
+MOST_TRIED = 10_000
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,19 @@ class Space:
         counts = [parameter.count for parameter in self._parameters.values()]
         return None if self.has_conditions or None in counts else math.prod(filter(None, counts))
 
+    @property
+    def n_valid(self) -> int | None:
+        """Return how many different trials meet every rule; None where they are too many to try."""
+        if self.n_points is None or self.n_points > MOST_TRIED:
+            return None
+        stored = itertools.product(*(parameter.stored_values() for parameter in self._parameters.values()))
+        points = (dict(zip(self._parameters, values, strict=True)) for values in stored)
+        return sum(self.broken(self._resolved(point)) is None for point in points)
+
+    def _resolved(self, stored: Mapping[str, Scalar]) -> dict[str, Any]:
+        """Return the effective hyperparameters of a trial by what Optuna stores of it."""
+        return self.resolve(self._choose(lambda parameter: parameter.decoded(stored[parameter.name])), seed=0)
+
     def distributions(self) -> dict[str, BaseDistribution]:
         """Return Optuna's distribution of every parameter, conditional ones included."""
         return {name: parameter.distribution() for name, parameter in self._parameters.items()}
@@ -255,12 +270,7 @@ class Space:
     def draws(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same."""
         for point in _spread(len(self._parameters), count):
-            stored = self.quasi_random(point)
-
-            def value_of(parameter: Parameter, stored: Mapping[str, Any] = stored) -> Any:
-                return parameter.decoded(stored[parameter.name])
-
-            yield self.resolve(self._choose(value_of), seed=0)
+            yield self._resolved(self.quasi_random(point))
 
     def share_valid(self, count: int = 256) -> float:
         """Return the share of trials that break no rule, before any is drawn again."""

@@ -101,8 +101,7 @@ def run_study(
     plan, cells, _ = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
-    is_new = not folder.path.exists()
-    _make(folder)
+    made = _make(folder)
     with _only_one(folder):
         write_study(spec, folder, plan.data)
         from sweeplab.study.store import Store
@@ -113,8 +112,7 @@ def run_study(
         try:
             return supervisor.run()
         except BadInput:
-            if is_new:
-                shutil.rmtree(folder.path)
+            _unmake(folder, made)
             raise
 
 
@@ -256,11 +254,25 @@ class _Supervisor:
         }
 
 
-def _make(folder: StudyFolder) -> None:
+def _make(folder: StudyFolder) -> list[Path]:
+    """Make the study's folder and return the folders that were not there, the innermost first."""
+    missing = [each for each in (folder.path, *folder.path.parents) if not each.exists()]
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
+    return missing
+
+
+def _unmake(folder: StudyFolder, made: list[Path]) -> None:
+    """Remove the folders that `_make` made, but for what another study has put there since."""
+    if folder.path in made:
+        shutil.rmtree(folder.path)
+    if folder.lab in made and not any((folder.lab / "studies").iterdir()):
+        shutil.rmtree(folder.lab)
+    for each in made:
+        with suppress(OSError):
+            each.rmdir()
 
 
 def _last_line(text: str | None) -> str:

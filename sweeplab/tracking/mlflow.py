@@ -200,7 +200,7 @@ class MLflowTracker(Tracker):
             points = [shipping.facts, *shipping.folder.points()]
             if end is not None:
                 self._finish(shipping, points, end)
-                (folder / "shipped").write_text(self._place)
+                (folder / "shipped").write_text(self._shipped_to)
                 del self._shipping[folder]
             elif shipping.params or any(points):
                 resumed = shipping.waiting and any(points)
@@ -223,9 +223,14 @@ class MLflowTracker(Tracker):
                 self._set_waiting(shipping.run_id)
                 shipping.waiting = True
 
+    @property
+    def _shipped_to(self) -> str:
+        """Return what the marker says: the place, and the parent run, which is another one in a new database."""
+        return f"{self._place} {self._opened.info.run_id}"
+
     def _is_shipped(self, folder: Path) -> bool:
         try:
-            return (folder / "shipped").read_text() == self._place
+            return (folder / "shipped").read_text() == self._shipped_to
         except FileNotFoundError:
             return False
 

@@ -35,7 +35,7 @@ def write_checkpoint(
     write_whole(folder / tensor_file, content)
     description = {"tensors": tensor_file, "sha256": digest, **facts}
     write_whole(folder / f"{name}.json", json.dumps(description, indent=1).encode())
-    for old in folder.glob(f"{name}-*.safetensors"):
+    for old in folder.glob(f"{name}-*.safetensors*"):  # a killed write's temporary file among them
         if old.name != tensor_file:
             old.unlink()
 
@@ -72,5 +72,5 @@ def read_snapshot(folder: Path) -> Snapshot | None:
 
 def remove_snapshot(folder: Path) -> None:
     """Remove a run's snapshot once the run has ended."""
-    for path in (folder / "state.json", *folder.glob("state-*.safetensors")):
+    for path in (folder / "state.json", *folder.glob("state-*.safetensors*")):
         path.unlink(missing_ok=True)

@@ -125,4 +125,7 @@ def test_tracking_that_does_not_answer_is_said_in_a_line(finished, cli, monkeypa
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     said = cli("report", "scaling", "tiny", "--lab", finished.lab)
     assert said.code == 1
-    assert said.err.startswith("error: tracking does not answer: http://127.0.0.1:9") and said.err.count("\n") == 1
+    assert (
+        said.err.startswith("error: tracking does not answer: http://127.0.0.1:9")
+        and said.err.count("\n") == 1
+    )

@@ -58,6 +58,17 @@ def test_a_seed_with_a_condition_is_trained_where_it_holds(planned) -> None:
         planned(seeds=[0, {"seed": 7, "when": "learning_rate > 0"}])
 
 
+def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_rules(planned) -> None:
+    asked = {
+        "search": {"learning_rate": Choices((1e-3, 1e-2, 2e-2)), "dropout": Choices((0.0, 0.1))},
+        "constraints": ["learning_rate > 0.005"],
+        "sampler": Sampler(type="grid"),
+    }
+    assert planned(**asked, budget=Budget(trials_per_cell=4)).trials == 4
+    with pytest.raises(BadInput, match="4 valid points a cell, but trials_per_cell is 6; allowed: 1 to 4"):
+        planned(**asked, budget=Budget(trials_per_cell=6))
+
+
 def test_points_that_break_a_rule_are_no_cells(planned) -> None:
     plan = planned(grid={"n_embd": [15, 16, 64]}, constraints=["n_params < 50_000"])
     assert [cell.cell for cell in plan.cells] == ["n_embd=16"]
@@ -180,7 +191,7 @@ def test_a_grid_sampler_gets_no_more_trials_than_it_has_points(planned) -> None:
     search = {"learning_rate": Choices((1e-3, 1e-2)), "activation": Choices(("gelu", "relu"))}
     grid = {"search": search, "sampler": Sampler(type="grid")}
     assert planned(**grid, budget=Budget(trials_per_cell=4)).trials == 4
-    with pytest.raises(BadInput, match="4 points a cell, but trials_per_cell is 5; allowed: 1 to 4"):
+    with pytest.raises(BadInput, match="4 valid points a cell, but trials_per_cell is 5; allowed: 1 to 4"):
         planned(**grid, budget=Budget(trials_per_cell=5))
     with pytest.raises(BadInput, match="not given"):
         planned(**grid, budget=Budget(time=60.0))

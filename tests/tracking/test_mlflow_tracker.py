@@ -210,13 +210,15 @@ def test_a_deleted_experiment_is_said(tracker: MLflowTracker, client: Any, lab: 
 def test_another_place_has_not_got_what_was_shipped_here(
     tracker: MLflowTracker, lab: Path, run_folder: Callable[..., Path]
 ) -> None:
-    tracker.open({})
+    parent = tracker.open({})
     folder = run_folder(state="complete")
     tracker.ship(folder)
-    assert (folder / "shipped").read_text() == tracking_uri(lab)
-    (folder / "shipped").write_text("https://elsewhere")
-    tracker.ship(folder)
-    assert (folder / "shipped").read_text() == tracking_uri(lab)
+    assert (folder / "shipped").read_text() == f"{tracking_uri(lab)} {parent}"
+    # Elsewhere, or in a new database at the same place: there the study is another parent run.
+    for marker in (f"https://elsewhere {parent}", f"{tracking_uri(lab)} another"):
+        (folder / "shipped").write_text(marker)
+        tracker.ship(folder)
+        assert (folder / "shipped").read_text() == f"{tracking_uri(lab)} {parent}"
 
 
 @pytest.mark.parametrize("listens", [False, True])
