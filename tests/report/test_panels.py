@@ -246,7 +246,8 @@ def test_short(number: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [(27008, "27,008"), (3.1712e-4, "3.17e-4"), (9.05e-3, "9.05e-3"), (0.25, "0.25"), (5.02e12, "5.02e12"),
-     ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "none"), (np.nan, "none"), (np.inf, "inf"), ("gelu", "gelu"), (np.int64(3), "3")],
+     ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "none"),
+     (np.nan, "none"), (np.inf, "inf"), ("gelu", "gelu"), (np.int64(3), "3")],
 )  # fmt: skip
 def test_written(value: object, text: str) -> None:
     assert written(value) == text
