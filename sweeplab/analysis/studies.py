@@ -108,7 +108,10 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
 
 
 def _data(folder: StudyFolder) -> dict[str, Any]:
-    return dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
+    try:
+        return dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise BadInput(f"study {folder.name} does not know its data: {folder.data_file} is gone") from None
 
 
 def _bytes_per_token(spec: StudySpec, data: Mapping[str, Any]) -> float:
