@@ -8,32 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
-from scipy.optimize import basinhopping, minimize
+from analysis.random_tables import random_table, scipys_gain
 
 from sweeplab.analysis.laws.bootstrap import bootstrap
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit, robust_sigma
+from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
-
-
-def scipys_gain(found: Fit, n_hops: int) -> float:
-    """Return how much lower, as a share, SciPy's basin hopping gets from where the fit ended."""
-    low, high = found.law.bounds(found.rows.log_loss)
-
-    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        theta = np.clip(theta, low, high)
-        value, jacobian = found.law.derivatives(theta[None], found.rows.logs)
-        residual = found.rows.log_loss - value[0]
-        bent = np.clip(residual, -found.rows.delta, found.rows.delta)
-        total = found.rows.objective(found.law, theta[None])[0] / found.objective
-        return float(total), -(jacobian[0] @ (found.rows.weights * bent)) / found.objective
-
-    local = {"method": "L-BFGS-B", "jac": True, "bounds": list(zip(low, high, strict=True))}
-    hopped = basinhopping(objective, found.theta, n_hops, stepsize=0.4, minimizer_kwargs=local, rng=0)
-    last = minimize(objective, hopped.x, **local, options={"ftol": 1e-15, "gtol": 1e-12, "maxiter": 5000})
-    return 1 - min(float(last.fun), float(hopped.fun))
 
 
 @pytest.mark.parametrize("delta", [None, LITERATURE, LEAST_SQUARES], ids=["auto", "1e-3", "squares"])
@@ -41,6 +23,22 @@ def scipys_gain(found: Fit, n_hops: int) -> float:
 def test_scipy_finds_no_lower_objective(design: str, delta: float | None) -> None:
     points = plant("steep", (GOOD | BAD)[design], 0.01, np.random.default_rng(11))
     assert scipys_gain(fit(points, CHINCHILLA, delta), 25) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delta", [None, LITERATURE, LEAST_SQUARES], ids=["auto", "1e-3", "squares"])
+@pytest.mark.parametrize("law", ["chinchilla", "kaplan", "joint"])
+def test_scipy_finds_no_lower_objective_on_random_tables(law: str, delta: float | None) -> None:
+    gains = {seed: scipys_gain(fit(random_table(seed), LAWS[law], delta), 3, 10) for seed in range(24)}
+    assert {seed: gain for seed, gain in gains.items() if gain > 1e-9} == {}
+
+
+@pytest.mark.parametrize("seed", [61, 73, 82])
+@pytest.mark.parametrize("delta", [None, LITERATURE, LEAST_SQUARES], ids=["auto", "1e-3", "squares"])
+def test_a_fit_comes_to_rest_where_terms_fade_out(seed: int, delta: float | None) -> None:
+    found = fit(random_table(seed), CHINCHILLA, delta)
+    assert found.converged
+    assert scipys_gain(found, 2, 3) < 1e-9
 
 
 @pytest.mark.parametrize("truth", TRUTHS)

@@ -1,6 +1,6 @@
 """Coverage, verdicts, optima and times of the scaling-law fits, on tables whose law is planted.
 
-Run: python tests/benchmarks/laws.py [coverage optimum time] [--tables 200] [--noises 0.003 0.01 0.02] [--processes 2]
+Run: python tests/benchmarks/laws.py [coverage near laws optimum refits time] [--tables 200] [--processes 2]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import time
+import zlib
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -17,8 +18,8 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
-from analysis.test_laws_fit import scipys_gain
+from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, plant, plant_law, vector
+from analysis.random_tables import random_table, scipys_gain
 from benchmarks.setting import print_table, setting
 
 from sweeplab.analysis.laws.bootstrap import bootstrap
@@ -26,116 +27,182 @@ from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, fit
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
 from sweeplab.analysis.laws.intervals import profile
-from sweeplab.analysis.laws.quantities import optimum_of, parameters_of
+from sweeplab.analysis.laws.quantities import loss_at, optimum_of, parameters_of
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, gate, judge
 
 CHINCHILLA = LAWS["chinchilla"]
-WATCHED = ("E", "alpha", "beta", "N_opt exponent", "loss at budget")
+NOISES = (0.003, 0.01, 0.02)
+WATCHED = ("E", "alpha", "beta", "gamma", "N_opt exponent", "tokens per parameter", "loss at budget")
 BEYOND = 10  # the budget of the loss, over the largest of the table
+OBJECTIVES = {"auto": None, "1e-3": LITERATURE, "least squares": LEAST_SQUARES}
+DESIGNS = GOOD | BAD | NEAR
 
 
-def one_table(case) -> list[tuple[bool, bool]]:
+def one_table(case) -> dict[str, tuple[bool, bool]]:
     """Return for every watched quantity whether its interval holds the truth, and whether it is identified."""
-    design, truth, noise, shared, seed = case
-    points = plant(truth, (GOOD | BAD)[design], noise, np.random.default_rng([seed, 1]), shared)
-    found = fit(points, CHINCHILLA)
-    groups = sizes_as_groups(points.columns["params"])
+    name, design, truth, noise, shared, seed = case
+    law, where = LAWS[name], DESIGNS[design]
+    random = np.random.default_rng([seed, zlib.crc32(repr(case[:5]).encode())])
+    points = (
+        plant(truth, where, noise, random, shared)
+        if law is CHINCHILLA
+        else plant_law(law, truth, where, noise, random)
+    )
+    found = fit(points, law)
+    groups = sizes_as_groups(points.columns["params"]) if "params" in law.columns else None
     errors = shared_errors(found, groups) if groups else None
-    planted = [TRUTHS[truth][name] for name in CHINCHILLA.parameters]
-    for at, term in ((1, "params"), (3, "tokens")):
-        planted[at] *= np.exp(-planted[at + 1] * found.centre[term])
-    theta = np.array([np.log(planted[0]), np.log(planted[1]), planted[2], np.log(planted[3]), planted[4]])
+    planted = (TRUTHS | HELD_OUT)[truth] if law is CHINCHILLA else of_law(law, truth)
+    theta = vector(law, planted, found.centre)
     budget = BEYOND * float(points.columns["flops"].max())
-    told = []
-    for quantity in parameters_of(CHINCHILLA, found.centre) + optimum_of(
-        CHINCHILLA, found.centre, budget, 6.0
-    ):
-        if quantity.name in WATCHED:
+    quantities = parameters_of(law, found.centre) + optimum_of(law, found.centre, budget, 6.0)
+    if not {"params", "tokens"} <= set(law.columns):
+        beyond = {column: BEYOND * float(points.columns[column].max()) for column in law.columns}
+        quantities.append(loss_at(law, found.centre, beyond))
+    told = {}
+    for quantity in quantities:
+        label = "loss at budget" if quantity.name == "loss at target" else quantity.name
+        if label in WATCHED:
             interval = profile(found, quantity, errors)
             true = float(quantity.measure(theta[None])[0][0])
             verdict = judge(quantity, interval, found, gate(quantity, points, found)).verdict
-            told.append((interval.low <= true <= interval.high, verdict == IDENTIFIED))
+            told[label] = (interval.low <= true <= interval.high, verdict == IDENTIFIED)
     return told
 
 
-def coverage(pool, n_tables: int, noises: list[float]) -> None:
-    designs = [(name, 0.0) for name in (*GOOD, *BAD)] + [
-        ("30 points, 6 x 5", 0.36),
-        ("12 points, 4 x 3", 0.36),
-    ]
+def print_shares(pool, cases, n_tables: int) -> None:
+    """Print a row a case (law, design, truths, noise, shared): covered / identified, in %."""
+    rows, watched = [], [name for name in WATCHED if name != "gamma" or cases[0][0] != "chinchilla"]
+    for law, design, truths, noise, shared in cases:
+        each = [(law, design, truths[k % len(truths)], noise, shared, k) for k in range(n_tables)]
+        told = pool.map(one_table, each, chunksize=5)
+        shares = {name: 100 * np.mean([one[name] for one in told], axis=0) for name in told[0]}
+        name = design + (f", errors {shared:.0%} shared by size" if shared else "")
+        cells = [
+            f"{shares[each][0]:.0f} / {shares[each][1]:.0f}" if each in shares else "" for each in watched
+        ]
+        rows.append([*([law] if law != "chinchilla" else []), name, f"{noise:.1%}", *cells])
+    print_table([*(["law"] if cases[0][0] != "chinchilla" else []), "design", "noise", *watched], rows)
+
+
+def coverage(pool, n_tables: int) -> None:
     print(f"\n{n_tables} tables a row, both truths in turn: covered by the 90% interval / identified, in %")
     print(f"the loss is that of the best use of {BEYOND} times the largest budget of the table\n")
-    rows = []
-    for design, shared in designs:
-        for noise in noises:
-            cases = [(design, list(TRUTHS)[k % 2], noise, shared, k) for k in range(n_tables)]
-            shares = 100 * np.mean(pool.map(one_table, cases, chunksize=5), axis=0)
-            name = design + (", errors 36% shared by size" if shared else "")
-            rows.append([name, f"{noise:.1%}", *(f"{held:.0f} / {told:.0f}" for held, told in shares)])
-    print_table(["design", "noise", *WATCHED], rows)
+    cases = [("chinchilla", name, (*TRUTHS,), noise, 0.0) for name in (*GOOD, *BAD) for noise in NOISES]
+    for name in (*GOOD,)[:3]:
+        cases += [("chinchilla", name, (*TRUTHS,), noise, 0.36) for noise in NOISES]
+    print_shares(pool, cases, n_tables)
+
+
+def near(pool, n_tables: int) -> None:
+    print(f"\n{n_tables} tables a row, of five truths in turn, three of them never used to set the gate\n")
+    truths = (*TRUTHS, *HELD_OUT)
+    designs = (*NEAR, *(name for name in GOOD if not name.startswith("9")))
+    cases = [("chinchilla", name, truths, noise, 0.0) for name in designs for noise in (0.003, 0.01)]
+    print_shares(pool, cases, n_tables)
+
+
+def laws(pool, n_tables: int) -> None:
+    print(f"\n{n_tables} tables a row, both truths in turn: covered by the 90% interval / identified, in %")
+    print("where a law has no optimum, the loss is that at 10 times its largest columns\n")
+    cases = [
+        (law, design, (*TRUTHS,), noise, 0.0)
+        for law in LAWS
+        if law != "chinchilla"
+        for design in ("12 points, 4 x 3", "30 points, 6 x 5", "245 scattered")
+        for noise in (0.003, 0.01, 0.02)
+    ]
+    print_shares(pool, cases, n_tables)
 
 
 def one_optimum(case) -> tuple[float, int, int]:
-    """Return SciPy's gain over a fit, and the starts that reached the optimum."""
-    design, truth, law, delta, seed = case
-    random = np.random.default_rng([seed, 2])
-    points = plant(truth, (GOOD | BAD)[design], float(random.uniform(0.003, 0.02)), random)
-    found = fit(points, LAWS[law], delta)
-    return scipys_gain(found, 60), found.n_reached, found.n_starts
+    """Return the others' best gain over a fit, and the starts that reached the optimum."""
+    law, delta, hops, starts, seed = case
+    found = fit(random_table(seed), LAWS[law], delta)
+    return scipys_gain(found, hops, starts), found.n_reached, found.n_starts
 
 
 def optima(pool, n_tables: int) -> None:
-    print(f"\n{n_tables} tables a row, every design in turn, against 60 hops of scipy's basin-hopping\n")
-    rows, designs = [], [*GOOD, *BAD]
-    for law in ("chinchilla", "joint", "kaplan"):
-        for name, delta in (("auto", None), ("1e-3", LITERATURE), ("least squares", LEAST_SQUARES)):
-            cases = [(designs[k % 7], list(TRUTHS)[k % 2], law, delta, k) for k in range(n_tables)]
+    n_tables = min(n_tables, 100)
+    print(
+        f"\n{n_tables} random tables a row, half of them of bad design, against SciPy: basin hopping, 30 hops from"
+    )
+    print("the fit's own optimum, and L-BFGS-B from 1,000 random vectors, the best 5 of them to the end\n")
+    rows = []
+    for law, tables in (("chinchilla", n_tables), ("joint", n_tables // 4), ("kaplan", n_tables // 4)):
+        for name, delta in OBJECTIVES.items():
+            cases = [(law, delta, 30, 1000 if law == "chinchilla" else 100, seed) for seed in range(tables)]
             gains, reached, starts = np.array(pool.map(one_optimum, cases, chunksize=2)).T
-            lower = f"{(gains > 1e-9).sum()} of {n_tables}"
-            rows.append(
-                [law, name, lower, f"{max(gains.max(), 0):.1e}", f"{reached.sum() / starts.sum():.0%}"]
-            )
+            lower = f"{(gains > 1e-9).sum()} of {tables}"
+            share = f"{reached.sum() / starts.sum():.0%}"
+            rows.append([law, name, lower, f"{max(gains.max(), 0):.1e}", share])
     print_table(["law", "delta", "SciPy lower by over 1e-9", "largest gain", "starts at the optimum"], rows)
+
+
+def one_bootstrap(case) -> float:
+    """Return the share of 256 refits that missed their optimum; all of them are checked from all over the grid."""
+    design, truth, noise, seed = case
+    points = plant(truth, DESIGNS[design], noise, np.random.default_rng([seed, 3]))
+    return bootstrap(fit(points, CHINCHILLA), 256, n_checked=256).missed
+
+
+def refits(pool, n_tables: int) -> None:
+    n_tables = max(2, n_tables // 20)
+    print(
+        f"\nof 256 bootstrap refits of each of {n_tables} tables a cell, the share that missed its optimum\n"
+    )
+    rows = []
+    for design in (*GOOD, *BAD):
+        cells = []
+        for noise in NOISES:
+            cases = [(design, list(TRUTHS)[k % 2], noise, k) for k in range(n_tables)]
+            cells.append(f"{np.mean(pool.map(one_bootstrap, cases, chunksize=1)):.2%}")
+        rows.append([design, *cells])
+    print_table(["design", *(f"noise {noise:.1%}" for noise in NOISES)], rows)
 
 
 def times() -> None:
     rows = []
     for design in ("9 points, 3 x 3", "30 points, 6 x 5", "245 scattered"):
         points = plant("steep", GOOD[design], 0.01, np.random.default_rng(0))
-        spent = []
-        for work in (
-            lambda: fit(points, CHINCHILLA),  # noqa: B023
-            lambda: profile(found, parameters_of(CHINCHILLA, found.centre)[2]),  # noqa: B023
-        ):
-            found = fit(points, CHINCHILLA)
-            seconds = []
-            for _ in range(5):
-                start = time.perf_counter()
-                work()
-                seconds.append(time.perf_counter() - start)
-            spent.append(f"{1e3 * np.median(seconds):.0f} ms")
+        found = fit(points, CHINCHILLA)
+        alpha = parameters_of(CHINCHILLA, found.centre)[2]
+        spent = [f"{1e3 * _median(work):.0f} ms" for work in _works(points, found, alpha)]
         start = time.perf_counter()
-        refits = bootstrap(found, 4000)
-        rows.append([design, *spent, f"{time.perf_counter() - start:.1f} s", f"{refits.missed:.1%}"])
-    print("\none thread; the refits start from the optimum and three more; missed: on the first 64\n")
+        missed = bootstrap(found, 4000).missed
+        rows.append([design, *spent, f"{time.perf_counter() - start:.1f} s", f"{missed:.1%}"])
+    print(
+        "\nfits and profiles on one thread, refits on all cores; they start from the optimum and three more\n"
+    )
     print_table(["design", "fit", "profile of alpha", "4,000 bootstrap refits", "missed"], rows)
 
 
+def _works(points, found, alpha):
+    return (lambda: fit(points, CHINCHILLA)), (lambda: profile(found, alpha))
+
+
+def _median(work) -> float:
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
 def main() -> None:
+    parts = {"coverage": coverage, "near": near, "laws": laws, "optimum": optima, "refits": refits}
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", default=["coverage", "optimum", "time"])
+    parser.add_argument("parts", nargs="*", default=[*parts, "time"])
     parser.add_argument("--tables", type=int, default=200)
-    parser.add_argument("--noises", type=float, nargs="+", default=[0.003, 0.01, 0.02])
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     print(setting(), flush=True)
     if "time" in asked.parts:
         times()
     with Pool(asked.processes) as pool:
-        if "coverage" in asked.parts:
-            coverage(pool, asked.tables, asked.noises)
-        if "optimum" in asked.parts:
-            optima(pool, asked.tables)
+        for name, part in parts.items():
+            if name in asked.parts:
+                part(pool, asked.tables)
 
 
 if __name__ == "__main__":

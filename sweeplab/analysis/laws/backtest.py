@@ -157,7 +157,7 @@ def backtest(points: Points, law: Law, cuts: Cuts) -> Backtest:
     try:
         return Backtest(law, tuple(_above(points, law, cut) for cut in cuts.cuts))
     except BadInput as problem:
-        return Backtest(law, (), str(problem))
+        return Backtest(law, (), "; ".join(map(str, problem.problems)))
 
 
 def _varies(points: Points, rows: NDArray[np.intp], law: Law) -> bool:

@@ -16,6 +16,7 @@ from sweeplab.analysis.laws.starts import starts
 
 N_STARTS = 3  # besides the optimum: from it alone up to a third of refits end in another valley
 N_CHECKED = 64
+_APART = 4  # steps of the grid of exponents: far starts, since few
 _SAME = 1e-4
 _AT_REST = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
 _BATCH = 65_536  # rows times vectors at once: about what stays in a core's cache
@@ -33,13 +34,15 @@ class Refits:
     missed: float
 
 
-def bootstrap(fit: Fit, n_refits: int, groups: Sequence[str] | None = None, seed: int = 0) -> Refits:
+def bootstrap(
+    fit: Fit, n_refits: int, groups: Sequence[str] | None = None, seed: int = 0, n_checked: int = N_CHECKED
+) -> Refits:
     """Return refits of tables drawn with replacement, whole groups where there are groups."""
     weights = _weights(fit, n_refits, groups, np.random.default_rng(seed))
-    few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows)[:N_STARTS]])
+    few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _APART)[:N_STARTS]])
     theta, objective = _lowest(fit, weights, few)
-    n_checked = min(N_CHECKED, n_refits)
-    checked, lower = _lowest(fit, weights[:n_checked], starts(fit.law, fit.rows, block=3))
+    n_checked = min(n_checked, n_refits)
+    checked, lower = _lowest(fit, weights[:n_checked], starts(fit.law, fit.rows))
     missed = lower < objective[:n_checked] - _SAME * np.maximum(objective[:n_checked], objective.mean())
     theta[:n_checked][missed] = checked[missed]
     return Refits(theta, float(missed.mean()))

@@ -134,7 +134,7 @@ def _fits(points: Points, laws: Sequence[Law]) -> tuple[list[Fit], dict[str, str
         try:
             fits.append(fit(points, law))
         except BadInput as problem:
-            left_out[law.name] = str(problem)
+            left_out[law.name] = "; ".join(map(str, problem.problems))
     if not fits:
         raise BadInput(*dict.fromkeys(left_out.values()))
     return fits, left_out

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -66,14 +67,10 @@ def departures(points: Points, fit: Fit) -> tuple[list[Departure], Target]:
     }
     value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
     shares = {term.column: jacobian[fit.law.index(term.scale)] for term in fit.law.terms}
-    found = [
-        Departure(kind, words, change[:-1], float(change[-1]))
-        for kind, words, change in (
-            *_interactions(fit, logs, shares, value),
-            *_bends(fit, logs, shares),
-            *_unread(fit, logs),
-        )
-    ]
+    # A law of one column is first of all wrong in that it does not read the other.
+    parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unread(fit, logs)]
+    named = chain(*(parts if set(fit.law.columns) >= _BOTH else reversed(parts)))
+    found = [Departure(kind, words, change[:-1], float(change[-1])) for kind, words, change in named]
     return found, Target(where, jacobian[:, -1])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sweeplab.analysis.laws.forms import Array, Law
 from sweeplab.analysis.laws.solver import STILL, Rows, Solution, solve
-from sweeplab.analysis.laws.starts import starts
+from sweeplab.analysis.laws.starts import starts, turns
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
@@ -121,17 +121,11 @@ def robust_sigma(residuals: Array, n_params: int) -> float:
 
 
 def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
-    """Return the best vector alone, [1, p], with more steps where it needs them.
-
-    A valley in which a term fades out is long and bent: the same vector without the term is tried too.
-    """
-    low = law.bounds(rows.log_loss)[0]
-    scales = [law.index(name) for name in law.scales]
+    """Return the best vector alone, [1, p], at rest, after looking where starts hardly lead."""
     for _ in range(_POLISHES):
         best = np.argmin(solution.objective)
-        begin = np.repeat(solution.theta[best][None], 1 + len(scales), axis=0)
-        begin[np.arange(1, len(begin)), scales] = low[scales]
-        before, solution = float(solution.objective[best]), solve(law, begin, rows)
+        before = float(solution.objective[best])
+        solution = solve(law, turns(law, solution.theta[best], rows), rows)
         best = np.argmin(solution.objective)
         if solution.converged[best] and solution.objective[best] >= before * (1 - STILL):
             break

@@ -51,7 +51,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Whether a law's form is flagged on its table; `p_value` is that of all directions that were tried."""
+    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried."""
 
     law: str
     status: str
@@ -91,15 +91,18 @@ def misfit(points: Points, found: Fit) -> Misfit:
     lacking = _lacking(points, found, space)
     draws = draw(space)
     tried = [] if lacking else _tried(directions, space, draws)
-    bars = np.full(len(directions), draws.bar(range(len(directions)), GROSS))
+    everything = range(len(directions))
+    bars = np.full(len(directions), draws.bar(everything, GROSS))
     if tried:
         bars[tried] = np.minimum(bars[tried], draws.bar(tried, FALSE_ALARM))
     kinds = _kinds(directions, space, draws, tried, bars)
+    status = _status(kinds)
+    told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
     seen = patterns(points, found)
     return Misfit(
         law=found.law.name,
-        status=_status(kinds),
-        p_value=draws.p_value(tried, float(space.shares()[tried].max())) if tried else None,
+        status=status,
+        p_value=min((draws.p_value(each, float(space.shares()[each].max())) for each in told), default=None),
         kinds=kinds,
         patterns=tuple(seen),
         target=dict(target.columns),
@@ -129,9 +132,10 @@ def _tried(directions: Sequence[Departure], space: Space, draws: Draws) -> list[
     The first is always tried: by a misfit in its own direction the noise seems larger, and its power smaller.
     """
     kinds = [each.kind for each in directions]
-    first, *others = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
-    seen = [at for at in others if _power(space, draws, at, [at]) >= SEEN]
-    return [first, *seen][: max(1, space.freedom // 2)]
+    order = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
+    there = [at for at in order if space.directions[:, at].any()]
+    seen = [at for at in there[1:] if _power(space, draws, at, [at]) >= SEEN]
+    return [*there[:1], *seen][: max(1, space.freedom // 2)]
 
 
 def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:

@@ -15,8 +15,9 @@ from sweeplab.analysis.laws.solver import Rows
 
 GRID = np.geomspace(0.03, 1.8, 12)
 POWERS = (0.5, 1.0, 2.0)
-BLOCK = 4  # of 4 x 4 exponents the best is a start, so that starts lie in different valleys
+BLOCK = 3  # of 3 x 3 exponents the best is a start, so that starts lie in different valleys
 ENOUGH = 1000  # rows to choose starts by
+_SEEN = 1e-2  # of the loss: what a steep term is at the smallest row
 _ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
 
 
@@ -42,6 +43,36 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
     order = np.argsort(objective, kind="stable")
     _, first = np.unique(blocks[order], axis=0, return_index=True)
     return theta[order[np.sort(first)]]
+
+
+def turns(law: Law, theta: Array, rows: Rows) -> Array:
+    """Return a vector, [p], and what it may have missed, [S, p], for a design that hardly tells terms apart.
+
+    Valleys in which a term fades out are long and bent: one vector for each term has it gone. A term as steep as may
+    be, seen by the smallest rows alone, is a valley of its own; and two terms may have taken each other's place.
+    """
+    low, high = law.bounds(rows.log_loss)
+    scale = {term: law.index(term.scale) for term in law.terms}
+    powers = {term: law.index(term.exponent) for term in law.terms if term.exponent}
+    found = [theta]
+    for term, at in scale.items():
+        gone = theta.copy()
+        gone[at] = low[at]
+        if term not in powers:
+            found.append(gone)
+            continue
+        for other in powers.keys() - {term}:  # takes its part
+            gone[scale[other]] = np.logaddexp(theta[scale[other]], theta[at])
+        steep = gone.copy()
+        steep[powers[term]] = high[powers[term]]
+        steep[at] = rows.log_loss.mean() + np.log(_SEEN) + steep[powers[term]] * rows.logs[term.column].min()
+        found += [gone, steep]
+    if len(powers) == 2:
+        first, second = ([scale[term], power] for term, power in powers.items())
+        turned = theta.copy()
+        turned[first + second] = theta[second + first]
+        found.append(turned)
+    return np.array(found)
 
 
 def _thinned(rows: Rows) -> Rows:
