@@ -254,13 +254,7 @@ def _warnings(
             said.append(
                 f"{law.name} does not see {unseen}, which vary by a factor {column.max() / column.min():.3g}"
             )
-    for each in estimates:
-        ends = each.interval
-        out = [name for name, value in each.others.items() if not ends.low <= value <= ends.high]
-        if out and each.identified:
-            said.append(
-                f"{each.quantity.name} depends on the objective: with {' and '.join(out)} it is outside of its interval"
-            )
+    said += _moved_by_delta(estimates)
     if shared and shared.share > 0.1:
         said.append(
             f"{shared.share:.0%} of the errors' variance is shared within a group; intervals allow for it"
@@ -274,3 +268,17 @@ def _warnings(
             f"{shared.n_groups} groups are too few to draw from: the bootstrap's intervals are only a hint"
         )
     return said
+
+
+def _moved_by_delta(estimates: list[Estimate]) -> list[str]:
+    """Return which numbers another objective puts outside of their intervals: once for each objective."""
+    names: dict[str, list[str]] = {}
+    for each in estimates:
+        ends = each.interval
+        for objective, value in each.others.items():
+            if each.identified and not ends.low <= value <= ends.high:
+                names.setdefault(objective, []).append(each.quantity.name)
+    return [
+        f"the answer depends on the objective: --delta {objective} puts {', '.join(moved)} outside of the interval"
+        for objective, moved in names.items()
+    ]

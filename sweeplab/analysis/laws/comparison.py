@@ -152,7 +152,7 @@ def _leads(points: Points, fits: Sequence[Fit], tests: Sequence[Backtest]) -> di
         leads[found.law.name] = Lead(found.law.name, value)
         if value > 0:
             if drawn is None or by_first is None:
-                drawn = _drawn(points, first[0], min(each.sigma for each in fits))
+                drawn = _drawn(points, first[0], min(map(_noise, fits)))
                 by_first = _simulated(points, *first, drawn, first[0])
             by_noise = by_first - _simulated(points, found, test, drawn, first[0])
             chance = (1 + int((by_noise >= value).sum())) / (1 + len(by_noise))
@@ -177,6 +177,11 @@ def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
     if shared:
         errors += common * random.standard_normal((N_TABLES, shared.n_groups))[:, shared.place]
     return np.asarray(np.log(first.predict(points.columns)) + noise * errors)
+
+
+def _noise(found: Fit) -> float:
+    """Return the sd of a law's residuals; outliers count, so that they name no challenger."""
+    return math.sqrt(float(found.rows.weights @ found.residuals() ** 2) / found.spare)
 
 
 def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth: Fit) -> Array:

@@ -19,6 +19,7 @@ MAX_STEPS = 300
 _EXACT = 1e-14  # log residuals of this size are rounding
 STILL = 1e-13
 _LEAST = 1e-12
+_FREE = 1e-9  # damping that holds no step back: a damped one promises little along a flat valley
 Measure = Callable[[Array], tuple[Array, Array]]
 
 
@@ -66,7 +67,7 @@ class Solution(NamedTuple):
 def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: float = STILL) -> Solution:
     """Return the vectors of lowest objective that are reached from `theta`, [S, p], each on its own.
 
-    A step that promises less than the share `still` of the objective is the last.
+    A step that is not held back and promises less than the share `still` of the objective is the last.
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
@@ -81,13 +82,15 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
         beyond[live] = np.maximum(beyond[live] * 0.2, _LEAST)
         new = _look(law, there, own, beyond[live], spring)
         better = new.value <= here.value
-        ended = (promised <= still * here.value) | (here.value <= rounding[live])
+        little = promised <= still * here.value
+        ended = (little & (~better | (damping[live] <= _FREE))) | (here.value <= rounding[live])
         ended |= (there == theta[live]).all(1) & better
         ended |= ~better & (damping[live] > 1e12)
         here = here.replaced(better, new)
         theta[live] = np.where(better[:, None], there, theta[live])
         lowest[live] = here.objective
-        damping[live] = np.where(better, np.maximum(damping[live] * 0.2, _LEAST), damping[live] * 4)
+        eased = damping[live] * np.where(little, 1e-3, 0.2)
+        damping[live] = np.where(better, np.maximum(eased, _LEAST), damping[live] * 4)
         beyond[live] = np.where(better, beyond[live], 1.0)
         converged[live] = ended
         if ended.all():
