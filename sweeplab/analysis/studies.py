@@ -65,14 +65,10 @@ class Studies:
         return replace(chosen, at=own[0])
 
     def bytes_per_token(self, conventions: Conventions) -> dict[str, float] | None:
-        """Return the bytes of a token of each study's validation text, None where the loss stays in nats.
-
-        Raises:
-            BadInput: the text is no longer there, or another than the study was trained on.
-        """
+        """Return the bytes of a token of each study's validation text, None where the loss stays in nats."""
         if conventions.loss != "bits-per-byte":
             return None
-        return {name: _bytes_per_token(spec, self.data[name]) for name, spec in self.specs.items()}
+        return {name: data["val_bytes"] / data["val_tokens"] for name, data in self.data.items()}
 
     def _check_comparable(self, conventions: Conventions) -> None:
         """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""
@@ -112,20 +108,3 @@ def _data(folder: StudyFolder) -> dict[str, Any]:
         return dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise BadInput(f"study {folder.name} does not know its data: {folder.data_file} is gone") from None
-
-
-def _bytes_per_token(spec: StudySpec, data: Mapping[str, Any]) -> float:
-    """Return the mean bytes of a token of the validation text, by reading it again."""
-    from sweeplab.data.dataset import prepare
-
-    if spec.data.tokenizer == "byte":
-        return 1.0
-    why = f"bits a byte of study {spec.name} need its text"
-    try:
-        dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
-    except BadInput as error:
-        raise BadInput(*(f"{why}: {each}" for each in error.problems)) from error
-    if dataset.token_digest != data["token_digest"]:
-        raise BadInput(f"{why}: that of {spec.data.corpus} has changed since it was trained on")
-    text = dataset.tokenizer.decode(dataset.val)
-    return len(text.encode("utf-8", "surrogatepass")) / len(dataset.val)

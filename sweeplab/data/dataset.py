@@ -25,7 +25,7 @@ from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
 
-FORMAT = 1  # part of every digest: raise it when the same text would give other tokens
+FORMAT = 2  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 # A file written this shortly before its text was remembered may have been written again since then
 # without its time or size showing it (git's "racy" files): its text is read once more.
@@ -39,7 +39,7 @@ class Dataset:
     """A corpus as tokens: `train` the first 90% of its characters, for any tokenizer, and `val` the rest.
 
     Both are read-only views [n] of one memory-mapped file. Digests are sha256, in hexadecimal: of the text
-    in UTF-8, and of all token ids as 16-bit little-endian numbers.
+    in UTF-8, and of all token ids as 16-bit little-endian numbers. `val_bytes` counts `val`'s text in UTF-8.
     """
 
     tokenizer: Tokenizer
@@ -48,6 +48,7 @@ class Dataset:
     text_digest: str
     token_digest: str
     n_characters: int
+    val_bytes: int
 
 
 def prepare(corpus: str, tokenizer: str, path: str | None = None, cache: Path | None = None) -> Dataset:
@@ -159,6 +160,7 @@ def _built(base: Path, tokenizer: str, text: str, text_digest: str) -> Dataset:
             "text_digest": text_digest,
             "token_digest": hashlib.sha256(train + val).hexdigest(),
             "n_characters": len(text),
+            "val_bytes": len(text[cut:].encode()),
         }
     )
     write_whole(base.with_suffix(".tokens"), train + val)

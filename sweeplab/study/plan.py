@@ -154,6 +154,7 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
         "vocab_size": dataset.tokenizer.vocab_size,
         "train_tokens": len(dataset.train),
         "val_tokens": len(dataset.val),
+        "val_bytes": dataset.val_bytes,
         "text_digest": dataset.text_digest,
         "token_digest": dataset.token_digest,
     }

@@ -15,7 +15,7 @@ from sweeplab.analysis.laws.assessment import assess, find_law, parse_delta, par
 from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
-from sweeplab.analysis.laws.intervals import correlations, profile
+from sweeplab.analysis.laws.intervals import correlations, profile, profiles
 from sweeplab.analysis.laws.quantities import optimum_of, parameters_of
 from sweeplab.analysis.laws.solver import Pull, solve
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
@@ -32,8 +32,7 @@ def test_at_the_ends_least_squares_has_risen_by_the_f_quantile() -> None:
     found = fit(table("12 points, 4 x 3"), CHINCHILLA, LEAST_SQUARES)
     allowed = f_distribution.ppf(0.9, 1, 7) * found.objective / 7
     quantities = parameters_of(CHINCHILLA, found.centre) + optimum_of(CHINCHILLA, found.centre, 1e20, 6.0)
-    for quantity in quantities:
-        interval = profile(found, quantity)
+    for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
         assert interval.low < interval.value < interval.high
         for end in (interval.low, interval.high):
             strength = 1e6 * found.objective / (interval.high - interval.low) ** 2
@@ -41,7 +40,7 @@ def test_at_the_ends_least_squares_has_risen_by_the_f_quantile() -> None:
                 CHINCHILLA,
                 found.theta[None],
                 found.rows,
-                Pull(quantity.measure, np.array([end]), np.array([strength])),
+                Pull([quantity.measure], np.zeros(1, int), np.array([end]), np.array([strength])),
             )
             assert held.objective[0] - found.objective == pytest.approx(allowed, rel=0.02), quantity.name
 
@@ -70,8 +69,8 @@ def covered(design: str, n_tables: int, noise: float, truth: str, shared: float 
         found = fit(points, CHINCHILLA)
         groups = sizes_as_groups(points.columns["params"])
         errors = shared_errors(found, groups) if groups else None
-        for quantity in parameters_of(CHINCHILLA, found.centre):
-            interval = profile(found, quantity, errors)
+        quantities = parameters_of(CHINCHILLA, found.centre)
+        for quantity, interval in zip(quantities, profiles(found, quantities, errors), strict=True):
             held[quantity.name] += (
                 quantity.shown(interval.low) <= TRUTHS[truth][quantity.name] <= quantity.shown(interval.high)
             )
@@ -92,6 +91,14 @@ def test_intervals_cover_on_every_good_design(design: str, truth: str) -> None:
     assert all(0.75 <= share <= 0.99 for share in found.values()), found
 
 
+def test_intervals_are_the_same_alone_as_side_by_side() -> None:
+    found = fit(table("12 points, 4 x 3", 0.01), CHINCHILLA)
+    quantities = parameters_of(CHINCHILLA, found.centre)
+    for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
+        alone = profile(found, quantity)
+        assert (alone.low, alone.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+
+
 @pytest.mark.slow
 def test_intervals_allow_for_errors_that_a_size_shares() -> None:
     found = covered("30 points, 6 x 5", 100, 0.01, "steep", shared=0.36)
@@ -107,8 +114,8 @@ def test_intervals_of_every_law_cover(name: str) -> None:
         points = plant_law(law, truth, GOOD["30 points, 6 x 5"], 0.01, random)
         found = fit(points, law)
         theta = vector(law, of_law(law, truth), found.centre)
-        for quantity in parameters_of(law, found.centre):
-            interval = profile(found, quantity)
+        quantities = parameters_of(law, found.centre)
+        for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
             held[quantity.name] += interval.low <= quantity.measure(theta[None])[0][0] <= interval.high
     assert all(count >= 0.8 * 60 for count in held.values()), held
 

@@ -26,7 +26,7 @@ from sweeplab.analysis.laws.bootstrap import bootstrap
 from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, fit
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
-from sweeplab.analysis.laws.intervals import profile
+from sweeplab.analysis.laws.intervals import profile, profiles
 from sweeplab.analysis.laws.quantities import loss_at, optimum_of, parameters_of
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, gate, judge
 
@@ -59,10 +59,9 @@ def one_table(case) -> dict[str, tuple[bool, bool]]:
         beyond = {column: BEYOND * float(points.columns[column].max()) for column in law.columns}
         quantities.append(loss_at(law, found.centre, beyond))
     told = {}
-    for quantity in quantities:
+    for quantity, interval in zip(quantities, profiles(found, quantities, errors), strict=True):
         label = "loss at budget" if quantity.name == "loss at target" else quantity.name
         if label in WATCHED:
-            interval = profile(found, quantity, errors)
             true = float(quantity.measure(theta[None])[0][0])
             verdict = judge(quantity, interval, found, gate(quantity, points, found)).verdict
             told[label] = (interval.low <= true <= interval.high, verdict == IDENTIFIED)

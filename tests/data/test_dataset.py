@@ -55,6 +55,7 @@ def test_splits_ninety_to_ten_by_characters(file: Path, cache: Path, tokenizer: 
     assert dataset.tokenizer.decode(dataset.train) == TEXT[:cut]
     assert dataset.tokenizer.decode(dataset.val) == TEXT[cut:]
     assert dataset.n_characters == len(TEXT)
+    assert dataset.val_bytes == len(TEXT[len(TEXT) * 9 // 10 :].encode())
     assert dataset.text_digest == digest(TEXT.encode())
     assert dataset.token_digest == digest(dataset.train.tobytes() + dataset.val.tobytes())
 

@@ -13,7 +13,7 @@ from sweeplab.analysis.laws.bootstrap import Refits, bootstrap
 from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.analysis.laws.forms import LAWS, Law
 from sweeplab.analysis.laws.groups import Shared, shared_errors, sizes_as_groups
-from sweeplab.analysis.laws.intervals import LEVEL, Interval, correlations, profile
+from sweeplab.analysis.laws.intervals import LEVEL, Interval, correlations, profiles
 from sweeplab.analysis.laws.quantities import Quantity, log_optimum, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, Verdict, above_a_loss, design, gate, judge
 from sweeplab.analysis.points import Points
@@ -204,8 +204,7 @@ def assess(
             raise BadInput(f"the loss at a target takes {' and '.join(missing)} too; {law.name} reads it")
         quantities.append(loss_at(law, found.centre, target))
     estimates = []
-    for quantity in quantities:
-        interval = profile(found, quantity, shared)
+    for quantity, interval in zip(quantities, profiles(found, quantities, shared), strict=True):
         near = ratio if quantity.kind == "ratio" else None
         verdict = judge(quantity, interval, found, gate(quantity, points, found, near))
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in others.items()}

@@ -8,6 +8,7 @@ small tables. For least squares that is the classical profile of the residual va
 from __future__ import annotations
 
 import math
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ _STILL = 1e-8
 _PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
 _ROUNDS = 20
 _CLOSE = 1e-3
+_Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float | None]
 
 
 @dataclass(frozen=True)
@@ -44,24 +46,64 @@ def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None, level: f
 
     Errors that are `shared` widen it by what they add to the quantity's variance, with fewer degrees of freedom.
     """
-    value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
+    return profiles(fit, [quantity], shared, level)[0]
+
+
+def profiles(
+    fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None, level: float = LEVEL
+) -> list[Interval]:
+    """Return the profile intervals of several quantities, followed side by side: many times faster than one by one."""
     inverse = inverse_curvature(fit)
-    if not (math.isfinite(value) and np.isfinite(slope).all() and slope.any()):
-        return Interval(float(value), -math.inf, math.inf, True, True)
-    allowed = rise(fit, fit.spare, level)
-    if shared and shared.shared > 0:
-        jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
-        moved = fit.rows.weights * (slope @ inverse @ jacobian)
-        allowed = rise(fit, shared.freedom(moved, fit.spare), level) * shared.inflation(moved)
-    spread, lean = _spread(fit, slope, inverse, allowed)
-    low, high = (_end(fit, quantity, side, float(value), lean, spread, allowed) for side in (-1, 1))
+    values: list[float] = []
+    asking: dict[tuple[int, int], _Search] = {}  # by quantity and side
+    ends: dict[tuple[int, int], float | None] = {}
+    for k, quantity in enumerate(quantities):
+        value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
+        values.append(float(value))
+        if math.isfinite(value) and np.isfinite(slope).all() and slope.any():
+            allowed = _allowed(fit, slope, inverse, shared, level)
+            spread, lean = _spread(fit, slope, inverse, allowed)
+            for side in (-1, 1):
+                asking[k, side] = _Search(_end(fit, side, float(value), lean, spread, allowed), spread)
+    while asking:
+        parts = {key: search.wanted for key, search in asking.items()}
+        counts = [len(targets) for targets, _ in parts.values()]
+        pull = Pull(
+            [quantity.measure for quantity in quantities],
+            np.repeat([k for k, _ in parts], counts),
+            np.concatenate([targets for targets, _ in parts.values()]),
+            np.repeat([_FIRM / search.spread for search in asking.values()], counts),
+        )
+        found = solve(fit.law, np.concatenate([begin for _, begin in parts.values()]), fit.rows, pull, _STILL)
+        height = np.sqrt(np.maximum(found.objective - fit.objective, 0))
+        at, upto = pull.measured(found.theta)[0], np.cumsum(counts)
+        for (key, search), first, last in zip(list(asking.items()), upto - counts, upto, strict=True):
+            rows = slice(first, last)
+            try:
+                search.wanted = search.steps.send((at[rows], height[rows], found.theta[rows]))
+            except StopIteration as done:
+                ends[key] = done.value
+                del asking[key]
+    return [_interval(value, ends.get((k, -1)), ends.get((k, 1))) for k, value in enumerate(values)]
+
+
+def _interval(value: float, low: float | None, high: float | None) -> Interval:
     return Interval(
-        float(value),
+        value,
         -math.inf if low is None else low,
         math.inf if high is None else high,
         low is None,
         high is None,
     )
+
+
+def _allowed(fit: Fit, slope: Array, inverse: Array, shared: Shared | None, level: float) -> float:
+    """Return how much higher the objective may be inside of a quantity's interval."""
+    if not (shared and shared.shared > 0):
+        return rise(fit, fit.spare, level)
+    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
+    moved = fit.rows.weights * (slope @ inverse @ jacobian)
+    return rise(fit, shared.freedom(moved, fit.spare), level) * shared.inflation(moved)
 
 
 def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
@@ -106,21 +148,24 @@ def correlations(fit: Fit) -> Array:
     return np.asarray(np.clip(inverse / np.outer(errors, errors), -1, 1))
 
 
-def _end(
-    fit: Fit, quantity: Quantity, side: int, value: float, lean: Array, spread: float, allowed: float
-) -> float | None:
-    """Return where the profile crosses `allowed` on one side of `value`; None where it never does."""
+class _Search:
+    """One end that is being looked for: what it wants solved next, as targets [m] and vectors to start from [m, p]."""
+
+    def __init__(self, steps: _Steps, spread: float) -> None:
+        self.steps, self.spread = steps, spread
+        self.wanted = next(steps)
+
+
+def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed: float) -> _Steps:
+    """Return where the profile crosses `allowed` on one side of `value`; None where it never does.
+
+    Yields targets and starts, and is sent their solutions: quantity, root of the rise in objective, vectors.
+    """
     limit = math.sqrt(allowed)
-
-    def follow(targets: Array, starts: Array) -> tuple[Array, Array, Array]:
-        pull = Pull(quantity.measure, targets, np.full(len(targets), _FIRM / spread))
-        found = solve(fit.law, starts, fit.rows, pull, _STILL)
-        at = quantity.measure(found.theta)[0]
-        return side * (at - value), np.sqrt(np.maximum(found.objective - fit.objective, 0)), found.theta
-
     for reaches in _REACHES:
         offsets = side * reaches * math.sqrt(2 * allowed * spread)
-        away, height, theta = follow(value + offsets, fit.theta + offsets[:, None] * lean)
+        at, height, theta = yield value + offsets, fit.theta + offsets[:, None] * lean
+        away = side * (at - value)
         order = np.argsort(away)
         order = order[away[order] > 0]
         away, height, theta = away[order], height[order], theta[order]
@@ -140,7 +185,8 @@ def _end(
         # Where the profile is nearly a parabola the guess is right; where it is not, a quarter of the gap is left.
         gap = outer[0] - inner[0]
         ahead = np.sort(np.r_[_between(inner, outer, limit), inner[0] + gap * _PARTS])
-        at, high, here = follow(value + side * ahead, np.tile(inner[2], (len(ahead), 1)))
+        at, high, here = yield value + side * ahead, np.tile(inner[2], (len(ahead), 1))
+        at = side * (at - value)
         order = np.argsort(at)
         order = order[(at[order] > inner[0]) & (at[order] < outer[0])]
         for each in order[high[order] < limit][-1:]:

@@ -16,7 +16,7 @@ import numpy as np
 from sweeplab.analysis.laws.forms import Array
 from sweeplab.analysis.laws.groups import Shared
 from sweeplab.analysis.laws.intervals import LEVEL
-from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, TOLERANCES, WEAK, Verdict
+from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_width
 
 FEWEST = 3  # minima: two make any line
 _BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
@@ -155,7 +155,7 @@ def number(
 
     `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
     """
-    verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking)) if lacking else _judge(kind, *ends)
+    verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking)) if lacking else by_width(kind, *ends)
     if at_most and verdict.verdict != NOT_IDENTIFIED:
         verdict = Verdict(WEAK, at_most)
     return Number(name, meaning, kind, *ends, verdict, is_log, lean)
@@ -165,22 +165,6 @@ def no_number(name: str, meaning: str, kind: str, why: str) -> Number:
     """Return what stands for a number that there is none of."""
     nothing = (math.nan, math.nan, math.nan)
     return number(name, meaning, kind, nothing, [why])
-
-
-def _judge(kind: str, value: float, low: float, high: float) -> Verdict:
-    tolerance = TOLERANCES[kind]
-    far = max(high - value, value - low)
-    if not math.isfinite(far):
-        return Verdict(NOT_IDENTIFIED, "the rows set it no limits")
-    if tolerance.is_factor:
-        far = math.exp(min(far, 50))
-        width, wanted = f"a factor {far:.3g} from the value", f"a factor {tolerance.identified:g}"
-    else:
-        width, wanted = f"{far:.2g} from the value", f"{tolerance.identified:g}"
-    if far <= tolerance.identified:
-        return Verdict(IDENTIFIED, f"its 90% interval ends {width}")
-    verdict = WEAK if far <= tolerance.weak else NOT_IDENTIFIED
-    return Verdict(verdict, f"its 90% interval ends {width}; within {wanted} is wanted")
 
 
 def _shown(measured: float, is_log: bool) -> float | None:

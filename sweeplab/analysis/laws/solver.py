@@ -6,7 +6,7 @@ Legend: S parameter vectors at once, p parameters, n rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -51,9 +51,22 @@ class Pull(NamedTuple):
     every solution is a point of its profile, however strong the spring is.
     """
 
-    measure: Measure  # vectors [S, p] to values [S] and gradients [S, p]
+    measures: Sequence[Measure]  # vectors [S, p] to values [S] and gradients [S, p]
+    which: NDArray[np.intp]  # [S]: the measure of each vector
     targets: Array  # [S]
     strengths: Array  # [S]
+
+    def measured(self, theta: Array) -> tuple[Array, Array]:
+        """Return each vector's own quantity, [S], and its gradient, [S, p]."""
+        value, slope = np.empty(len(theta)), np.empty_like(theta)
+        for k in np.unique(self.which):
+            mine = self.which == k
+            value[mine], slope[mine] = self.measures[k](theta[mine])
+        return value, slope
+
+    def of(self, chosen: NDArray[np.bool_]) -> Pull:
+        """Return the springs of the chosen vectors."""
+        return Pull(self.measures, self.which[chosen], self.targets[chosen], self.strengths[chosen])
 
 
 class Solution(NamedTuple):
@@ -98,7 +111,7 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
         if ended.any():
             going = ~ended
             live, here, own = live[going], _View(*(each[going] for each in here)), own.of(going)
-            spring = spring and Pull(spring.measure, spring.targets[going], spring.strengths[going])
+            spring = spring and spring.of(going)
     return Solution(theta, lowest, converged)
 
 
@@ -141,7 +154,7 @@ def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) 
         scale = (jacobian**2 @ weights[:, :, None])[:, :, 0]
     if pull is None:
         return _View(objective, objective, gradient, hessian, scale)
-    at, slope = pull.measure(theta)
+    at, slope = pull.measured(theta)
     away = at - pull.targets
     gradient += (pull.strengths * away)[:, None] * slope
     hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]

@@ -139,16 +139,24 @@ def judge(quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[st
         return Verdict(NOT_IDENTIFIED, "the best fit has it at the end of its range")
     if ends := _OPEN[interval.open_low, interval.open_high]:
         return Verdict(NOT_IDENTIFIED, f"the rows set it no {ends}")
-    tolerance = TOLERANCES[quantity.kind]
-    far = max(interval.high - interval.value, interval.value - interval.low)
+    found = by_width(quantity.kind, interval.value, interval.low, interval.high)
+    if found.verdict == IDENTIFIED and quantity.kind == "irreducible" and above_a_loss(fit):
+        return Verdict(WEAK, f"{found.reason}, but it is above the smallest loss of the table")
+    return found
+
+
+def by_width(kind: str, value: float, low: float, high: float) -> Verdict:
+    """Return the verdict that an interval's width allows, of logs where the kind has a factor."""
+    tolerance = TOLERANCES[kind]
+    far = max(high - value, value - low)
+    if not math.isfinite(far):
+        return Verdict(NOT_IDENTIFIED, "the rows set it no limits")
     if tolerance.is_factor:
         far = math.exp(min(far, 50))
         width, wanted = f"a factor {far:.3g} from the value", f"a factor {tolerance.identified:g}"
     else:
         width, wanted = f"{far:.2g} from the value", f"{tolerance.identified:g}"
     ends = f"its 90% interval ends {width}"
-    if far <= tolerance.identified and quantity.kind == "irreducible" and above_a_loss(fit):
-        return Verdict(WEAK, f"{ends}, but it is above the smallest loss of the table")
     if far <= tolerance.identified:
         return Verdict(IDENTIFIED, ends)
     return Verdict(WEAK if far <= tolerance.weak else NOT_IDENTIFIED, f"{ends}; within {wanted} is wanted")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.analysis.laws.forms import Array
-from sweeplab.analysis.laws.intervals import LEVEL, profile
+from sweeplab.analysis.laws.intervals import LEVEL, Interval, profiles
 from sweeplab.analysis.laws.quantities import Quantity
 from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, gate, judge
 
@@ -45,11 +45,17 @@ def band(found: Assessment, at: Callable[[float], Quantity], low: float, high: f
     fit = found.fit
     lacking = gate(at(high), found.points, fit)
     inside = np.geomspace(low, high, _KNOTS) if high > low * (1 + 1e-9) else np.array([high])
-    knots = [(x, *(_refitted if lacking else _profiled)(found, at(x))) for x in map(float, inside)]
+    outside = np.geomspace(high, limit, _MORE_KNOTS + 1)[1:] if limit > high and not lacking else np.array([])
+    of = {x: at(x) for x in map(float, np.concatenate([inside, outside]))}
+    if lacking:
+        knots = [(x, *_refitted(found, quantity)) for x, quantity in of.items()]
+    else:
+        intervals = dict(zip(of, profiles(fit, list(of.values()), found.shared), strict=True))
+        knots = [(x, *_profiled(found, of[x], intervals[x])) for x in map(float, inside)]
     ends = "; ".join(lacking)
-    for x in [] if lacking or limit <= high else map(float, np.geomspace(high, limit, _MORE_KNOTS + 1)[1:]):
-        interval = profile(fit, at(x), found.shared)
-        verdict = judge(at(x), interval, fit, ())
+    for x in map(float, outside):
+        interval = intervals[x]
+        verdict = judge(of[x], interval, fit, ())
         if verdict.verdict == NOT_IDENTIFIED:
             ends = verdict.reason
             break
@@ -72,9 +78,8 @@ def band(found: Assessment, at: Callable[[float], Quantity], low: float, high: f
     )
 
 
-def _profiled(found: Assessment, quantity: Quantity) -> tuple[float, float]:
+def _profiled(found: Assessment, quantity: Quantity, interval: Interval) -> tuple[float, float]:
     """Return how far the interval goes below and above the log; a limit that is not there is far."""
-    interval = profile(found.fit, quantity, found.shared)
     if interval.open_low or interval.open_high:
         return _refitted(found, quantity)
     return interval.value - interval.low, interval.high - interval.value
