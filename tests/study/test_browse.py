@@ -1,0 +1,95 @@
+"""The file that says what MLflow shows: the shipped one, and what is wrong with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.study.browse import DEFAULT, read_view, searched
+from sweeplab.study.identity import as_written, write_study
+
+REPOSITORY = Path(__file__).parents[2]
+GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
+
+
+def test_the_shipped_file_is_the_default_one() -> None:
+    assert (REPOSITORY / "dashboards" / "mlflow.yaml").read_bytes() == DEFAULT.read_bytes()
+    view = read_view()
+    assert view.columns == ("state", "cell", "best_val_loss", "n_params", "searched")
+    assert (view.name, view.sort, view.descending) == ("mlflow", "best_val_loss", False)
+    assert [(chart.kind, chart.x, chart.y) for chart in view.charts] == [
+        ("line", "train_tokens", "val_loss"), ("scatter", "n_params", "best_val_loss"), ("compare", "", ""),
+    ]  # fmt: skip
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    chart = "charts: [{chart: line, metric: grad_norm, x: time, log: [y], title: 7, width: half}]\n"
+    file.write_text(f"columns: [n_layer]\nsort: {{by: learning_rate, descending: true}}\n{chart}")
+    view = read_view(file)
+    assert (view.name, view.columns, view.sort, view.descending) == (
+        "mine",
+        ("n_layer",),
+        "learning_rate",
+        True,
+    )
+    (found,) = view.charts
+    assert (found.y, found.x, found.log, found.title, found.width) == (
+        "grad_norm",
+        "time",
+        ("y",),
+        "7",
+        "half",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ["this shows nothing"]),
+        ("columns: []\nsort: {by: n_layer}", ["1:10: there is no list of columns"]),
+        ("columns: [stat]\nsort: {by: n_layer}", ["1:11: columns cannot be 'stat'", "did you mean 'state'?"]),
+        ("columns: [state]", ["there is nothing to sort by; allowed: {by: best_val_loss}"]),
+        ("columns: [state]\nsort: {by: val_loss}", ["2:12: by cannot be 'val_loss'", "'best_val_loss'"]),
+        (
+            "columns: [state]\nsort: {by: n_layer, descend: 1}",
+            ["has no option", "did you mean 'descending'?"],
+        ),
+        ("columns: [state]\nsort: {by: n_layer, descending: 1}", ["2:33: descending is true or false"]),
+        (f"{GOOD}chart: []", ["has no part", "did you mean 'charts'?"]),
+        (f"{GOOD}charts: 3", ["charts is no list"]),
+        (f"{GOOD}charts: [line]", ["3:10: this is no chart; allowed: chart: line | scatter | compare"]),
+        (f"{GOOD}charts: [{{chart: lines}}]", ["unknown chart 'lines'", "did you mean 'line'?"]),
+        (
+            f"{GOOD}charts: [{{chart: line, metric: val_loss}}]",
+            ["line needs x: …; allowed: train_tokens, iter"],
+        ),
+        (
+            f"{GOOD}charts: [{{chart: scatter, x: n_parms, y: n_layer}}]",
+            ["x cannot be 'n_parms'", "'n_params'?"],
+        ),
+        (f"{GOOD}charts: [{{chart: compare, x: n_layer}}]", ["has no option"]),
+        (
+            f"{GOOD}charts: [{{chart: line, metric: grad_norm, x: train_tokens}}]",
+            ["MLflow has no grad_norm over tokens; allowed: iteration, time"],
+        ),
+        (f"{GOOD}charts: [{{chart: line, metric: val_loss, x: time, log: [z]}}]", ["log cannot be 'z'"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, said: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        read_view(file)
+    (problem,) = refused.value.problems
+    assert problem.file == file
+    assert all(each in str(problem) for each in said), str(problem)
+
+
+def test_what_a_study_searches(tiny, opened) -> None:
+    spec = tiny()
+    folder, _ = opened(spec)
+    write_study(spec, folder, {})
+    assert list(searched(folder)) == list(as_written(spec)["search"]) == ["learning_rate"]
