@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,8 @@ import typer
 from sweeplab.cli.options import AsJson, Lab
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sweeplab.study.doctor import Check
 
 COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
@@ -31,34 +32,31 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from sweeplab.cli.tables import print_json
+    from sweeplab.cli.tables import console, print_json
     from sweeplab.study.doctor import examine
     from sweeplab.study.folder import lab_folder
     from sweeplab.study.listing import find_study
 
-    checks = list(examine(lab_folder(lab), find_study(lab, name) if name else None))
+    checks, out = [], console()
+    for check in examine(lab_folder(lab), find_study(lab, name) if name else None):
+        checks.append(check)
+        if not as_json:
+            _print(check, out)
     if as_json:
         print_json([asdict(check) for check in checks])
-    else:
-        _print(checks)
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
 
 
-def _print(checks: Iterable[Check]) -> None:
-    from rich.table import Table
+def _print(check: Check, out: Console) -> None:
+    """Print a check on a line of its own, and its cure under it, unbroken, to be copied."""
     from rich.text import Text
 
-    from sweeplab.cli.tables import console
-
-    checks, out = list(checks), console()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("", "check", "of", "found"):
-        table.add_column(heading, no_wrap=heading in ("", "check"), overflow="fold")
-    for check in checks:
-        verdict = Text(check.verdict, style=COLOURS[check.verdict])
-        table.add_row(verdict, check.name, Text(check.looked_at), Text(check.found))
-    out.print(table)
-    for check in checks:
-        if check.cure:
-            out.print(f"{check.name}: {check.cure}", markup=False, soft_wrap=True)
+    line = Text.assemble(
+        (f"{check.verdict:4}", COLOURS[check.verdict]),
+        f"  {check.name:9}  {check.found}  ",
+        (check.looked_at, "dim"),
+    )
+    out.print(line, soft_wrap=True)
+    if check.cure:
+        out.print(Text(f"      → {check.cure}"), soft_wrap=True)

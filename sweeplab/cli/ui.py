@@ -5,27 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sweeplab.cli.options import AsJson, Lab
-from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
-    from sweeplab.tracking.view import StudyPages
-
-DEFAULT_PORT = 5000
+    from sweeplab.study.browse import Shown
 
 
 def ui(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Name of the study.", show_default=False)
     ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port, or the next free.")] = DEFAULT_PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="The port to use.  [default: the first free one from 5000]",
+            show_default=False,
+        ),
+    ] = None,
     open_page: Annotated[
         bool | None,
         typer.Option(
@@ -52,46 +56,19 @@ def ui(
     \b
     $ sweeplab ui small
     """
-    from sweeplab.study.browse import read_view
-    from sweeplab.study.folder import StudyFolder, lab_folder
-    from sweeplab.study.listing import find_study, study_names, tracking_uri_of
-    from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
-    from sweeplab.tracking.ui import ServerEnded, free_port, serve
+    from sweeplab.study.browse import browse
 
-    view = read_view(dashboard)
-    place = lab_folder(lab)
-    folders = [find_study(lab, name)] if name else [StudyFolder(place, each) for each in study_names(place)]
-    uri = tracking_uri(place, tracking_uri_of(folders[0]) if name else None)
-    database = database_file(uri)
-    if database and not database.exists():
-        raise BadInput(f"{place} has no runs to look at yet; sweeplab study run FILE trains some")
-    here = [each for each in folders if tracking_uri(place, tracking_uri_of(each)) == uri]
-
-    def show(server: str, pages: Mapping[str, StudyPages], pid: int | None = None) -> None:
-        links = _links(server, pages)
-        _print(links, server, pid, as_json)
-        if open_page if open_page is not None else _has_desktop():
-            import webbrowser
-
-            webbrowser.open(next(iter(links.values()))["charts"] if len(links) == 1 else server)
-
-    if uri.startswith(SERVERS):
-        show(uri.rstrip("/"), _publish(here, uri, view, strict=bool(name)))
-        return
-    free = free_port(port)
-    if free != port:
-        typer.echo(f"port {port} is taken: using {free}", err=True)
     # Ended by SIGTERM, or with its terminal, it takes the server along as on Ctrl-C.
     before = {each: signal.signal(each, _interrupt) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        with serve(place, uri, free) as server:
-            pages = _publish(here, uri, view, strict=bool(name))  # while the server starts
-            server.wait_until_ready()
-            show(server.url, pages, server.process.pid)
-            server.wait()
-    except ServerEnded as ended:
-        typer.echo(f"error: MLflow's server has ended: {ended}", err=True)
-        raise typer.Exit(1) from None
+        with browse(lab, name, port, dashboard) as shown:
+            _print(shown, as_json)
+            if open_page if open_page is not None else _has_desktop():
+                import webbrowser
+
+                webbrowser.open(_landing(shown))
+            if shown.server:
+                shown.server.wait()
     except KeyboardInterrupt:
         typer.echo("ended", err=True)
     finally:
@@ -99,44 +76,24 @@ def ui(
             signal.signal(each, handler)
 
 
-def _publish(folders: list[Any], uri: str, view: Any, strict: bool) -> dict[str, StudyPages]:
-    """Bring the view to every study that tracking has; one that was asked for by name must be there."""
-    from sweeplab.study.browse import searched
-    from sweeplab.tracking.tracker import TrackingUnavailable
-    from sweeplab.tracking.view import publish
-
-    pages = {}
-    for folder in folders:
-        try:
-            pages[folder.name] = publish(folder.lab, uri, folder.name, view, searched(folder))
-        except TrackingUnavailable as error:
-            raise BadInput(str(error)) from error
-        except BadInput:
-            if strict:
-                raise
-    return pages
+def _landing(shown: Shown) -> str:
+    return next(iter(shown.links.values()))["charts"] if len(shown.links) == 1 else shown.address
 
 
-def _links(server: str, pages: Mapping[str, StudyPages]) -> dict[str, dict[str, str]]:
-    return {
-        name: {"charts": each.charts(server), "table": each.table(server), "study": each.study(server)}
-        for name, each in pages.items()
-    }
-
-
-def _print(links: Mapping[str, Mapping[str, str]], server: str, pid: int | None, as_json: bool) -> None:
+def _print(shown: Shown, as_json: bool) -> None:
     from sweeplab.cli.tables import print_json
 
     if as_json:
-        print_json({"server": server, "pid": pid, "studies": links})
+        pid = shown.server.process.pid if shown.server else None
+        print_json({"server": shown.address, "pid": pid, "studies": shown.links})
     else:
-        for name, each in links.items():
+        for name, links in shown.links.items():
             typer.echo(name)
-            for what, link in each.items():
+            for what, link in links.items():
                 typer.echo(f"  {what:6}  {link}")
-        if not links:
-            typer.echo(server)
-        if pid is not None:
+        if len(shown.links) != 1:
+            typer.echo(shown.address)
+        if shown.server:
             typer.echo("Ctrl-C ends it", err=True)
     sys.stdout.flush()
 

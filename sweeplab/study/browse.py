@@ -1,20 +1,26 @@
-"""What MLflow is to show of a study: a dashboard file, and the hyperparameters that the study searches."""
+"""Studies in MLflow's own pages: what a dashboard file has them show, and a server of them where there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.document import parse
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.listing import read_spec
+from sweeplab.study.folder import StudyFolder, lab_folder
+from sweeplab.study.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.study.markdown import read_text
 from sweeplab.study.places import Complaints, Location, Places
+from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
+from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.folder import BY_TOKENS
-from sweeplab.tracking.view import CURVES, NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View
+from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.tracking.ui import Server, free_port, serve
+from sweeplab.tracking.view import CURVES, NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
 
 DEFAULT = Path(__file__).with_name("mlflow.yaml")
 MAX_BYTES = 2**18
@@ -30,6 +36,75 @@ CHARTS: dict[str, dict[str, Sequence[str] | None]] = {
 }
 _NEEDED = {"line": ("metric", "x"), "scatter": ("x", "y"), "compare": ()}
 _PARTS = ("columns", "sort", "charts")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Pages that can be opened: their links by study and kind, and the server that we started, if we did."""
+
+    address: str
+    links: Mapping[str, Mapping[str, str]]
+    server: Server | None
+
+
+@contextmanager
+def browse(
+    lab: Path | None, name: str | None, port: int | None = None, dashboard: Path | None = None
+) -> Iterator[Shown]:
+    """Show one study, or all that the lab's tracking has, in MLflow's pages as long as the context lasts.
+
+    A tracking server has its own pages; of a database they are served to this machine alone, at `port` or at
+    the first one that is free.
+
+    Raises:
+        BadInput: there is no such study, nothing of it was run yet, the port is taken, the dashboard asks for
+            what there is not, or the tracking server does not answer.
+        TrackingUnavailable: our own server does not start.
+    """
+    view, place = read_view(dashboard), lab_folder(lab)
+    folders = [find_study(lab, name)] if name else [StudyFolder(place, each) for each in study_names(place)]
+    uri = tracking_uri(place, tracking_uri_of(folders[0]) if name else None)
+    database = database_file(uri)
+    if database and not database.exists():
+        raise BadInput(f"{place} has no runs to look at yet; sweeplab study run FILE trains some")
+    if uri.startswith(SERVERS):
+        address = without_password(uri).rstrip("/")
+        try:
+            count_studies(place, uri)
+            links = _publish(folders, uri, view, address, strict=bool(name))
+        except TrackingUnavailable as error:
+            cure = "start it, or let MLFLOW_TRACKING_URI or track: {uri: …} name another"
+            raise BadInput(f"{error}; {cure}") from error
+        yield Shown(address, links, None)
+        return
+    with serve(place, uri, _port(port)) as server:
+        links = _publish(folders, uri, view, server.url, strict=bool(name))  # while the server starts
+        server.wait_until_ready()
+        yield Shown(server.url, links, server)
+
+
+def _port(wanted: int | None) -> int:
+    free = free_port(*([] if wanted is None else [wanted]))
+    if wanted not in (None, free):
+        raise BadInput(f"port {wanted} is in use; --port {free} is free, and without --port one is found")
+    return free
+
+
+def _publish(
+    folders: Sequence[StudyFolder], uri: str, view: View, address: str, strict: bool
+) -> dict[str, dict[str, str]]:
+    """Bring the view to every study that the tracking at `uri` has; if strict, it must have them all."""
+    links = {}
+    for folder in folders:
+        try:
+            spec = read_spec(folder)
+            if tracking_uri(folder.lab, spec.track.uri) == uri:
+                pages = publish(folder.lab, uri, folder.name, view, tuple(spec.search))
+                links[folder.name] = pages.links(address)
+        except BadInput:
+            if strict:
+                raise
+    return links
 
 
 def read_view(path: Path | None = None) -> View:
@@ -48,11 +123,6 @@ def read_view(path: Path | None = None) -> View:
     sort = document["sort"]
     charts = tuple(_chart(each) for each in document.get("charts", ()))
     return View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
-
-
-def searched(folder: StudyFolder) -> tuple[str, ...]:
-    """Return the names of the hyperparameters that a study searches, as it was last run."""
-    return tuple(read_spec(folder).search)
 
 
 def _check(document: Any, complain: Complaints) -> None:

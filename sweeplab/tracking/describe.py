@@ -69,7 +69,7 @@ def page(study: str, description: Description, summary: Summary, links: Mapping[
         f"## Best trials\n\n{_best(trials, links)}" if trials else "",
         description.get("note", ""),
         _table([("", ""), *texts(description.get("params", {})).items()]),
-        "Among the artifacts: the study file, its plan, where it ran, its best trials, and its report once there is one.",
+        "Among the artifacts: the study file, its plan, where it ran, its best trials, and its report.",
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -87,7 +87,9 @@ def _best(trials: Sequence[Mapping[str, Any]], links: Mapping[str, str]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

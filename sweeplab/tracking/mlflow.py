@@ -114,7 +114,9 @@ class MLflowTracker(Tracker):
         tags = self._tags | changed | dict(description.get("tags", {}))
         note = self._page({**description.get("summary", {}), "state": "running"})
         tags |= {"sweeplab.state": "running", "mlflow.note.content": note}
-        self._experiment.log(run_id, [], {name: text for name, text in params.items() if name not in known}, tags)
+        self._experiment.log(
+            run_id, [], {name: text for name, text in params.items() if name not in known}, tags
+        )
         files = {
             "study.yaml": description.get("study"),
             "plan.json": json_text(description.get("plan")),

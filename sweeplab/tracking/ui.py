@@ -19,6 +19,7 @@ from typing import IO
 from urllib.error import URLError
 
 from sweeplab.tracking.connection import SETTINGS, artifact_location
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 HOST, PORT = "127.0.0.1", 5000
 PORTS_TRIED = 20
@@ -32,13 +33,9 @@ SAFE = {
     "MLFLOW_ENABLE_ASSISTANT_SANDBOX": "true",
     "MLFLOW_ENABLE_REMOTE_ASSISTANT": "false",
     "MLFLOW_ENABLE_AI_GATEWAY": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "DO_NOT_TRACK": "true",
 }
-
-
-class ServerEnded(Exception):  # noqa: N818 - a state of the world, not an error of the program
-    """Say that MLflow's server ended by itself, with its last words."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Server:
         """Wait until the server answers.
 
         Raises:
-            ServerEnded: it ended instead, or does not answer for minutes.
+            TrackingUnavailable: it ended instead, or does not answer for minutes.
         """
         # A proxy of the environment's has no business with this machine's own address.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -66,19 +63,19 @@ class Server:
         while time.monotonic() < deadline:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(POLL_SECONDS)
-                raise ServerEnded(self._last_words())
+                raise TrackingUnavailable(self._last_words())
             with suppress(URLError, OSError), opener.open(f"{self.url}/health", timeout=5):
                 return
-        raise ServerEnded(f"it does not answer within {START_SECONDS:.0f} s; {self._last_words()}")
+        raise TrackingUnavailable(f"{START_SECONDS:.0f} s are not enough; {self._last_words()}")
 
     def wait(self) -> None:
         """Wait until the server ends by itself.
 
         Raises:
-            ServerEnded: always.
+            TrackingUnavailable: always, with the server's last words.
         """
         self.process.wait()
-        raise ServerEnded(self._last_words())
+        raise TrackingUnavailable(self._last_words())
 
     def end(self) -> None:
         """End the server and what it started; nothing if it has ended."""
@@ -93,13 +90,14 @@ class Server:
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
         errors = [line for line in lines if re.search(r"(error|exception)\)?: ", line, re.IGNORECASE)]
-        return (errors or lines or [f"code {self.process.poll()}"])[-1]
+        return f"MLflow's server: {(errors or lines or [f'ended with code {self.process.poll()}'])[-1]}"
 
 
 def free_port(wanted: int = PORT) -> int:
     """Return the first free port from `wanted` on, or any that is free where many are taken."""
     for port in (*range(wanted, min(wanted + PORTS_TRIED, 2**16)), 0):
         with socket.socket() as tried:
+            # As the server does: a port is free though a connection of its last holder is still fading.
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 tried.bind((HOST, port))

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from sweeplab.errors import BadInput
-from sweeplab.tracking.connection import connect, without_password
+from sweeplab.tracking.connection import reaching
+from sweeplab.tracking.experiment import Experiment
 from sweeplab.tracking.folder import FACTS, METRICS, TOTALS
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 TAGS = ("state", "cell", "trial", "seed")
 NUMBERS = (*TOTALS, *FACTS)
@@ -62,27 +61,24 @@ class View:
 
 @dataclass(frozen=True)
 class StudyPages:
-    """Where MLflow shows one study, on a server that is given as `http://host:port`."""
+    """Where MLflow shows one study: its experiment, its parent run, and the key of its view."""
 
     experiment: str
     parent: str
     key: str
 
-    def charts(self, server: str) -> str:
-        """Return the link to the charts beside the runs."""
-        return self._runs(server, "CHART")
+    def links(self, server: str) -> dict[str, str]:
+        """Return the links on a server, given as `http://host:port`.
 
-    def table(self, server: str) -> str:
-        """Return the link to the table of runs."""
-        return self._runs(server, "TABLE")
-
-    def study(self, server: str) -> str:
-        """Return the link to the study's own page: description, plan and files."""
-        return f"{server}/#/experiments/{self.experiment}/runs/{self.parent}?{WORKFLOW}"
-
-    def _runs(self, server: str, mode: str) -> str:
-        query = f"{WORKFLOW}&compareRunsMode={mode}&viewStateShareKey={self.key}"
-        return f"{server}/#/experiments/{self.experiment}/runs?{query}"
+        To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
+        """
+        runs = f"{server}/#/experiments/{self.experiment}/runs"
+        shared = f"{WORKFLOW}&viewStateShareKey={self.key}&compareRunsMode="
+        return {
+            "charts": f"{runs}?{shared}CHART",
+            "table": f"{runs}?{shared}TABLE",
+            "study": f"{runs}/{self.parent}?{WORKFLOW}",
+        }
 
 
 def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]) -> StudyPages:
@@ -92,54 +88,21 @@ def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]
         BadInput: tracking has no such study, or the view is larger than a tag may be.
         TrackingUnavailable: MLflow does not answer.
     """
-    with reaching(uri):
-        client = connect(lab, uri)
-        nothing = BadInput(f"{without_password(uri)} has no study {study!r}: nothing of it was run yet")
-        experiment = client.get_experiment_by_name(study)
-        if experiment is None or experiment.lifecycle_stage != "active":
-            raise nothing
-        quote = '"' if "'" in study else "'"
-        its_key = f"tags.`sweeplab.key` = {quote}{study}{quote}"
-        found = client.search_runs([experiment.experiment_id], its_key, max_results=1)
-        if not found:
-            raise nothing
-        parent = found[0].info.run_id
-        tag, text = f"mlflow.sharedViewState.{view.key}", json.dumps(state(view, parent, searched))
+    there = Experiment(lab, study, uri)
+    with reaching(there.uri):
+        experiment = there.find()
+        if not experiment or not (parent := there.run(study)):
+            raise BadInput(f"{there.place} has no study {study!r}: nothing of it was run yet")
+        run_id = str(parent.info.run_id)
+        text = json.dumps(state(view, run_id, searched))
         if len(text.encode()) > TAG_BYTES:
             raise BadInput(f"{view.name}: too many columns and charts; MLflow keeps {TAG_BYTES:,} bytes")
-        if experiment.tags.get(tag) != text:
-            client.set_experiment_tag(experiment.experiment_id, tag, text)
-    return StudyPages(str(experiment.experiment_id), str(parent), view.key)
-
-
-@contextmanager
-def reaching(uri: str) -> Iterator[None]:
-    """Turn MLflow's failures into TrackingUnavailable."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError  # of a database that is none
-
-    try:
-        yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        place = without_password(uri)
-        first_line = str(error).partition("\n")[0].replace(uri, place)
-        raise TrackingUnavailable(f"{place}: {first_line}") from error
-
-
-def probe(lab: Path, uri: str) -> int:
-    """Ask the tracking at `uri` for its studies, and return how many of ours it has, up to 1,000.
-
-    Raises:
-        TrackingUnavailable: MLflow does not answer.
-    """
-    with reaching(uri):
-        client = connect(lab, uri)
-        kinds = "tags.`mlflow.experimentKind` = 'custom_model_development'"
-        return len(client.search_experiments(filter_string=kinds, max_results=1000))
+        there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
+    return StudyPages(experiment, run_id, view.key)
 
 
 def state(view: View, parent: str, searched: Sequence[str]) -> dict[str, Any]:
-    """Return the view as MLflow's pages read it: of the runs under `parent`, which need no unfolding then."""
+    """Return the view as MLflow's pages read it: of the runs under `parent`, and unfolded without that filter."""
     named = [name for each in view.columns for name in (searched if each == SEARCHED else [each])]
     columns = [_column(name) for name in dict.fromkeys(named)]
     rows = _rows(view.charts)
@@ -150,6 +113,7 @@ def state(view: View, parent: str, searched: Sequence[str]) -> dict[str, Any]:
         "orderByAsc": not view.descending,
         "selectedColumns": columns,
         "columnOrder": columns,
+        "runsExpanded": {parent: True},
         "columnWidths": {column: 50 + 8 * len(column.split("`")[1]) for column in columns},
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": charts,

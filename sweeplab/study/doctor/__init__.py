@@ -10,27 +10,32 @@ from sweeplab.study.doctor.check import Check, Patient
 from sweeplab.study.doctor.machine import machine
 from sweeplab.study.doctor.places import lab_checks, tracking_check
 from sweeplab.study.doctor.runs import half_written
-from sweeplab.study.doctor.storage import stale_leases, storage_check
+from sweeplab.study.doctor.storage import storage_check, version_check, worker_checks
 from sweeplab.study.folder import StudyFolder
-from sweeplab.study.listing import tracking_uri_of
+from sweeplab.study.listing import study_names, tracking_uri_of
 
 __all__ = ["Check", "examine"]
 
 
 def examine(lab: Path, study: StudyFolder | None = None) -> Iterator[Check]:
-    """Yield the checks of machine and lab, and of one of its studies, as they are done."""
+    """Yield the checks of machine and lab, and of one study, as they are done; without one, of every storage."""
     yield from machine()
     yield from lab_checks(lab)
-    storage = storage_check(study) if study else None
-    can_be_read = study is not None and storage is not None and storage.verdict != "bad"
-    tracking = tracking_check(lab, tracking_uri_of(study) if study and can_be_read else None)
+    if study is None:
+        yield tracking_check(lab)
+        yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
+        return
+    storage = [storage_check(study)]
+    if storage[0].verdict == "ok":
+        storage += version_check(study)
+    can_be_read = all(each.verdict == "ok" for each in storage)
+    tracking = tracking_check(lab, tracking_uri_of(study) if can_be_read else None)
     yield tracking
-    if storage:
-        yield storage
-    if not study or not can_be_read:
+    yield from storage
+    if not can_be_read:
         return
     patient = Patient(study)
-    yield from stale_leases(patient)
+    yield from worker_checks(patient)
     yield from half_written(patient)
     if tracking.verdict != "bad":
         yield from agreement(patient)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from sweeplab.errors import BadInput
-from sweeplab.study.doctor.check import Check, Patient, named, outcome_of
+from sweeplab.study.doctor.check import Check, Patient, Place, named, outcome_of
 from sweeplab.study.store import TOLD
+from sweeplab.tracking.connection import tracking_uri, without_password
 from sweeplab.tracking.tracker import ENDED, TRACKERS, TrackedRun, TrackingUnavailable
 
 LOOKED_AT = "Optuna's values and states against MLflow's"
@@ -19,60 +19,64 @@ RELATIVE_TOLERANCE = 1e-9
 def agreement(patient: Patient) -> Iterator[Check]:
     """Compare state and value of every run whose trial has ended with what MLflow has of it."""
     folder, spec = patient.folder, patient.spec
+    tracked: dict[Place, list[TrackedRun]] = {}
     try:
-        found = list(TRACKERS["mlflow"](folder.lab, folder.name, spec.track.uri).runs())
+        for run in TRACKERS["mlflow"](folder.lab, folder.name, spec.track.uri).runs():
+            tracked.setdefault((run.cell, run.trial, run.seed), []).append(run)
     except BadInput as error:
         # Runs are only sent once the study is there.
         if patient.runs:
-            yield Check("agreement", LOOKED_AT, "bad", str(error), _send_again(patient, "*"))
+            yield Check("agreement", LOOKED_AT, "bad", str(error), patient.run_again)
         return
     except TrackingUnavailable as error:
         yield Check("agreement", LOOKED_AT, "bad", str(error), "start the tracking server")
         return
-    yield from _compare(patient, {(run.cell, run.trial, run.seed): run for run in found})
-    counts = Counter((run.cell, run.trial, run.seed) for run in found)
-    if twice := [_name(place) for place, count in counts.items() if count > 1]:
-        cure = "delete the one of fewer points in MLflow"
-        yield Check("agreement", LOOKED_AT, "bad", named("runs are twice in MLflow", twice), cure)
+    yield from _compare(patient, {place: runs[0] for place, runs in tracked.items()})
+    if twice := {place: runs[1:] for place, runs in tracked.items() if runs[1:]}:
+        found = named("runs are more than once in MLflow", [_name(place) for place in twice])
+        extra = [run for runs in twice.values() for run in runs]
+        yield Check("agreement", LOOKED_AT, "bad", found, _delete(patient, extra))
 
 
-def _compare(patient: Patient, tracked: dict[tuple[str, int, int], TrackedRun]) -> Iterator[Check]:
-    agreed = 0
-    unsent: list[str] = []
-    lost: list[str] = []
-    differing: list[str] = []
+def _compare(patient: Patient, tracked: Mapping[Place, TrackedRun]) -> Iterator[Check]:
+    agreed, unsent, lost = 0, [], []
+    differing: dict[Place, str] = {}
     for (cell, number), trial in patient.trials.items():
         if not trial.state.is_finished():
             continue
-        for seed in patient.spec.seeds:
+        for seed in patient.seeds[cell]:
             place = cell, number, seed
             run, there = patient.runs.get(place), tracked.get(place)
-            marked = bool(run and (run.path / "shipped").exists())
-            if there is None or (there.state not in ENDED and not marked):
-                (lost if marked else unsent).append(_name(place))
+            if there is None or there.state not in ENDED:
+                is_marked = run is not None and (run.path / "shipped").exists()
+                (lost if is_marked else unsent).append(place)
             elif said := _difference(trial.state.name, trial.value, outcome_of(run) if run else None, there):
-                differing.append(f"{_name(place)} ({said})")
+                differing[place] = said
             else:
                 agreed += 1
     if differing:
-        cure = f"delete the run in MLflow, then: {_send_again(patient, '<run>')}"
-        yield Check("agreement", LOOKED_AT, "bad", named("runs differ", differing), cure)
+        found = named("runs differ", [f"{_name(place)} ({said})" for place, said in differing.items()])
+        delete = _delete(patient, [tracked[place] for place in differing])
+        yield Check("agreement", LOOKED_AT, "bad", found, f"{delete} && {_send_again(patient, [*differing])}")
     if lost:
-        found = named("runs were sent and are not whole in MLflow", lost)
-        yield Check("agreement", LOOKED_AT, "bad", found, _send_again(patient, "*"))
-    if unsent and not patient.is_running:
-        found = named("runs have not been sent to MLflow yet", unsent)
+        found = named("runs were sent and are not whole in MLflow", [_name(place) for place in lost])
+        yield Check("agreement", LOOKED_AT, "bad", found, _send_again(patient, lost))
+    if patient.is_running:
+        unsent.clear()  # they are on their way
+    if unsent:
+        found = named("runs have not been sent to MLflow yet", [_name(place) for place in unsent])
         yield Check("agreement", LOOKED_AT, "warn", found, patient.run_again)
-    if not (differing or lost or (unsent and not patient.is_running)):
+    if not (differing or lost or unsent):
         yield Check("agreement", LOOKED_AT, "ok", f"runs that agree: {agreed}")
 
 
-def _difference(state: str, value: float | None, ended: dict[str, object] | None, there: TrackedRun) -> str:
+def _difference(
+    state: str, value: float | None, ended: Mapping[str, object] | None, there: TrackedRun
+) -> str:
     """Say in what a run differs, or nothing; a run may have its own end inside a trial that ended otherwise."""
-    told = TOLD.get(there.state)
     if ended and ended["state"] != there.state:
         return f"{ended['state']} on disk, {there.state} in MLflow"
-    if not ended and (told is None or told.name != state):
+    if not ended and TOLD[there.state].name != state:
         return f"{state} in Optuna, {there.state} in MLflow"
     sent = there.metrics.get("value")
     if state != "COMPLETE" or value is None:
@@ -82,13 +86,20 @@ def _difference(state: str, value: float | None, ended: dict[str, object] | None
     return f"value {value:.6g} in Optuna, {sent} in MLflow"
 
 
-def _send_again(patient: Patient, run: str) -> str:
+def _delete(patient: Patient, runs: Sequence[TrackedRun]) -> str:
+    """Return the command that takes runs out of MLflow."""
+    uri = without_password(tracking_uri(patient.folder.lab, patient.spec.track.uri))
+    ids = " ".join(run.run_id for run in runs)
+    delete = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow runs delete --run-id $run"
+    return f"for run in {ids}; do {delete}; done"
+
+
+def _send_again(patient: Patient, places: Sequence[Place]) -> str:
     """Return the commands that send runs again: MLflow finds those that it has, and gets what it lacks."""
-    runs = patient.folder.path / "runs"
-    marker = f"{shlex.quote(str(runs))}/{'*/*' if run == '*' else run}/shipped"
-    return f"rm {marker} && {patient.run_again}"
+    markers = [str(patient.folder.run(*place).path / "shipped") for place in places]
+    return f"rm -f {shlex.join(markers)} && {patient.run_again}"
 
 
-def _name(place: tuple[str, int, int]) -> str:
+def _name(place: Place) -> str:
     cell, number, seed = place
     return f"{cell} #{number} seed {seed}"

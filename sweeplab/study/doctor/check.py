@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sweeplab.study.store import Store
 
 Verdict = Literal["ok", "warn", "bad"]
+# A run's cell, trial and seed.
+Place = tuple[str, int, int]
 MOST_NAMED = 3
 
 
@@ -73,13 +75,22 @@ class Patient:
         return Leases(open_storage(self.folder.storage_url).engine, Owner.of_this_process())
 
     @cached_property
-    def trials(self) -> Mapping[tuple[str, int], FrozenTrial]:
-        """Return the trials by cell and number."""
-        cells = self.store.cells
-        return {(cell.key, trial.number): trial for cell in cells for trial in self.store.trials(cell)}
+    def seeds(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the seeds that every trial is trained with, by cell."""
+        return {each.cell.key: each.seeds for each in self.store.spaces}
 
     @cached_property
-    def runs(self) -> Mapping[tuple[str, int, int], RunFolder]:
+    def trials(self) -> Mapping[tuple[str, int], FrozenTrial]:
+        """Return the trials that were trained here, or are, by cell and number."""
+        return {
+            (cell.key, trial.number): trial
+            for cell in self.store.cells
+            for trial in self.store.trials(cell)
+            if trial.state.name == "RUNNING" or "outcome" in trial.user_attrs
+        }
+
+    @cached_property
+    def runs(self) -> Mapping[Place, RunFolder]:
         """Return the folders of all trainings by cell, trial and seed, as their names say."""
         found = {}
         for path in sorted((self.folder.path / "runs").glob("*/*/")):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sweeplab.errors import BadInput
-from sweeplab.study.doctor.check import Check
+from sweeplab.study.doctor.check import Check, Verdict
 from sweeplab.tracking.connection import database_file, tracking_uri, without_password
+from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.tracker import TrackingUnavailable
-from sweeplab.tracking.view import probe
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
 # SQLite's write-ahead log needs memory that its readers share: no file system over a network has that.
@@ -39,10 +39,9 @@ def lab_checks(lab: Path) -> Iterator[Check]:
 
 def disk_check(place: Path, free: int) -> Check:
     """Judge the room that is left."""
-    verdict, cure = "ok", ""
-    if free < WARN_BYTES:
-        verdict, cure = "bad" if free < BAD_BYTES else "warn", "make room, or set track: {checkpoints: none}"
-    return Check("disk", str(place), verdict, f"{free / 2**30:.1f} GiB free", cure)  # type: ignore[arg-type]
+    verdict: Verdict = "bad" if free < BAD_BYTES else "warn" if free < WARN_BYTES else "ok"
+    cure = "" if verdict == "ok" else "make room, or set track: {checkpoints: none}"
+    return Check("disk", str(place), verdict, f"{free / 2**30:.1f} GiB free", cure)
 
 
 def file_system(place: Path) -> str:
@@ -65,11 +64,18 @@ def tracking_check(lab: Path, uri: str | None = None) -> Check:
     if database and not database.exists():
         return Check("tracking", looked_at, "ok", "will be made by the first study that is run")
     try:
-        count = probe(lab, uri)
+        count = count_studies(lab, uri)
     except TrackingUnavailable as error:
         found = str(error).removeprefix(f"{looked_at}: ")
-        cure = "put the database's copy back, or move it away and run the studies again"
-        if not database:
-            cure = "start the server; training goes on without it, and the numbers follow on the next run"
-        return Check("tracking", looked_at, "bad", found, cure)
+        return Check(
+            "tracking", looked_at, "bad", found, _tracking_cure(found, looked_at, database is not None)
+        )
     return Check("tracking", looked_at, "ok", f"answers; studies: {count}")
+
+
+def _tracking_cure(found: str, place: str, is_file: bool) -> str:
+    if "database schema" in found:
+        return f"copy the database, then: mlflow db upgrade {place}"
+    if is_file:
+        return "put the database's copy back, or move it away and run the studies again: they send all that they have"
+    return "start the server; training goes on without it, and the numbers follow on the next run"
