@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.study.browse import DEFAULT, read_view, searched
-from sweeplab.study.identity import as_written, write_study
+from sweeplab.study.browse import DEFAULT, browse, read_view
+from sweeplab.study.identity import write_study
+from sweeplab.tracking.mlflow import MLflowTracker
 
 REPOSITORY = Path(__file__).parents[2]
 GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
@@ -88,8 +90,35 @@ def test_what_is_wrong_is_said_with_its_place(text: str, said: list[str], tmp_pa
     assert all(each in str(problem) for each in said), str(problem)
 
 
-def test_what_a_study_searches(tiny, opened) -> None:
+def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     spec = tiny()
     folder, _ = opened(spec)
     write_study(spec, folder, {})
-    assert list(searched(folder)) == list(as_written(spec)["search"]) == ["learning_rate"]
+    with pytest.raises(BadInput, match="has no runs to look at yet"), browse(folder.lab, spec.name):
+        pass
+    MLflowTracker(folder.lab, "another").open({})
+    with pytest.raises(BadInput, match=f"has no study '{spec.name}': nothing of it was run yet"):
+        with browse(folder.lab, spec.name):
+            pass
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=rf"port {port} is in use; --port \d+ is free"):
+            with browse(folder.lab, None, port):
+                pass
+
+
+def test_a_tracking_server_that_is_down(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tiny()
+    folder, _ = opened(spec)
+    write_study(spec, folder, {})
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{place}")
+        for name in (spec.name, None):
+            with pytest.raises(BadInput) as refused, browse(folder.lab, name):
+                pass
+            assert str(refused.value).startswith(f"http://{place}: no answer (Connection refused); start it")

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def wrong(study: StudyFolder) -> Check:
 def follow(cure: str) -> None:
     """Do what a cure says, word for word."""
     program = 'sweeplab() { "$PYTHON" -c "from sweeplab.cli import main; main()" "$@"; }; '
-    environment = {**os.environ, "PYTHON": sys.executable}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHON": sys.executable, "PATH": path}
     done = subprocess.run(["bash", "-ec", program + cure], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -95,6 +97,11 @@ def mlflow_runs(study: StudyFolder) -> tuple[object, list]:
     client = connect(study.lab, tracking_uri(study.lab))
     experiment = client.get_experiment_by_name("ill").experiment_id
     return client, list(client.search_runs([experiment], "tags.`sweeplab.trial` LIKE '%'"))
+
+
+def execute(study: StudyFolder, statement: str, database: str = "studies/ill/trials.db") -> None:
+    with closing(sqlite3.connect(study.lab / database, isolation_level=None)) as connection:
+        connection.execute(statement)
 
 
 def test_a_healthy_study(study: StudyFolder) -> None:
@@ -129,6 +136,27 @@ def test_a_worker_that_is_there(study: StudyFolder) -> None:
     assert found["workers"].verdict == "ok"
 
 
+@pytest.mark.parametrize("table", ["sweeplab_lease", "sweeplab_lock"])
+def test_a_worker_that_hangs(table: str, study: StudyFolder) -> None:
+    command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout and worker.stdout.readline() == b"3\n"
+        if table == "sweeplab_lock":
+            execute(study, "INSERT INTO sweeplab_lock SELECT 'storage', owner, 1 FROM sweeplab_lease")
+        else:
+            execute(study, "UPDATE sweeplab_lease SET expires = 1")
+        check = wrong(study)
+        kill, _, again = check.cure.partition(" && ")
+        assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study run ")
+        worker.kill()
+    said = {
+        "sweeplab_lease": "trials of workers that are there and do nothing: all #3",
+        "sweeplab_lock": f"process {worker.pid} keeps the storage's lock: no trial starts or ends",
+    }
+    assert (check.name, check.verdict, check.found) == ("workers", "bad", said[table])
+    assert wrong(study).found == "trials of workers that are gone: all #3"
+
+
 def test_a_run_that_mlflow_lost(study: StudyFolder) -> None:
     client, (first, *_) = mlflow_runs(study)
     client.delete_run(first.info.run_id)
@@ -160,10 +188,7 @@ def test_a_value_that_differs(study: StudyFolder) -> None:
     number = first.data.tags["sweeplab.trial"]
     assert (check.name, check.verdict) == ("agreement", "bad")
     assert f"all #{number} seed 0 (value " in check.found and "in Optuna, 9.5 in MLflow)" in check.found
-    how, _, command = check.cure.partition(", then: ")
-    assert how == "delete the run in MLflow"
-    client.delete_run(first.info.run_id)
-    follow(command.replace("<run>", f"all/{number}-0"))
+    follow(check.cure)
     assert of_the_study(study)[-1].found == "runs that agree: 3"
 
 
@@ -177,7 +202,11 @@ def test_a_run_that_is_twice_in_mlflow(study: StudyFolder) -> None:
     client, (first, *_) = mlflow_runs(study)
     again = client.create_run(first.info.experiment_id, tags=dict(first.data.tags))
     client.log_metric(again.info.run_id, "value", first.data.metrics["value"])
-    assert wrong(study).found.startswith("runs are twice in MLflow: all #")
+    client.set_tag(again.info.run_id, "sweeplab.state", "complete")
+    check = wrong(study)
+    assert check.found.startswith("runs are more than once in MLflow: all #")
+    follow(check.cure)
+    assert of_the_study(study)[-1].found == "runs that agree: 3"
 
 
 def cut_end(run: Path) -> None:
@@ -186,6 +215,10 @@ def cut_end(run: Path) -> None:
 
 def remove_end(run: Path) -> None:
     (run / "end.json").unlink()
+
+
+def remove_folder(run: Path) -> None:
+    shutil.rmtree(run)
 
 
 def leave_temporary(run: Path) -> None:
@@ -201,31 +234,41 @@ def leave_folder(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "verdict", "found", "is_cured"),
+    ("harm", "verdict", "found"),
     [
-        (cut_end, "bad", "files that are no JSON: all/0-0/end.json", False),
-        (remove_end, "bad", "runs without an end, whose trial has one: all/0-0", False),
-        (remove_weights, "bad", "checkpoints without their weights: all/0-0/best", False),
-        (leave_temporary, "warn", "files that a kill left unfinished: all/0-0/end.json.tmp", True),
-        pytest.param(leave_folder, "warn", "folders without a run: all/9-0", True, marks=pytest.mark.slow),
+        (cut_end, "bad", "files that are no JSON: all/0-0/end.json"),
+        (remove_end, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
+        (remove_folder, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
+        (remove_weights, "bad", "checkpoints without their weights: all/0-0/best"),
+        (leave_temporary, "warn", "files that a kill left unfinished: all/0-0/end.json.tmp"),
+        (leave_folder, "warn", "folders of no trial: all/9-0"),
     ],
 )
 def test_what_is_half_written(
-    harm: Callable[[Path], None], verdict: str, found: str, is_cured: bool, study: StudyFolder
+    harm: Callable[[Path], None], verdict: str, found: str, study: StudyFolder
 ) -> None:
     harm(runs(study)[0])
     check = wrong(study)
     assert (check.name, check.verdict, check.found) == ("runs", verdict, found)
-    if is_cured:
+    if verdict == "warn":
         follow(check.cure)
         assert all(each.verdict == "ok" for each in of_the_study(study))
 
 
 @pytest.mark.slow
+def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> None:
+    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
+    folder = study.run("all", 0, 0).path
+    (folder / "end.json").write_text("{")
+    found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
+    assert found["runs"].found == "files that are no JSON, of runs that have not ended: all/0-0/end.json"
+    follow(found["runs"].cure)
+    assert all(each.verdict == "ok" for each in of_the_study(study))
+
+
+@pytest.mark.slow
 def test_an_end_of_which_the_storage_was_not_told(study: StudyFolder) -> None:
-    with sqlite3.connect(study.path / "trials.db") as database:
-        database.execute("UPDATE trials SET state = 'RUNNING' WHERE number = 0")
-    database.close()
+    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
     found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
     assert found.keys() == {"workers", "runs"}
     assert found["runs"].found == "runs that ended, of which the storage was not told: all/0-0"
@@ -245,6 +288,19 @@ def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> N
     assert {missing.name, broken.name} == {"storage"} and {missing.verdict, broken.verdict} == {"bad"}
     assert said in broken.found and broken.cure
     assert name == "study.json" or "unable to open" in missing.found
+
+
+def test_databases_of_other_versions(study: StudyFolder) -> None:
+    execute(study, "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
+    optuna = wrong(study)
+    assert (optuna.name, optuna.verdict) == ("storage", "bad")
+    assert f"optuna storage upgrade --storage {study.storage_url}" in optuna.cure
+    follow(optuna.cure.partition("then: ")[2])
+    assert all(each.verdict == "ok" for each in of_the_study(study))
+    execute(study, "UPDATE alembic_version SET version_num = 'an older one'", "mlflow.db")
+    mlflow = wrong(study)
+    assert (mlflow.name, mlflow.verdict) == ("tracking", "bad")
+    assert mlflow.cure == f"copy the database, then: mlflow db upgrade sqlite:///{study.lab / 'mlflow.db'}"
 
 
 def test_a_tracking_database_that_is_broken(study: StudyFolder) -> None:

@@ -16,8 +16,9 @@ from chromium import Page, chromium_page
 
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.ui import SAFE, ServerEnded, free_port, serve
-from sweeplab.tracking.view import Chart, StudyPages, View, publish
+from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.tracking.ui import SAFE, free_port, serve
+from sweeplab.tracking.view import Chart, View, publish
 
 COLUMNS = ("state", "cell", "best_val_loss", "n_params", "searched")
 CHARTS = (
@@ -65,7 +66,7 @@ class Shown:
     """A server that shows one study, and a page of a browser."""
 
     url: str
-    pages: StudyPages
+    links: dict[str, str]
     page: Page
 
 
@@ -96,12 +97,12 @@ def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> I
     with serve(lab, uri, free_port(5300)) as server:
         server.wait_until_ready()
         with chromium_page(tmp_path_factory.mktemp("profile"), 1920, 1200) as page:
-            yield Shown(server.url, pages, page)
+            yield Shown(server.url, pages.links(server.url), page)
 
 
 @pytest.mark.browser
 def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -> None:
-    shown.page.open(shown.pages.table(shown.url))
+    shown.page.open(shown.links["table"])
     shown.page.wait_for(f"{TABLE}.length == 5 && {TABLE}[0]['params.`learning_rate`']")
     expected = [
         {
@@ -121,7 +122,7 @@ def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -
 
 @pytest.mark.browser
 def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> None:
-    shown.page.open(shown.pages.charts(shown.url))
+    shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2 && {PLOTS}.every((plot) => plot.traces.length)")
     names = [f"{RUNS[index][1]} #{index} seed 0" for index in ORDER]
     assert shown.page.read(NAMES) == names
@@ -145,15 +146,15 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
 
 @pytest.mark.browser
 def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
-    shown.page.open(shown.pages.study(shown.url))
+    shown.page.open(shown.links["study"])
     shown.page.wait_for(has("Two cells.", "best_val_loss", "n_embd=16 #4 seed 0"))
-    shown.page.open(f"{shown.pages.study(shown.url).partition('?')[0]}/artifacts")
+    shown.page.open(f"{shown.links['study'].partition('?')[0]}/artifacts")
     shown.page.wait_for(has("plan.json", "study.yaml"))
 
 
 @pytest.mark.browser
 def test_the_pages_ask_nobody_but_this_machine(shown: Shown) -> None:
-    shown.page.open(shown.pages.charts(shown.url))
+    shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2")
     asked = {each for each in shown.page.requests if not each.startswith(("data:", "blob:", shown.url))}
     assert not asked
@@ -192,7 +193,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database")
     with (
         serve(tmp_path, tracking_uri(tmp_path), free_port(5500)) as server,
-        pytest.raises(ServerEnded) as ended,
+        pytest.raises(TrackingUnavailable) as ended,
     ):
         server.wait_until_ready()
     assert "database" in str(ended.value)

@@ -10,9 +10,10 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.tracking.connection import connect, tracking_uri
+from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import TrackingUnavailable
-from sweeplab.tracking.view import Chart, View, probe, publish, state
+from sweeplab.tracking.view import Chart, View, publish, state
 
 CHARTS = (
     Chart("line", "Loss", "train_tokens", "val_loss", ("x",), "half"),
@@ -29,6 +30,7 @@ def test_columns_stand_in_their_order_and_once() -> None:
     assert written["selectedColumns"] == written["columnOrder"] == columns == list(written["columnWidths"])
     assert (written["orderByKey"], written["orderByAsc"]) == ("metrics.`best_val_loss`", True)
     assert written["searchFilter"] == "tags.`mlflow.parentRunId` = 'abc'"
+    assert written["runsExpanded"] == {"abc": True}
 
 
 def test_charts_lie_in_rows_under_their_titles() -> None:
@@ -60,10 +62,12 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
     tag = f"mlflow.sharedViewState.{pages.key}"
     assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["learning_rate"])
     start = f"http://x:1/#/experiments/{experiment.experiment_id}/runs"
-    query = "?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=sweeplab-my-view"
-    assert pages.charts("http://x:1") == start + query
-    assert pages.table("http://x:1") == start + query.replace("CHART", "TABLE")
-    assert pages.study("http://x:1").startswith(f"{start}/{parent}?")
+    query = "?workflowType=machine_learning&viewStateShareKey=sweeplab-my-view&compareRunsMode=CHART"
+    assert pages.links("http://x:1") == {
+        "charts": start + query,
+        "table": start + query.replace("CHART", "TABLE"),
+        "study": f"{start}/{parent}?workflowType=machine_learning",
+    }
     assert publish(lab, uri, name, VIEW, ["betas"]) == pages
     assert '"params.`betas`"' in connect(lab, uri).get_experiment_by_name(name).tags[tag]
 
@@ -75,7 +79,7 @@ def test_what_cannot_be_published(lab: Path) -> None:
         publish(lab, uri, "narrow", VIEW, [])
     with pytest.raises(BadInput, match="my view: too many columns"):
         publish(lab, uri, "wide", VIEW, [f"name_{i}" for i in range(500)])
-    assert probe(lab, uri) >= 1
+    assert count_studies(lab, uri) >= 1
 
 
 def test_a_server_that_does_not_answer(lab: Path) -> None:
@@ -84,5 +88,6 @@ def test_a_server_that_does_not_answer(lab: Path) -> None:
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(TrackingUnavailable, match=uri):
             publish(lab, uri, "any", VIEW, [])
-        with pytest.raises(TrackingUnavailable, match=uri):
-            probe(lab, uri)
+        with pytest.raises(TrackingUnavailable) as down:
+            count_studies(lab, uri)
+        assert str(down.value) == f"{uri}: no answer (Connection refused)"
