@@ -98,16 +98,16 @@ def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.Monke
     with pytest.raises(BadInput, match="has no runs to look at yet"), browse(folder.lab, spec.name):
         pass
     MLflowTracker(folder.lab, "another").open({})
-    with pytest.raises(BadInput, match=f"has no study '{spec.name}': nothing of it was run yet"):
-        with browse(folder.lab, spec.name):
-            pass
+    never_run = f"has no study '{spec.name}': nothing of it was run yet"
+    with pytest.raises(BadInput, match=never_run), browse(folder.lab, spec.name):
+        pass
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(BadInput, match=rf"port {port} is in use; --port \d+ is free"):
-            with browse(folder.lab, None, port):
-                pass
+        in_use = rf"port {port} is in use; --port \d+ is free"
+        with pytest.raises(BadInput, match=in_use), browse(folder.lab, None, port):
+            pass
 
 
 def test_a_tracking_server_that_is_down(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
