@@ -277,7 +277,7 @@ def test_an_end_of_which_the_storage_was_not_told(study: StudyFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("trials.db", "not a database"), ("study.json", "cannot be read")]
+    ("name", "said"), [("trials.db", "not a database"), ("study.json", "its description cannot be read")]
 )
 def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> None:
     for beside in study.path.glob(f"{name}*"):
@@ -301,6 +301,16 @@ def test_databases_of_other_versions(study: StudyFolder) -> None:
     mlflow = wrong(study)
     assert (mlflow.name, mlflow.verdict) == ("tracking", "bad")
     assert mlflow.cure == f"copy the database, then: mlflow db upgrade sqlite:///{study.lab / 'mlflow.db'}"
+
+
+def test_all_studies_of_a_lab(study: StudyFolder) -> None:
+    (study.lab / "studies" / "killed").mkdir()
+    found = [check for check in examine(study.lab) if check.name == "storage"]
+    assert [(check.verdict, check.found) for check in found] == [
+        ("ok", "whole; trials: 3"), ("warn", "folders of studies that were never begun: killed"),
+    ]  # fmt: skip
+    follow(found[1].cure)
+    assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]
 
 
 def test_a_tracking_database_that_is_broken(study: StudyFolder) -> None:

@@ -10,7 +10,7 @@ from sweeplab.study.doctor.check import Check, Patient
 from sweeplab.study.doctor.machine import machine
 from sweeplab.study.doctor.places import lab_checks, tracking_check
 from sweeplab.study.doctor.runs import half_written
-from sweeplab.study.doctor.storage import storage_check, version_check, worker_checks
+from sweeplab.study.doctor.storage import storage_check, unbegun, version_check, worker_checks
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.listing import study_names, tracking_uri_of
 
@@ -24,6 +24,7 @@ def examine(lab: Path, study: StudyFolder | None = None) -> Iterator[Check]:
     if study is None:
         yield tracking_check(lab)
         yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
+        yield from unbegun(lab)
         return
     storage = [storage_check(study)]
     if storage[0].verdict == "ok":

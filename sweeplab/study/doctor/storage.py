@@ -8,9 +8,12 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
 
+from sweeplab.errors import BadInput
 from sweeplab.study.doctor.check import Check, Patient, named
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.listing import read_spec
 
 WHO = "who holds which trial"
 NOBODY = "0"  # the process that a trial is given back to
@@ -20,11 +23,11 @@ def storage_check(study: StudyFolder) -> Check:
     """Read the study's descriptions and go through its database."""
     database = study.path / "trials.db"
     cure = f"put a copy of it back, or move {study.path} away and run the study again"
-    for file in (study.canonical_file, study.data_file):
-        try:
-            json.loads(file.read_bytes())
-        except (OSError, ValueError) as error:
-            return Check("storage", str(file), "bad", f"cannot be read: {error}", cure)
+    try:
+        read_spec(study)
+        json.loads(study.data_file.read_bytes())
+    except (BadInput, OSError, ValueError) as error:
+        return Check("storage", str(study.path), "bad", f"its description cannot be read: {error}", cure)
     try:
         # Read-only: a missing file is not to be made here.
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
@@ -35,6 +38,16 @@ def storage_check(study: StudyFolder) -> Check:
     if said != "ok":
         return Check("storage", str(database), "bad", str(said).partition("\n")[0], cure)
     return Check("storage", str(database), "ok", f"whole; trials: {n_trials}")
+
+
+def unbegun(lab: Path) -> Iterator[Check]:
+    """Yield a check where a study was killed before it had written what it is."""
+    folders = [each for each in sorted((lab / "studies").glob("*/")) if not (each / "study.json").exists()]
+    if folders:
+        found = named("folders of studies that were never begun", [each.name for each in folders])
+        yield Check(
+            "storage", str(lab / "studies"), "warn", found, shlex.join(["rm", "-r", *map(str, folders)])
+        )
 
 
 def version_check(study: StudyFolder) -> Iterator[Check]:
