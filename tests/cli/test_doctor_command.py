@@ -11,7 +11,7 @@ def test_a_healthy_study(cli, finished) -> None:
     said = cli("doctor", "tiny", "--lab", finished.lab)
     assert (said.code, said.err) == (0, "")
     rows = {
-        line.split()[1]: line.split()[0] for line in said.out.splitlines()[1:] if line[:4] in ("ok  ", "warn")
+        line.split()[1]: line.split()[0] for line in said.out.splitlines() if line[:4] in ("ok  ", "warn")
     }
     assert {rows[name] for name in ("python", "packages", "lab", "tracking", "storage", "agreement")} == {
         "ok"
@@ -27,8 +27,11 @@ def test_something_bad_and_its_cure(cli, finished, folder: Path) -> None:
     end.write_text("{")
     said = cli("doctor", "tiny")
     assert said.code == 1
-    line, cure = (line for line in said.out.splitlines() if "end.json" in line)
-    assert line.startswith("bad") and cure.startswith(f"runs: rm {end} && sweeplab study run")
+    lines = said.out.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if "end.json" in line)
+    assert lines[at].startswith("bad   runs") and lines[at + 1].startswith(
+        "      → put them back from a copy"
+    )
     checks = json.loads(cli("doctor", "tiny", "--json").out)
     assert [check["name"] for check in checks if check["verdict"] == "bad"] == ["runs"]
 

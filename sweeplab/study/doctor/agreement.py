@@ -39,7 +39,9 @@ def agreement(patient: Patient) -> Iterator[Check]:
 
 
 def _compare(patient: Patient, tracked: Mapping[Place, TrackedRun]) -> Iterator[Check]:
-    agreed, unsent, lost = 0, [], []
+    agreed = 0
+    unsent: list[Place] = []
+    lost: list[Place] = []
     differing: dict[Place, str] = {}
     for (cell, number), trial in patient.trials.items():
         if not trial.state.is_finished():
