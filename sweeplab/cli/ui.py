@@ -93,6 +93,8 @@ def _print(shown: Shown, as_json: bool) -> None:
                 typer.echo(f"  {what:6}  {link}")
         if len(shown.links) != 1:
             typer.echo(shown.address)
+        for name in shown.empty:
+            typer.echo(f"{name} has no runs yet: its page fills as they come", err=True)
         if shown.server:
             typer.echo("Ctrl-C ends it", err=True)
     sys.stdout.flush()

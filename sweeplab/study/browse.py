@@ -40,10 +40,14 @@ _PARTS = ("columns", "sort", "charts")
 
 @dataclass(frozen=True)
 class Shown:
-    """Pages that can be opened: their links by study and kind, and the server that we started, if we did."""
+    """Pages that can be opened: their links by study and kind, and the server that we started, if we did.
+
+    `empty` has the studies without runs: their pages fill as runs come.
+    """
 
     address: str
     links: Mapping[str, Mapping[str, str]]
+    empty: tuple[str, ...]
     server: Server | None
 
 
@@ -63,6 +67,7 @@ def browse(
     """
     view, place = read_view(dashboard), lab_folder(lab)
     folders = [find_study(lab, name)] if name else [StudyFolder(place, each) for each in study_names(place)]
+    empty = tuple(folder.name for folder in folders if not any(folder.runs()))
     uri = tracking_uri(place, tracking_uri_of(folders[0]) if name else None)
     database = database_file(uri)
     if database and not database.exists():
@@ -75,12 +80,12 @@ def browse(
         except TrackingUnavailable as error:
             cure = "start it, or let MLFLOW_TRACKING_URI or track: {uri: …} name another"
             raise BadInput(f"{error}; {cure}") from error
-        yield Shown(address, links, None)
+        yield Shown(address, links, empty, None)
         return
     with serve(place, uri, _port(port)) as server:
         links = _publish(folders, uri, view, server.url, strict=bool(name))  # while the server starts
         server.wait_until_ready()
-        yield Shown(server.url, links, server)
+        yield Shown(server.url, links, empty, server)
 
 
 def _port(wanted: int | None) -> int:

@@ -25,8 +25,10 @@ CURVES = METRICS
 X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
 # Whatever the charts leave out: MLflow adds a chart for it here, and here it is folded.
 THE_REST = "Model metrics"
-COMPARED = ("Tags", "Parameters", "Model metrics")
-CARD_PIXELS = {1: 600, 2: 330}
+# State, cell and what was searched are tags: they come first, then the numbers, of which there are few.
+COMPARED = ("Tags", "Model metrics", "Parameters")
+# On a screen of 1080 lines both kinds of row are in sight.
+CARD_PIXELS = {1: 600, 2: 280}
 TAG_BYTES = 20_000
 WORKFLOW = "workflowType=machine_learning"  # and not that of agents
 
