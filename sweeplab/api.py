@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from sweeplab.study.listing import VALUED, tracking_uri_of
 from sweeplab.study.plan import Plan, make_plan
 from sweeplab.study.reading import read_study
 from sweeplab.study.supervisor import Event, Progress, run_study
-from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +99,7 @@ class Study:
 
 
 def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:
-    """Write a study's scaling report from what tracking has of it, and return the page.
+    """Write a study's scaling report from what tracking has of it, keep it there too, and return the page.
 
     Raises:
         BadInput: the dashboard asks for what there is not, or tracking has no such study.
@@ -110,4 +111,7 @@ def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:
 
     studied = read_studies(folder.lab, [folder.name])
     curves = curves_table(folder.lab, folder.name, tracking_uri_of(folder), metrics=tuple(CURVES))
-    return write_scaling_report(studied.runs, curves, folder.report, dashboard, studied, folder.lab)
+    page = write_scaling_report(studied.runs, curves, folder.report, dashboard, studied, folder.lab)
+    with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
+        TRACKERS["mlflow"](folder.lab, folder.name, tracking_uri_of(folder)).attach(folder.report, "report")
+    return page

@@ -6,8 +6,10 @@ import sys
 
 from sweeplab.cli import laws, report, study
 from sweeplab.cli.app import command_group
+from sweeplab.cli.doctor import doctor
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
+from sweeplab.cli.ui import ui
 from sweeplab.errors import BadInput
 from sweeplab.tracking.tracker import TrackingUnavailable
 
@@ -19,6 +21,8 @@ app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
 app.command()(hyperparameters)
 app.command()(schema)
+app.command()(ui)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ from sweeplab.cli.show_study import print_study
 from sweeplab.cli.tables import console as make_console
 from sweeplab.cli.tables import print_json
 from sweeplab.cli.view import STOPPING, Lines, View
-from sweeplab.study.listing import show_study, states_in_words, tracking_uri_of
-from sweeplab.tracking.connection import SERVERS, tracking_uri, without_password
+from sweeplab.study.folder import lab_folder
+from sweeplab.study.listing import show_study, states_in_words
 
 EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
 REFRESH_PER_SECOND = 4
@@ -107,6 +107,5 @@ def _say_how_it_ended(result: StudyResult) -> None:
         say(f"go on with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
     if result.report:
         say(f"report: {result.report}")
-        uri = tracking_uri(result.folder.lab, tracking_uri_of(result.folder))
-        is_server = uri.startswith(SERVERS)
-        say(f"browse: {'' if is_server else 'mlflow ui --backend-store-uri '}{without_password(uri)}")
+        where = [] if result.folder.lab == lab_folder() else ["--lab", str(result.folder.lab)]
+        say(f"browse: {shlex.join(['sweeplab', 'ui', result.folder.name, *where])}")

@@ -130,6 +130,11 @@ class Leases:
         with self._engine.begin() as connection:
             return {row.trial_id: row for row in connection.execute(select(_LEASES))}
 
+    def lock_holder(self) -> Row[tuple[str, str, float]] | None:
+        """Return who holds the lock and until when, or None."""
+        with self._engine.begin() as connection:
+            return connection.execute(select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+
     def take(self, trial_id: int, attempt: int) -> None:
         """Take a trial's lease, from its dead holder if it had one; under the lock."""
         with self._engine.begin() as connection:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from filelock import Timeout
 
 from sweeplab.errors import BadInput
+from sweeplab.study.description import describe, summarise
 from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study, write_study
 from sweeplab.study.plan import Plan, make_plan
-from sweeplab.tracking.tracker import TRACKERS, Description, Tracker, TrackingUnavailable
+from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -163,7 +164,7 @@ class _Supervisor:
 
     def _open_tracking(self) -> None:
         try:
-            self.tracker.open(self._description())
+            self.tracker.open(describe(self.spec, self.folder, self.progress.plan))
         except TrackingUnavailable as error:
             raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
 
@@ -222,36 +223,11 @@ class _Supervisor:
         left = not self.is_over_time and any(each.running for each in self.store.counts())
         cut_short = (left or self.interrupts()) and self._has_work()
         status = "interrupted" if cut_short else "failed" if errors else "complete"
-        best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
-        counts = self.folder.states()
         try:
-            self.tracker.close(
-                {"state": status, "best_val_loss": best[0], "best_run": best[1], "counts": counts}
-            )
+            self.tracker.close(summarise(self.folder, status))
         except TrackingUnavailable as error:
             return Ending(self.folder, "failed", [*errors, str(error)])
         return Ending(self.folder, status, errors)
-
-    def _ended(self) -> list[tuple[float | None, str | None]]:
-        outcomes = ((run.outcome, run.description["key"]) for run in self.folder.runs())
-        return [
-            (outcome["value"], key)
-            for outcome, key in outcomes
-            if outcome and outcome["state"] in ("complete", "stopped")
-        ]
-
-    def _description(self) -> Description:
-        from sweeplab.tracking.environment import environment
-
-        plan = self.progress.plan
-        return {
-            "study": self.folder.study_file.read_text(encoding="utf-8"),
-            "plan": plan.as_dict(),
-            "environment": environment(self.spec.source.parent if self.spec.source else None)
-            | {"data": plan.data},
-            "params": {"sampler": plan.sampler, "pruner": plan.pruner, "seeds": str(self.spec.written_seeds)}
-            | {"budget": self.spec.budget.model_dump_json()},
-        }
 
 
 def _make(folder: StudyFolder) -> list[Path]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,12 +16,17 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from sweeplab.errors import BadInput
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
+_REASON = re.compile(
+    r"Connection refused|Connection reset|No route to host|Name or service not known|Failed to resolve '[^']*'"
+    r"|timed out|Connection aborted|certificate verify failed"
+)
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -64,6 +72,27 @@ def without_password(uri: str) -> str:
     parts = urlsplit(uri)
     user_and_password, at, _ = parts.netloc.rpartition("@")
     return uri.replace(user_and_password + at, "", 1)
+
+
+@contextmanager
+def reaching(uri: str) -> Iterator[None]:
+    """Turn what goes wrong between us and the tracking at `uri` into TrackingUnavailable, in one line.
+
+    Raises:
+        TrackingUnavailable: MLflow does not answer, or could not take it.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError  # of a database that is none
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        place = without_password(uri)
+        said = str(error).replace(uri, place)
+        # Of a connection that fails, the libraries between say all they know, and last why.
+        reason = _REASON.search(said) if _scheme(uri) in SERVERS else None
+        words = f"no answer ({reason[0]})" if reason else said.partition("\n")[0]
+        raise TrackingUnavailable(f"{place}: {words}") from error
 
 
 def connect(lab: Path, uri: str) -> MlflowClient:

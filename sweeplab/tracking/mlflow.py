@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from sweeplab.errors import BadInput
-from sweeplab.tracking.connection import (
-    artifact_location,
-    connect,
-    database_file,
-    tracking_uri,
-    without_password,
+from sweeplab.tracking.connection import database_file, reaching
+from sweeplab.tracking.describe import (
+    COLOUR_OF_STATE,
+    TRIALS_ON_PAGE,
+    csv_text,
+    environment_tags,
+    json_text,
+    page,
+    texts,
 )
-from sweeplab.tracking.describe import environment_tags, json_text, page, texts
+from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.folder import RunFolder, read_json
 from sweeplab.tracking.tracker import Description, Measure, Summary, TrackedRun, Tracker, TrackingUnavailable
 
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
-TAG_CHARACTERS, ERROR_CHARACTERS = 5000, 250
+ERROR_CHARACTERS = 250
 
 # A slow failure is not tried again at once: many runs to ship would block their caller for minutes.
 SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
@@ -63,23 +63,20 @@ class _Shipping:
 
 
 class MLflowTracker(Tracker):
-    """Keep one study in MLflow, through a client of its own: MLflow's global state is left alone."""
+    """Keep one study in MLflow."""
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
-        self._lab = lab.absolute()
-        self._study = study
-        self._uri = tracking_uri(self._lab, uri)
-        self._place = without_password(self._uri)
-        self._experiment = ""  # its id, once found
+        self._experiment = Experiment(lab, study, uri)
+        self._study, self._place = study, self._experiment.place
         self._parent: Run | None = None
-        self._page = ""
+        self._description: Description = {}
         self._tags: dict[str, str] = {}
         self._shipping: dict[Path, _Shipping] = {}
         self._quiet_until = 0.0
 
-    @cached_property
+    @property
     def _client(self) -> MlflowClient:
-        return connect(self._lab, self._uri)
+        return self._experiment.client
 
     # ---------------------------------------------------------------- the study
 
@@ -90,10 +87,11 @@ class MLflowTracker(Tracker):
             BadInput: the experiment was deleted in MLflow.
             TrackingUnavailable: MLflow could not take it.
         """
-        self._lab.mkdir(parents=True, exist_ok=True)
-        with self._reaching(), FileLock(self._lab / "tracking.lock"):
-            experiment = self._find_experiment() or self._create_experiment()
-            parent = self._find(self._study) or self._client.create_run(
+        lab = self._experiment.lab
+        lab.mkdir(parents=True, exist_ok=True)
+        with self._reaching(), FileLock(lab / "tracking.lock"):
+            experiment = self._experiment.find_or_create()
+            parent = self._experiment.run(self._study) or self._client.create_run(
                 experiment,
                 tags={"sweeplab.key": self._study, "sweeplab.study": self._study},
                 run_name=self._study,
@@ -103,42 +101,22 @@ class MLflowTracker(Tracker):
         self._parent = parent
         return str(parent.info.run_id)
 
-    def _find_experiment(self) -> str:
-        if not self._experiment and (found := self._client.get_experiment_by_name(self._study)):
-            if found.lifecycle_stage != "active":
-                restore = f"mlflow experiments restore -x {found.experiment_id}"
-                raise BadInput(
-                    f"experiment {self._study!r} was deleted in MLflow: {restore}, or another --name"
-                )
-            self._experiment = str(found.experiment_id)
-        return self._experiment
-
-    def _create_experiment(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        location = artifact_location(self._lab, self._uri)
-        # The kind makes the UI open with runs and charts instead of traces.
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        try:
-            self._experiment = self._client.create_experiment(self._study, location, tags)
-        except MlflowException:
-            if not self._find_experiment():  # else another machine was faster
-                raise
-        return self._experiment
-
     def _describe(self, parent: Run, description: Description) -> None:
         run_id, known = parent.info.run_id, parent.data.params
         environment = description.get("environment", {})
         params = texts(description.get("params", {}))
         self._tags = environment_tags(environment)
-        self._page = page(self._study, description.get("note", ""), params)
+        self._description = description
         # Params cannot change, but a study's budget may: what is new about a known one goes to a tag.
         changed = {
             f"sweeplab.now.{name}": text for name, text in params.items() if known.get(name, text) != text
         }
         tags = self._tags | changed | dict(description.get("tags", {}))
-        tags |= {"sweeplab.state": "running", "mlflow.note.content": self._page}
-        self._log(run_id, [], {name: text for name, text in params.items() if name not in known}, tags)
+        note = self._page({**description.get("summary", {}), "state": "running"})
+        tags |= {"sweeplab.state": "running", "mlflow.note.content": note}
+        self._experiment.log(
+            run_id, [], {name: text for name, text in params.items() if name not in known}, tags
+        )
         files = {
             "study.yaml": description.get("study"),
             "plan.json": json_text(description.get("plan")),
@@ -160,25 +138,53 @@ class MLflowTracker(Tracker):
         run_id = parent.info.run_id
         state, counts = summary.get("state", "interrupted"), summary.get("counts", {})
         best, best_key = summary.get("best_val_loss"), summary.get("best_run")
-        said = ", ".join(f"{count} {name}" for name, count in counts.items())
-        result = f"Best val_loss {best} by `{best_key}`." if best is not None else ""
         tags = {"sweeplab.state": state} | {
             f"sweeplab.runs.{name}": str(count) for name, count in counts.items()
         }
-        tags["mlflow.note.content"] = f"{self._page}\n\n**{state}**: {said}. {result}"
         # The parent's own start as the time: closing twice in the same state writes the same point.
         step = sum(counts.values())
         points = [] if best is None else [[Measure("best_val_loss", best, parent.info.start_time, step)]]
         self._shipping.clear()
         with self._reaching():
             self._set_running_to_waiting(parent)
-            if best_key and (found := self._find(f"{self._study}/{best_key}")):
+            if best_key and (found := self._experiment.run(f"{self._study}/{best_key}")):
                 tags |= {"sweeplab.best_key": best_key, "sweeplab.best_run": found.info.run_id}
-            self._log(run_id, points, {}, tags)
+            tags["mlflow.note.content"] = self._page(summary)
+            self._experiment.log(run_id, points, {}, tags)
+            if trials := summary.get("best_trials"):
+                self._client.log_text(run_id, csv_text(trials), "best_trials.csv")
             if state in STATUS_OF_STUDY:
                 self._client.set_terminated(run_id, STATUS_OF_STUDY[state])
             else:
                 self._client.update_run(run_id, status=WAITING)
+
+    def _page(self, summary: Summary) -> str:
+        """Write the study's description; the best trials are links to their runs."""
+        links = {}
+        for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]:
+            if found := self._experiment.run(f"{self._study}/{trial['key']}"):
+                links[trial["key"]] = f"#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}"
+        return page(self._study, self._description, summary, links)
+
+    def attach(self, files: Path, folder: str) -> None:
+        """Keep a file, or all that lies in a folder, among the parent's artifacts.
+
+        Raises:
+            BadInput: tracking has no such study.
+            TrackingUnavailable: MLflow could not take it.
+        """
+        with self._reaching():
+            log = self._client.log_artifacts if files.is_dir() else self._client.log_artifact
+            log(self._find_parent().info.run_id, str(files), folder)
+
+    def _find_parent(self) -> Run:
+        if self._parent:
+            return self._parent
+        database = database_file(self._experiment.uri)
+        is_there = (database is None or database.exists()) and self._experiment.find()
+        if not is_there or not (parent := self._experiment.run(self._study)):
+            raise BadInput(f"no study {self._study!r} in {self._place}")
+        return parent
 
     # ----------------------------------------------------------------- the runs
 
@@ -205,7 +211,7 @@ class MLflowTracker(Tracker):
             elif shipping.params or any(points):
                 resumed = shipping.waiting and any(points)
                 tags = {"sweeplab.state": "running"} if resumed else {}
-                self._log(shipping.run_id, points, shipping.params, tags)
+                self._experiment.log(shipping.run_id, points, shipping.params, tags)
                 if resumed:
                     self._client.update_run(shipping.run_id, status="RUNNING")
                     shipping.waiting = False
@@ -241,7 +247,7 @@ class MLflowTracker(Tracker):
             return None
         folder = RunFolder(path, run)
         params = texts(run["values"])
-        tracked = self._find(f"{self._study}/{folder.key}")
+        tracked = self._experiment.run(f"{self._study}/{folder.key}")
         if tracked:
             folder.tracked.update({metric.key: metric.step for metric in tracked.data.to_proto().metrics})
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
@@ -249,7 +255,7 @@ class MLflowTracker(Tracker):
             cell, trial, seed = folder.place
             name = f"{cell} #{trial} seed {seed}"
             tags = self._run_tags(folder, parent)
-            tracked = self._client.create_run(self._experiment, folder.started_ms, tags, name)
+            tracked = self._client.create_run(self._experiment.find(), folder.started_ms, tags, name)
         waiting = tracked.info.status == WAITING
         self._shipping[path] = _Shipping(tracked.info.run_id, folder, waiting, params, folder.facts())
         return self._shipping[path]
@@ -274,7 +280,10 @@ class MLflowTracker(Tracker):
         error = (end.get("error") or "").strip()
         reasons = {"stop_reason": end.get("stop_reason"), "error": error.rpartition("\n")[2]}
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
-        self._log(run_id, [*points, folder.totals(end)], shipping.params, tags | {"sweeplab.state": state})
+        tags["sweeplab.state"] = state
+        if state in COLOUR_OF_STATE:
+            tags["mlflow.runColor"] = COLOUR_OF_STATE[state]
+        self._experiment.log(run_id, [*points, folder.totals(end)], shipping.params, tags)
         if error:
             self._client.log_text(run_id, error, "error.txt")
         if checkpoint := folder.checkpoint():
@@ -284,7 +293,7 @@ class MLflowTracker(Tracker):
 
     def _set_running_to_waiting(self, parent: Run) -> None:
         nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-        for run in list(self._search(f"attributes.status = 'RUNNING' and {nested}")):
+        for run in list(self._experiment.runs(f"attributes.status = 'RUNNING' and {nested}")):
             self._set_waiting(run.info.run_id)
 
     def _set_waiting(self, run_id: str) -> None:
@@ -300,11 +309,9 @@ class MLflowTracker(Tracker):
             BadInput: tracking has no such study.
             TrackingUnavailable: MLflow does not answer.
         """
-        database = database_file(self._uri)
         with self._reaching():
-            if (database and not database.exists()) or not self._find_experiment():
-                raise BadInput(f"no study {self._study!r} in {self._place}")
-            for run in self._search(f"tags.`sweeplab.study` = {_quoted(self._study)}"):
+            self._find_parent()
+            for run in self._experiment.runs(f"tags.`sweeplab.study` = {quoted(self._study)}"):
                 tags = run.data.tags
                 if "sweeplab.trial" in tags:
                     place = tags["sweeplab.cell"], int(tags["sweeplab.trial"]), int(tags["sweeplab.seed"])
@@ -333,68 +340,13 @@ class MLflowTracker(Tracker):
     @contextmanager
     def _reaching(self, folder: Path | None = None) -> Iterator[None]:
         """Turn MLflow's failures into TrackingUnavailable, and forget the run that was being shipped."""
-        from mlflow.exceptions import MlflowException
-
         began = time.monotonic()
         try:
-            yield
+            with reaching(self._experiment.uri):
+                yield
         except BaseException as error:
             if folder is not None:
                 self._shipping.pop(folder, None)
-            if not isinstance(error, MlflowException | OSError):
-                raise
-            if time.monotonic() - began > SLOW_SECONDS:
+            if isinstance(error, TrackingUnavailable) and time.monotonic() - began > SLOW_SECONDS:
                 self._quiet_until = time.monotonic() + QUIET_SECONDS
-            first_line = str(error).partition("\n")[0]
-            raise TrackingUnavailable(f"{self._place}: {first_line}") from error
-
-    def _find(self, key: str) -> Run | None:
-        # The first, should two machines ever have made the same run at once.
-        return next(self._search(f"tags.`sweeplab.key` = {_quoted(key)}"), None)
-
-    def _search(self, condition: str) -> Iterator[Run]:
-        token = None
-        while True:
-            order = ["attributes.start_time"]
-            found = self._client.search_runs([self._experiment], condition, order_by=order, page_token=token)
-            yield from found
-            token = found.token
-            if not token:
-                return
-
-    def _log(
-        self,
-        run_id: str,
-        points: Iterable[Sequence[Measure]],
-        params: Mapping[str, str],
-        tags: Mapping[str, str],
-    ) -> None:
-        """Write everything in as few calls as MLflow's limits allow: almost always one."""
-        from mlflow.entities import Metric, Param, RunTag
-
-        all_params = [Param(name, text) for name, text in params.items()]
-        calls = zip_longest(
-            _batches(points),
-            [all_params[first : first + PARAMS_A_BATCH] for first in range(0, len(params), PARAMS_A_BATCH)],
-            [[RunTag(name, text[:TAG_CHARACTERS]) for name, text in tags.items()]],
-            fillvalue=(),
-        )
-        for measures, some_params, some_tags in calls:
-            metrics = [Metric(*measure) for measure in measures]
-            self._client.log_batch(run_id, metrics, some_params, some_tags, synchronous=True)
-
-
-def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
-    """Gather points into batches of a size that MLflow takes; the numbers of one point stay together."""
-    batch: list[Measure] = []
-    for point in points:
-        if len(batch) + len(point) > METRICS_A_BATCH:
-            yield batch
-            batch = []
-        batch.extend(point)
-    if batch:
-        yield batch
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if "'" in text else f"'{text}'"
+            raise

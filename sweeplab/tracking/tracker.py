@@ -7,7 +7,7 @@ and brings the tracking up to date with it. Shipping is idempotent, so a killed 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -20,8 +20,25 @@ class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not 
     """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
 
 
+class Summary(TypedDict, total=False):
+    """How a study stands, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
+
+    `state` is "complete", "failed", or anything else for a study that can be gone on with. `best_trials` are the
+    best first, each the `key` of one of its runs, its `value`, and whatever else is to be read beside it.
+    """
+
+    state: str
+    best_val_loss: float | None
+    best_run: str | None
+    best_trials: Sequence[Mapping[str, Any]]
+    counts: Mapping[str, int]
+
+
 class Description(TypedDict, total=False):
-    """What a study says of itself when it opens: the study file's text, its plan, where it runs."""
+    """What a study says of itself when it opens: the study file's text, its plan, where it runs, how it stands.
+
+    `note` is Markdown, for people.
+    """
 
     study: str
     plan: Mapping[str, Any]
@@ -29,18 +46,7 @@ class Description(TypedDict, total=False):
     params: Mapping[str, Any]
     tags: Mapping[str, str]
     note: str
-
-
-class Summary(TypedDict, total=False):
-    """What a study says when it closes; `best_run` is a run key, `counts` runs by state.
-
-    `state` is "complete", "failed", or anything else for a study that can be gone on with.
-    """
-
-    state: str
-    best_val_loss: float | None
-    best_run: str | None
-    counts: Mapping[str, int]
+    summary: Summary
 
 
 class Measure(NamedTuple):
@@ -89,6 +95,14 @@ class Tracker(ABC):
     @abstractmethod
     def close(self, summary: Summary) -> None:
         """Write the study's state and best values; what has not ended is waiting from here on."""
+
+    @abstractmethod
+    def attach(self, files: Path, folder: str) -> None:
+        """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
+
+        Raises:
+            BadInput: there is no such study.
+        """
 
     @abstractmethod
     def runs(self) -> Iterator[TrackedRun]:

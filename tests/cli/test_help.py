@@ -33,6 +33,7 @@ def test_these_are_all_commands() -> None:
         "", "study", "study init", "study plan", "study run", "study list", "study show", "study export",
         "report", "report scaling", "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
         "laws forecast", "laws verify", "laws ledger", "laws next", "hyperparameters", "schema",
+        "ui", "doctor",
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
     report = finished.lab / "studies" / "tiny" / "report" / "scaling.html"
     assert last[0] == "tiny: complete; runs: 4 complete"
     assert last[1] == f"report: {report}"
-    assert last[2] == f"browse: mlflow ui --backend-store-uri sqlite:///{finished.lab / 'mlflow.db'}"
+    assert last[2] == "browse: sweeplab ui tiny"
     assert "plotly" in report.read_text(encoding="utf-8")
 
 

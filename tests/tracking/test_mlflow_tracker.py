@@ -14,6 +14,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
+from sweeplab.tracking.describe import COLOUR_OF_STATE
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import Description, TrackingUnavailable
 
@@ -103,6 +104,7 @@ def test_a_nested_run(
     tags = run.data.tags
     assert tags["sweeplab.key"] == f"nested {state}/n_embd=32/7/3"
     assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == ("n_embd=32", "7", "3")
+    assert tags.get("mlflow.runColor") == COLOUR_OF_STATE.get(state)
     assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.01}')
     assert tags["mlflow.source.git.commit"] == "abc123"
     assert tags.get("sweeplab.error") == ("ValueError: no" if state == "failed" else None)
@@ -127,17 +129,19 @@ def test_a_run_under_way_is_not_shown_as_ended(
 
 
 def test_closing_writes_the_best(
-    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path]
+    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     parent = tracker.open({"note": "A study."})
     tracker.ship(run_folder("all/0/0", "complete"))
     tracker.ship(run_folder("all/1/0", "pruned"))
+    trials = [{"key": "all/1/0", "value": 3.8, "n_params": 12345, "betas": [0.9, 0.95], "bias": True}]
     for _ in range(2):
         tracker.close(
             {
                 "state": "complete",
                 "best_val_loss": 3.8,
                 "best_run": "all/1/0",
+                "best_trials": trials,
                 "counts": {"complete": 1, "pruned": 1},
             }
         )
@@ -149,8 +153,36 @@ def test_closing_writes_the_best(
     best = client.get_run(run.data.tags["sweeplab.best_run"])
     assert best.data.tags["sweeplab.trial"] == "1"
     assert run.data.tags["sweeplab.runs.pruned"] == "1"
-    assert run.data.tags["mlflow.note.content"].startswith("# test_closing_writes_the_best\n\nA study.")
-    assert "Best val_loss 3.8 by `all/1/0`" in run.data.tags["mlflow.note.content"]
+    page = run.data.tags["mlflow.note.content"]
+    assert page.startswith("# test_closing_writes_the_best\n\n**complete**: runs 1 complete, 1 pruned\n\n")
+    assert "\n\nA study.\n\n" in page
+    link = f"#/experiments/{run.info.experiment_id}/runs/{best.info.run_id}"
+    assert f"| [all/1/0]({link}) | 3.8 | 12,345 | [0.9, 0.95] | True |" in page
+    table = text(client, parent, "best_trials.csv", tmp_path)
+    assert table == 'key,value,n_params,betas,bias\nall/1/0,3.8,12345,"[0.9, 0.95]",True\n'
+    tracker.open({"summary": {"state": "complete", "best_trials": trials}})
+    page = client.get_run(parent).data.tags["mlflow.note.content"]
+    assert "**running**" in page and f"]({link})" in page
+
+
+def test_files_are_kept_with_the_study(
+    tracker: MLflowTracker, client: Any, lab: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "report").mkdir()
+    page = tmp_path / "report" / "scaling.html"
+    page.write_text("first")
+    (tmp_path / "report" / "runs.csv").touch()
+    other = MLflowTracker(lab, "test_files_are_kept_with_the_study")
+    with pytest.raises(BadInput, match="no study"):
+        other.attach(page, "report")
+    parent = tracker.open({})
+    other.attach(tmp_path / "report", "report")
+    page.write_text("second")
+    tracker.attach(page, "report")
+    assert {each.path for each in client.list_artifacts(parent, "report")} == {
+        "report/scaling.html", "report/runs.csv",
+    }  # fmt: skip
+    assert text(client, parent, "report/scaling.html", tmp_path) == "second"
 
 
 def test_more_than_fits_one_call(

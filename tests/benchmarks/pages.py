@@ -1,0 +1,52 @@
+"""From `sweeplab ui` to the study's first screen in Chromium: the server's answer, the runs in the list, the charts.
+
+Run: python tests/benchmarks/pages.py LAB NAME [rounds], on a lab where the study has been run. Every round starts a
+server and a browser with a profile of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.setting import print_table, setting
+from chromium import chromium_page
+from terminal import PROGRAM
+
+RUNS = "document.querySelectorAll(\".ag-row a[href*='/runs/']\").length"
+CHARTS = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot.data?.length).length >= 2"
+
+
+def measure(lab: str, name: str) -> tuple[float, float, float]:
+    """Return the seconds from the command to the printed link, to the list of runs, and to the charts."""
+    began = time.perf_counter()
+    command = [*PROGRAM, "ui", name, "--lab", lab, "--json", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            text = ""
+            while not text.endswith("}\n") or text.count("{") != text.count("}"):
+                text += process.stdout.readline()
+            ready = time.perf_counter() - began
+            with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile)) as page:
+                page.open(json.loads(text)["studies"][name]["charts"])
+                page.wait_for(RUNS)
+                listed = time.perf_counter() - began
+                page.wait_for(CHARTS)
+                return ready, listed, time.perf_counter() - began
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+if __name__ == "__main__":
+    lab, name, *rounds = sys.argv[1:]
+    print(setting(), flush=True)
+    rows = [measure(lab, name) for _ in range(int(rounds[0]) if rounds else 3)]
+    print_table(["link", "list of runs", "charts"], [[f"{each:.1f} s" for each in row] for row in rows])

@@ -1,0 +1,45 @@
+"""`sweeplab doctor` as a person and a program have it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+
+def test_a_healthy_study(cli, finished) -> None:
+    said = cli("doctor", "tiny", "--lab", finished.lab)
+    assert (said.code, said.err) == (0, "")
+    rows = {
+        line.split()[1]: line.split()[0] for line in said.out.splitlines() if line[:4] in ("ok  ", "warn")
+    }
+    assert {rows[name] for name in ("python", "packages", "lab", "tracking", "storage", "agreement")} == {
+        "ok"
+    }
+    checks = json.loads(cli("doctor", "tiny", "--lab", finished.lab, "--json").out)
+    assert [check["name"] for check in checks] == list(rows)
+    assert all(check.keys() == {"name", "looked_at", "verdict", "found", "cure"} for check in checks)
+
+
+def test_something_bad_and_its_cure(cli, finished, folder: Path) -> None:
+    lab = Path(shutil.copytree(finished.lab, folder / "lab"))
+    end = next(lab.glob("studies/tiny/runs/*/0-0/end.json"))
+    end.write_text("{")
+    said = cli("doctor", "tiny")
+    assert said.code == 1
+    lines = said.out.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if "end.json" in line)
+    assert lines[at].startswith("bad   runs") and lines[at + 1].startswith(
+        "      → put them back from a copy"
+    )
+    checks = json.loads(cli("doctor", "tiny", "--json").out)
+    assert [check["name"] for check in checks if check["verdict"] == "bad"] == ["runs"]
+
+
+def test_no_study_and_an_unknown_one(cli, finished) -> None:
+    alone = cli("doctor", "--json")
+    assert alone.code == 0
+    names = [check["name"] for check in json.loads(alone.out)]
+    assert names == ["python", "packages", "devices", "threads", "lab", "disk", "tracking"]
+    said = cli("doctor", "tny", "--lab", finished.lab)
+    assert said.code == 2 and said.err.endswith("did you mean 'tiny'?\n")

@@ -1,0 +1,97 @@
+"""`sweeplab ui`: the links that it prints, the server behind them, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+from chromium import chromium_page
+from terminal import PROGRAM
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [*PROGRAM, "ui", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def printed(process: subprocess.Popen[str]) -> dict[str, object]:
+    """Return the JSON that a server's start prints; the process goes on."""
+    assert process.stdout
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line == "}\n":
+            return dict(json.loads(text))
+    raise AssertionError(process.stderr.read() if process.stderr else text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished) -> None:
+    with start("tiny", "--lab", finished.lab, "--json") as process:
+        said = printed(process)
+        server, links = said["server"], said["studies"]["tiny"]
+        assert links.keys() == {"charts", "table", "study"}
+        assert all(link.startswith(f"{server}/#/experiments/") for link in links.values())
+        with urllib.request.urlopen(server, timeout=20) as answer:
+            assert b"<title>MLflow</title>" in answer.read()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "ended\n")
+    assert not psutil.pid_exists(said["pid"])
+
+
+@pytest.mark.browser
+def test_from_the_command_to_the_page(finished, tmp_path: Path) -> None:
+    with start("tiny", "--lab", finished.lab, "--json", "--no-open") as process:
+        try:
+            table = printed(process)["studies"]["tiny"]["table"]
+            with chromium_page(tmp_path / "profile") as page:
+                page.open(table)
+                cells = (
+                    "[...document.querySelectorAll(\"[role=gridcell][col-id='metrics.`best_val_loss`']\")]"
+                )
+                page.wait_for(f"{cells}.length == 4")
+                losses = page.read(
+                    f"{cells}.map((cell) => [cell.getBoundingClientRect().y, +cell.innerText])"
+                )
+                in_order = [loss for _, loss in sorted(losses)]
+                assert in_order == sorted(in_order) and len(set(in_order)) == 4
+                assert "learning_rate" in page.read("document.body.innerText")
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def test_a_tracking_server_that_is_down(cli, finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        for name in (["tiny"], []):
+            said = cli("ui", *name, "--lab", finished.lab, "--no-open")
+            assert (said.code, said.out) == (2, "")
+            assert said.err.startswith(f"error: {uri}: no answer (Connection refused); start it, or ")
+
+
+def test_what_is_refused(cli, finished, folder: Path) -> None:
+    empty = cli("ui")
+    assert (empty.code, empty.out) == (2, "")
+    assert "has no runs to look at yet; sweeplab study run FILE trains some" in empty.err
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        in_use = cli("ui", "tiny", "--lab", finished.lab, "--port", port)
+    assert in_use.code == 2 and in_use.err.startswith(f"error: port {port} is in use; --port ")
+    unknown = cli("ui", "tny", "--lab", finished.lab)
+    assert unknown.code == 2 and unknown.err.endswith("did you mean 'tiny'?\n")
+    (folder / "mine.yaml").write_text("columns: [stat]\nsort: {by: best_val_loss}\n")
+    wrong = cli("ui", "tiny", "--lab", finished.lab, "--dashboard", "mine.yaml")
+    assert wrong.code == 2 and wrong.err.startswith("error: mine.yaml:1:11: columns cannot be 'stat'")
+    assert cli("ui", "tiny", "--port", "70000").code == 2

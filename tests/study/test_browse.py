@@ -1,0 +1,124 @@
+"""The file that says what MLflow shows: the shipped one, and what is wrong with others."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.study.browse import DEFAULT, browse, read_view
+from sweeplab.study.identity import write_study
+from sweeplab.tracking.mlflow import MLflowTracker
+
+REPOSITORY = Path(__file__).parents[2]
+GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
+
+
+def test_the_shipped_file_is_the_default_one() -> None:
+    assert (REPOSITORY / "dashboards" / "mlflow.yaml").read_bytes() == DEFAULT.read_bytes()
+    view = read_view()
+    assert view.columns == ("state", "cell", "best_val_loss", "n_params", "searched")
+    assert (view.name, view.sort, view.descending) == ("mlflow", "best_val_loss", False)
+    assert [(chart.kind, chart.x, chart.y) for chart in view.charts] == [
+        ("line", "train_tokens", "val_loss"), ("scatter", "n_params", "best_val_loss"), ("compare", "", ""),
+    ]  # fmt: skip
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    chart = "charts: [{chart: line, metric: grad_norm, x: time, log: [y], title: 7, width: half}]\n"
+    file.write_text(f"columns: [n_layer]\nsort: {{by: learning_rate, descending: true}}\n{chart}")
+    view = read_view(file)
+    assert (view.name, view.columns, view.sort, view.descending) == (
+        "mine",
+        ("n_layer",),
+        "learning_rate",
+        True,
+    )
+    (found,) = view.charts
+    assert (found.y, found.x, found.log, found.title, found.width) == (
+        "grad_norm",
+        "time",
+        ("y",),
+        "7",
+        "half",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ["this shows nothing"]),
+        ("columns: []\nsort: {by: n_layer}", ["1:10: there is no list of columns"]),
+        ("columns: [stat]\nsort: {by: n_layer}", ["1:11: columns cannot be 'stat'", "did you mean 'state'?"]),
+        ("columns: [state]", ["there is nothing to sort by; allowed: {by: best_val_loss}"]),
+        ("columns: [state]\nsort: {by: val_loss}", ["2:12: by cannot be 'val_loss'", "'best_val_loss'"]),
+        (
+            "columns: [state]\nsort: {by: n_layer, descend: 1}",
+            ["has no option", "did you mean 'descending'?"],
+        ),
+        ("columns: [state]\nsort: {by: n_layer, descending: 1}", ["2:33: descending is true or false"]),
+        (f"{GOOD}chart: []", ["has no part", "did you mean 'charts'?"]),
+        (f"{GOOD}charts: 3", ["charts is no list"]),
+        (f"{GOOD}charts: [line]", ["3:10: this is no chart; allowed: chart: line | scatter | compare"]),
+        (f"{GOOD}charts: [{{chart: lines}}]", ["unknown chart 'lines'", "did you mean 'line'?"]),
+        (
+            f"{GOOD}charts: [{{chart: line, metric: val_loss}}]",
+            ["line needs x: …; allowed: train_tokens, iter"],
+        ),
+        (
+            f"{GOOD}charts: [{{chart: scatter, x: n_parms, y: n_layer}}]",
+            ["x cannot be 'n_parms'", "'n_params'?"],
+        ),
+        (f"{GOOD}charts: [{{chart: compare, x: n_layer}}]", ["has no option"]),
+        (
+            f"{GOOD}charts: [{{chart: line, metric: grad_norm, x: train_tokens}}]",
+            ["MLflow has no grad_norm over tokens; allowed: iteration, time"],
+        ),
+        (f"{GOOD}charts: [{{chart: line, metric: val_loss, x: time, log: [z]}}]", ["log cannot be 'z'"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, said: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        read_view(file)
+    (problem,) = refused.value.problems
+    assert problem.file == file
+    assert all(each in str(problem) for each in said), str(problem)
+
+
+def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    spec = tiny()
+    folder, _ = opened(spec)
+    write_study(spec, folder, {})
+    with pytest.raises(BadInput, match="has no runs to look at yet"), browse(folder.lab, spec.name):
+        pass
+    MLflowTracker(folder.lab, "another").open({})
+    never_run = f"has no study '{spec.name}': nothing of it was run yet"
+    with pytest.raises(BadInput, match=never_run), browse(folder.lab, spec.name):
+        pass
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        in_use = rf"port {port} is in use; --port \d+ is free"
+        with pytest.raises(BadInput, match=in_use), browse(folder.lab, None, port):
+            pass
+
+
+def test_a_tracking_server_that_is_down(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tiny()
+    folder, _ = opened(spec)
+    write_study(spec, folder, {})
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{place}")
+        for name in (spec.name, None):
+            with pytest.raises(BadInput) as refused, browse(folder.lab, name):
+                pass
+            assert str(refused.value).startswith(f"http://{place}: no answer (Connection refused); start it")

@@ -1,0 +1,208 @@
+"""MLflow's own server as a process of ours, and what its pages show of a study in a real browser."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from chromium import Page, chromium_page
+
+from sweeplab.tracking.connection import tracking_uri
+from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.tracking.ui import SAFE, free_port, serve
+from sweeplab.tracking.view import Chart, View, publish
+
+COLUMNS = ("state", "cell", "best_val_loss", "n_params", "searched")
+CHARTS = (
+    Chart("line", "Loss over tokens", "train_tokens", "val_loss", width="half"),
+    Chart("scatter", "against parameters", "n_params", "best_val_loss", width="half"),
+    Chart("compare", "Side by side"),
+)
+# State, cell, learning rate, best loss, parameters: not in the order of the losses.
+RUNS = [
+    ("complete", "n_embd=8", 0.001, 2.5, 800),
+    ("pruned", "n_embd=8", 0.01, 3.5, 800),
+    ("stopped", "n_embd=16", 0.002, 2.0, 3200),
+    ("diverged", "n_embd=16", 0.03, 4.0, 3200),
+    ("complete", "n_embd=16", 0.003, 1.5, 3200),
+]
+# What the table shows: a row a run, a text a column, by MLflow's name of the column.
+TABLE = """(() => {
+  const rows = {};
+  for (const cell of document.querySelectorAll(".ag-row [col-id]")) {
+    const row = rows[cell.closest(".ag-row").getAttribute("row-index")] ??= {};
+    row[cell.getAttribute("col-id")] = cell.innerText;
+  }
+  return Object.keys(rows).sort((a, b) => a - b).map((index) => rows[index]);
+})()"""
+HEADINGS = """[...document.querySelectorAll(".ag-header-cell")]
+  .sort((a, b) => a.getBoundingClientRect().x - b.getBoundingClientRect().x)
+  .map((each) => each.innerText.trim()).filter((text) => text)"""
+NAMES = """[...document.querySelectorAll(".ag-row a[href*='/runs/']")]
+  .map((link) => [link.closest(".ag-row").getAttribute("row-index"), link.innerText.trim()])
+  .sort((a, b) => a[0] - b[0]).map((each) => each[1])"""
+# Plots that lie in the window: the titles of their axes and what is drawn, without the faint twins of lines.
+PLOTS = """[...document.querySelectorAll(".js-plotly-plot")]
+  .filter((plot) => plot.getBoundingClientRect().bottom <= innerHeight)
+  .map((plot) => ({
+    axes: [...plot.querySelectorAll(".xtitle, .ytitle")].map((each) => each.textContent),
+    traces: plot.data
+      .map((trace) => ({name: trace.name, x: [...trace.x], y: [...trace.y], colour: trace.marker?.color}))
+      .filter((trace) => !/^#.{8}$/.test(trace.colour))
+  }))"""
+ORDER = [4, 2, 0, 1, 3]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A server that shows one study, and a page of a browser."""
+
+    url: str
+    links: dict[str, str]
+    page: Page
+
+
+def has(*texts: str) -> str:
+    return f"{json.dumps(texts)}.every((each) => document.body.innerText.includes(each))"
+
+
+def ship(lab: Path, runs: Path, writer: Any) -> None:
+    tracker = MLflowTracker(lab, "shown")
+    tracker.open({"study": "name: shown\n", "plan": {"cells": 2}, "note": "Two cells."})
+    for number, (state, cell, rate, loss, n_params) in enumerate(RUNS):
+        key = f"{cell}/{number}/0"
+        values = writer.values | {"learning_rate": rate}
+        folder = writer.begin(runs / key, key, values, facts={"n_params": n_params})
+        writer.append(folder, [writer.point(i, val_loss=loss + 1 - i / 30) for i in (0, 10, 20, 30)])
+        writer.end(folder, state, best_val_loss=loss, final_val_loss=loss, value=loss)
+        tracker.ship(folder)
+    tracker.close({"state": "complete", "best_val_loss": 1.5, "best_run": "n_embd=16/4/0", "counts": {}})
+
+
+@pytest.fixture(scope="module")
+def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    ship(lab, tmp_path_factory.mktemp("runs"), writer)
+    uri = tracking_uri(lab)
+    pages = publish(
+        lab, uri, "shown", View("mlflow", COLUMNS, "best_val_loss", False, CHARTS), ["learning_rate"]
+    )
+    with serve(lab, uri, free_port(5300)) as server:
+        server.wait_until_ready()
+        with chromium_page(tmp_path_factory.mktemp("profile"), 1920, 1200) as page:
+            yield Shown(server.url, pages.links(server.url), page)
+
+
+@pytest.mark.browser
+def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -> None:
+    shown.page.open(shown.links["table"])
+    shown.page.wait_for(f"{TABLE}.length == 5 && {TABLE}[0]['params.`learning_rate`']")
+    expected = [
+        {
+            "tags.`sweeplab.state`": state,
+            "tags.`sweeplab.cell`": cell,
+            "params.`learning_rate`": str(rate),
+            "metrics.`best_val_loss`": f"{loss:g}",
+            "metrics.`n_params`": str(n_params),
+        }
+        for state, cell, rate, loss, n_params in (RUNS[index] for index in ORDER)
+    ]
+    rows = shown.page.read(TABLE)
+    assert [{name: row[name] for name in expected[0]} for row in rows] == expected
+    headings = ["sweeplab.state", "sweeplab.cell", "best_val_loss", "n_params", "learning_rate"]
+    assert [each for each in shown.page.read(HEADINGS) if each in headings] == headings
+
+
+@pytest.mark.browser
+def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> None:
+    shown.page.open(shown.links["charts"])
+    shown.page.wait_for(f"{PLOTS}.length == 2 && {PLOTS}.every((plot) => plot.traces.length)")
+    names = [f"{RUNS[index][1]} #{index} seed 0" for index in ORDER]
+    assert shown.page.read(NAMES) == names
+    lines, points = shown.page.read(PLOTS)
+    assert points["axes"] == ["n_params", "best_val_loss"]
+    (trace,) = points["traces"]
+    assert sorted(zip(trace["x"], trace["y"], strict=True)) == sorted((run[4], run[3]) for run in RUNS)
+    drawn = {int(each["name"].split("#")[1].split()[0]): each for each in lines["traces"]}
+    assert drawn.keys() == set(range(len(RUNS))) and len(lines["traces"]) == len(RUNS)
+    colours = {}
+    for number, (state, _, _, loss, _) in enumerate(RUNS):
+        assert drawn[number]["x"] == [0, 640, 1280, 1920], "tokens"
+        assert drawn[number]["y"] == pytest.approx([loss + 1 - i / 30 for i in (0, 10, 20, 30)])
+        colours.setdefault(drawn[number]["colour"], set()).add(state)
+    told_apart = {colour: colours[colour] for colour in ("#b3b3b3", "#2e7d32", "#e65100")}
+    assert told_apart == {"#b3b3b3": {"pruned"}, "#2e7d32": {"stopped"}, "#e65100": {"diverged"}}
+    # Below, side by side: everything that runs differ in.
+    compared = ("sweeplab.state", "sweeplab.cell", "learning_rate", "best_val_loss", "n_params")
+    shown.page.wait_for(has("Loss over tokens · against parameters", "Compare by", *compared))
+
+
+@pytest.mark.browser
+def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
+    shown.page.open(shown.links["study"])
+    shown.page.wait_for(has("Two cells.", "best_val_loss", "n_embd=16 #4 seed 0"))
+    shown.page.open(f"{shown.links['study'].partition('?')[0]}/artifacts")
+    shown.page.wait_for(has("plan.json", "study.yaml"))
+
+
+@pytest.mark.browser
+def test_the_pages_ask_nobody_but_this_machine(shown: Shown) -> None:
+    shown.page.open(shown.links["charts"])
+    shown.page.wait_for(f"{PLOTS}.length == 2")
+    asked = {each for each in shown.page.requests if not each.startswith(("data:", "blob:", shown.url))}
+    assert not asked
+    assert not [each for each in shown.page.errors if "404" not in each]
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path) -> None:
+    MLflowTracker(lab, "served").open({})
+    with serve(lab, tracking_uri(lab), free_port(5400)) as server:
+        server.wait_until_ready()
+        assert answers(server.url)
+        process = psutil.Process(server.process.pid)
+        family = [process, *process.children(recursive=True)]
+        assert len(family) <= 2, "one worker"
+        assert SAFE.items() <= process.environ().items()
+        assert not any("mlflow.db" in argument for each in family for argument in each.cmdline())
+        listening = [
+            each for member in family for each in member.net_connections() if each.status == "LISTEN"
+        ]
+        assert {(each.laddr.ip, each.laddr.port) for each in listening} == {("127.0.0.1", server.port)}
+    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
+    assert not answers(server.url)
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database")
+    with (
+        serve(tmp_path, tracking_uri(tmp_path), free_port(5500)) as server,
+        pytest.raises(TrackingUnavailable) as ended,
+    ):
+        server.wait_until_ready()
+    assert "database" in str(ended.value)
+
+
+def test_a_port_that_is_taken_is_left_alone() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port) != port
+    assert free_port(port) == port

@@ -1,0 +1,93 @@
+"""A study's view: what is written for MLflow's pages, and the links that name it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.tracking.connection import connect, tracking_uri
+from sweeplab.tracking.experiment import count_studies
+from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.tracking.view import Chart, View, publish, state
+
+CHARTS = (
+    Chart("line", "Loss", "train_tokens", "val_loss", ("x",), "half"),
+    Chart("scatter", "by rate", "learning_rate", "best_val_loss", width="half"),
+    Chart("line", "", "time", "grad_norm", width="half"),
+    Chart("compare", "Side by side"),
+)
+VIEW = View("my view", ("state", "searched", "best_val_loss"), "best_val_loss", False, CHARTS)
+
+
+def test_columns_stand_in_their_order_and_once() -> None:
+    columns = ["tags.`sweeplab.state`", "params.`learning_rate`", "params.`betas`", "metrics.`best_val_loss`"]
+    written = state(VIEW, "abc", ["learning_rate", "betas", "learning_rate"])
+    assert written["selectedColumns"] == written["columnOrder"] == columns == list(written["columnWidths"])
+    assert (written["orderByKey"], written["orderByAsc"]) == ("metrics.`best_val_loss`", True)
+    assert written["searchFilter"] == "tags.`mlflow.parentRunId` = 'abc'"
+    assert written["runsExpanded"] == {"abc": True}
+
+
+def test_charts_lie_in_rows_under_their_titles() -> None:
+    written = state(VIEW, "abc", [])
+    line, scatter, time, compare = written["compareRunCharts"]
+    assert (line["metricKey"], line["xAxisKey"], line["xAxisScaleType"]) == (
+        "val_loss_by_tokens", "step", "log",
+    )  # fmt: skip
+    assert (time["metricKey"], time["xAxisKey"], time["xAxisScaleType"]) == (
+        "grad_norm", "time-relative", "linear",
+    )  # fmt: skip
+    assert scatter["xaxis"] == {"key": "learning_rate", "type": "PARAM"}, "what was set, not the last point"
+    assert scatter["yaxis"] == {"key": "best_val_loss", "type": "METRIC"}
+    assert compare["chartName"] == "Side by side"
+    rows = {each["uuid"]: (each["name"], each["columns"]) for each in written["compareRunSections"]}
+    assert [rows[chart["metricSectionId"]] for chart in written["compareRunCharts"]] == [
+        ("Loss · by rate", 2), ("Loss · by rate", 2), ("Row 2", 1), ("Side by side", 1),
+    ]  # fmt: skip
+    assert len({chart["uuid"] for chart in written["compareRunCharts"]}) == 4
+
+
+def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
+    name = "the baker's view"
+    parent = MLflowTracker(lab, name).open({})
+    uri = tracking_uri(lab)
+    pages = publish(lab, uri, name, VIEW, ["learning_rate"])
+    assert (pages.parent, pages.key) == (parent, "sweeplab-my-view")
+    experiment = connect(lab, uri).get_experiment_by_name(name)
+    tag = f"mlflow.sharedViewState.{pages.key}"
+    assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["learning_rate"])
+    start = f"http://x:1/#/experiments/{experiment.experiment_id}/runs"
+    query = "?workflowType=machine_learning&viewStateShareKey=sweeplab-my-view&compareRunsMode=CHART"
+    assert pages.links("http://x:1") == {
+        "charts": start + query,
+        "table": start + query.replace("CHART", "TABLE"),
+        "study": f"{start}/{parent}?workflowType=machine_learning",
+    }
+    assert publish(lab, uri, name, VIEW, ["betas"]) == pages
+    assert '"params.`betas`"' in connect(lab, uri).get_experiment_by_name(name).tags[tag]
+
+
+def test_what_cannot_be_published(lab: Path) -> None:
+    MLflowTracker(lab, "wide").open({})
+    uri = tracking_uri(lab)
+    with pytest.raises(BadInput, match="has no study 'narrow': nothing of it was run yet"):
+        publish(lab, uri, "narrow", VIEW, [])
+    with pytest.raises(BadInput, match="my view: too many columns"):
+        publish(lab, uri, "wide", VIEW, [f"name_{i}" for i in range(500)])
+    assert count_studies(lab, uri) >= 1
+
+
+def test_a_server_that_does_not_answer(lab: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(TrackingUnavailable, match=uri):
+            publish(lab, uri, "any", VIEW, [])
+        with pytest.raises(TrackingUnavailable) as down:
+            count_studies(lab, uri)
+        assert str(down.value) == f"{uri}: no answer (Connection refused)"
