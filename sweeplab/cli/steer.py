@@ -92,7 +92,7 @@ def extend(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a study another budget, while it runs or when it has ended.
+    """Give a study another budget, while it runs or afterwards.
 
     Budgets are totals, as in the study file; a smaller one begins no more trials.
 

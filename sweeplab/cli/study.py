@@ -101,10 +101,10 @@ def show(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a study is, a row a cell, and its best run; or all of one trial.
+    """Show how far a study is, or all of one trial.
 
-    Of a trial: its hyperparameters and where each came from, its curve, why it ended, its
-    checkpoints, and where its time went.
+    Of a study: a row a cell, and its best run. Of a trial: its hyperparameters and where each came
+    from, its curve, why it ended, its checkpoints, and where its time went.
 
     \b
     $ sweeplab study show small

@@ -25,9 +25,10 @@ def stop(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a trial at its next evaluation, as stopped, with its best value so far.
+    """End a trial at its next evaluation.
 
-    One that was asked for and has not begun is withdrawn.
+    It counts as stopped, with its best value so far. One that was asked for and has not begun is
+    withdrawn.
 
     \b
     $ sweeplab trial stop small 3 --cell n_layer=1,n_embd=32

@@ -21,6 +21,7 @@ from sweeplab.study.listing import study_names, tracking_uri_of
 from sweeplab.study.reading import read_study
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.steering import Done, command
+from sweeplab.study.supervisor import LOOK_SECONDS
 from sweeplab.tracking.moving import Moving
 
 
@@ -63,9 +64,8 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
 
 @contextmanager
 def _alone(folder: StudyFolder) -> Iterator[None]:
-    lock = folder.supervisor_lock
     try:
-        lock.acquire()
+        lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
     except Timeout:
         what = f"study {folder.name} is running; {command(folder, 'study stop')} ends its run first"
         raise BadInput(what) from None

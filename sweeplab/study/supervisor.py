@@ -130,9 +130,8 @@ def run_study(
 @contextmanager
 def _only_one(folder: StudyFolder) -> Iterator[None]:
     """Hold the study for this process: two that ship the same runs would double them."""
-    lock = folder.supervisor_lock
     try:
-        lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
+        lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
     except Timeout:
         what = f"study {folder.name} is being run by another process; wait for it or give another --name"
         raise BadInput(what) from None
