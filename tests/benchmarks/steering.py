@@ -121,10 +121,13 @@ def running(file: Path, folder: StudyFolder):
         process.wait(timeout=60)
 
 
-def workers(process: subprocess.Popen) -> list[psutil.Process]:
-    return [
-        each for each in psutil.Process(process.pid).children() if "sweeplab.study.worker" in each.cmdline()
-    ]
+def has_workers(process: subprocess.Popen) -> bool:
+    """Say whether the study's workers are there."""
+    try:
+        found = psutil.Process(process.pid).children()
+        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+    except psutil.NoSuchProcess:  # one of them, just now
+        return process.poll() is None
 
 
 def read_cost(folder: StudyFolder) -> float:
@@ -159,7 +162,7 @@ def main() -> None:
             while steered.folder.run("all", 0, 0).outcome:
                 raise AssertionError("the long trial goes on")
             for _ in range(times):
-                steered.order("pause", lambda: steering.pause(folder), lambda: not workers(process))
+                steered.order("pause", lambda: steering.pause(folder), lambda: not has_workers(process))
                 n = sum(steered.evaluations().values())
                 steered.order(
                     "resume",
@@ -169,7 +172,7 @@ def main() -> None:
             cost = read_cost(folder)
         for _ in range(times):
             with running(file, folder) as process:
-                steered.order("stop", lambda: steering.stop(folder), lambda: not workers(process))
+                steered.order("stop", lambda: steering.stop(folder), lambda: not has_workers(process))
                 process.wait(timeout=60)
         rows = []
         for kind, found in steered.found.items():

@@ -124,6 +124,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert log.count(" began") == log.count("(reached max_iters)") == 5
 
 
+@pytest.mark.slow
 def test_a_study_is_renamed_and_goes_on_and_is_renamed_back(cli, lab: Path) -> None:
     said = cli("study", "rename", "tiny", "other", "--yes")
     assert said.code == 0, said.err
@@ -138,6 +139,7 @@ def test_a_study_is_renamed_and_goes_on_and_is_renamed_back(cli, lab: Path) -> N
     assert client.get_experiment_by_name("tiny").experiment_id == experiment.experiment_id
 
 
+@pytest.mark.slow
 def test_a_removed_study_leaves_its_name_free_and_comes_back(cli, lab: Path, finished) -> None:
     said = cli("study", "rm", "tiny", "--yes")
     assert "no studies in" in cli("study", "list").out
@@ -148,9 +150,12 @@ def test_a_removed_study_leaves_its_name_free_and_comes_back(cli, lab: Path, fin
     assert json.loads(cli("study", "list", "--json").out)[0]["states"] == {"complete": 4}
 
 
-def children(process: subprocess.Popen) -> list[psutil.Process]:
-    found = psutil.Process(process.pid).children()
-    return [each for each in found if "sweeplab.study.worker" in each.cmdline()]
+def has_workers(process: subprocess.Popen) -> bool:
+    try:
+        found = psutil.Process(process.pid).children()
+        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+    except psutil.NoSuchProcess:  # one of them, just now
+        return True
 
 
 @pytest.fixture
@@ -176,7 +181,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "study long is running; sweeplab study stop long" in cli("study", "rm", "long", "--yes").err
 
     assert cli("study", "pause", "long").code == 0
-    wait_for(lambda: not children(process))
+    wait_for(lambda: not has_workers(process))
     rested = len(first.points())
     assert "study long is paused" in cli("study", "pause", "long").err
     assert (first.path / "state.json").exists(), "what to go on from is kept"
@@ -203,8 +208,20 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert watched.code == 0 and "long goes on; sweeplab study stop long ends it" in watched.screen.text
     assert process.poll() is None
 
+    followers = [
+        subprocess.Popen(
+            [*PROGRAM, "study", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for words in (["watch", "long"], ["logs", "long", "--follow"])
+    ]
+    assert "long: 1 of 2 trials" in followers[0].stderr.readline()
     assert cli("study", "stop", "long").code == 0
     assert process.wait(timeout=60) == 130
+    watched, logged = (follower.communicate(timeout=60)[0] for follower in followers)
+    assert [follower.returncode for follower in followers] == [130, 0]
+    assert "long: interrupted; runs: 1 stopped, 2 waiting" in watched
+    assert "study: stop\n" in logged and "study: ended: interrupted" in logged
+    assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
     assert Orders.open(study.storage_url).now.status == "interrupted"
     assert (
