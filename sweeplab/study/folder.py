@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class StudyFolder:
         """Return the folder itself."""
         return self.lab / "studies" / self.name
 
+    def command(self, words: str, *more: str) -> str:
+        """Write a command about this study as its user would type it here."""
+        lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
+        return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
+
     @property
     def storage_url(self) -> str:
         """Return the URL of the trials' storage."""
@@ -58,6 +64,11 @@ class StudyFolder:
     def data_file(self) -> Path:
         """Return the description of the study's data, with its digests."""
         return self.path / "data.json"
+
+    @property
+    def plan_file(self) -> Path:
+        """Return the plan that the study was last started with."""
+        return self.path / "plan.json"
 
     @property
     def report(self) -> Path:
@@ -84,13 +95,20 @@ class StudyFolder:
         return FileLock(self.path / "supervisor.lock", blocking=False)
 
     @property
-    def unended(self) -> str:
-        """Return the state of trainings that have not ended: running while somebody runs the study."""
+    def is_run(self) -> bool:
+        """Say whether somebody runs the study now."""
+        if not self.path.exists():
+            return False
         try:
             with self.supervisor_lock:
-                return "waiting"
+                return False
         except Timeout:
-            return "running"
+            return True
+
+    @property
+    def unended(self) -> str:
+        """Return the state of trainings that have not ended: running while somebody runs the study."""
+        return "running" if self.is_run else "waiting"
 
     @property
     def elapsed_seconds(self) -> float:
@@ -125,8 +143,13 @@ class RunFolder:
     def start(self, description: Mapping[str, Any]) -> None:
         """Write run.json once, before the first point."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / "run.json").exists():
+        if not self.has_begun:
             write_whole(self.path / "run.json", _json(description))
+
+    @property
+    def has_begun(self) -> bool:
+        """Say whether run.json is there."""
+        return (self.path / "run.json").exists()
 
     @property
     def description(self) -> dict[str, Any]:
