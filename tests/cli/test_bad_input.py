@@ -224,7 +224,7 @@ def test_another_study_of_the_same_name(cli, finished) -> None:
     ("command", "said"),
     [
         ("studdy", "No such command 'studdy'. Did you mean 'study'?"),
-        ("study rum tiny.yaml", "No such command 'rum'. Did you mean 'run'?"),
+        ("study pla tiny.yaml", "No such command 'pla'. Did you mean 'plan'?"),
         ("study run", "Missing argument"),
         ("study run tiny.yaml --lap x", "No such option: --lap (Possible options: "),
         ("study run nowhere.yaml", "nowhere.yaml: no such file"),
