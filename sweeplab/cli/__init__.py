@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sweeplab.cli import laws, report, study
+from sweeplab.cli import laws, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
@@ -15,6 +15,7 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 app = command_group("Hyperparameter sweeps and experiment tracking for small transformers.")
 app.add_typer(study.app, name="study")
+app.add_typer(trial.app, name="trial")
 app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
 app.command()(hyperparameters)

@@ -6,22 +6,22 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
-from sweeplab import load_study
-from sweeplab.api import StudyResult
+from sweeplab.api import Study, StudyResult
 from sweeplab.cli.show_study import print_study
 from sweeplab.cli.tables import console as make_console
 from sweeplab.cli.tables import print_json
 from sweeplab.cli.view import STOPPING, Lines, View
+from sweeplab.study.folder import StudyFolder
 from sweeplab.study.listing import show_study, states_in_words, tracking_uri_of
+from sweeplab.study.watching import watch_study
 from sweeplab.tracking.connection import SERVERS, tracking_uri, without_password
 
 EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
@@ -52,16 +52,17 @@ class Interrupts:
         self._say(STOPPING[self.count - 1])
 
 
-def run_with_view(
-    file: Path, overrides: Sequence[str], name: str | None, lab: Path | None, as_json: bool
-) -> int:
+def is_live(console: Console, as_json: bool) -> bool:
+    """Say whether a view can be drawn again and again: what FORCE_COLOR calls a terminal may be a log."""
+    return sys.stderr.isatty() and not console.is_dumb_terminal and not as_json
+
+
+def run_with_view(study: Study, as_json: bool) -> int:
     """Run a study, show how it goes on standard error, print how it ended, and return the exit code."""
-    study = load_study(file, lab=lab, name=name, overrides=overrides)
     console = Console(stderr=True, highlight=False)
-    # What FORCE_COLOR calls a terminal may be a log.
-    live = sys.stderr.isatty() and not console.is_dumb_terminal and not as_json
+    live = is_live(console, as_json)
     # A signal may come in the middle of a print: the view tells of it when next it is drawn.
-    with Interrupts(lambda text: None if live else _write(text)) as interrupts:
+    with Interrupts(lambda text: None if live else write_line(text)) as interrupts:
         view = View(study.spec.name, lambda: interrupts.count)
         shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
         with shown if live else nullcontext():
@@ -70,13 +71,15 @@ def run_with_view(
         if as_json:
             print_json(_as_json(result))
         else:
-            _say_how_it_ended(result)
+            say_how_it_stands(result.folder, result.status)
+            _say_where_it_is(result)
     for error in result.errors:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
     return EXIT_CODES[result.status]
 
 
-def _write(text: str) -> None:
+def write_line(text: str) -> None:
+    """Print a line on standard error, also from where a signal is handled."""
     os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
 
@@ -91,22 +94,41 @@ def _as_json(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def _say_how_it_ended(result: StudyResult) -> None:
-    console = make_console()
+def _say(text: str) -> None:
+    make_console().print(text, markup=False, soft_wrap=True)
 
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
 
-    shown = show_study(result.folder)
+def say_how_it_stands(folder: StudyFolder, status: str) -> None:
+    """Print the cells that were begun, the best run, and the runs by state."""
+    shown = show_study(folder)
     shown["cells"] = [cell for cell in shown["cells"] if cell["n_params"] is not None]  # those begun
     if len(shown["cells"]) > MOST_CELLS_SHOWN:
         shown["cells"] = []
     print_study(shown)
-    say(f"{result.folder.name}: {result.status}; runs: {states_in_words(result.folder.states()) or 'none'}")
+    _say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unended)) or 'none'}")
+
+
+def _say_where_it_is(result: StudyResult) -> None:
     if result.status == "interrupted":
-        say(f"go on with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+        _say(f"go on with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
     if result.report:
-        say(f"report: {result.report}")
+        _say(f"report: {result.report}")
         uri = tracking_uri(result.folder.lab, tracking_uri_of(result.folder))
         is_server = uri.startswith(SERVERS)
-        say(f"browse: {'' if is_server else 'mlflow ui --backend-store-uri '}{without_password(uri)}")
+        _say(f"browse: {'' if is_server else 'mlflow ui --backend-store-uri '}{without_password(uri)}")
+
+
+def watch_with_view(folder: StudyFolder) -> int:
+    """Show a study that another process runs until it ends, and return the exit code of its run."""
+    console = Console(stderr=True, highlight=False)
+    live = is_live(console, as_json=False)
+    view = View(folder.name, lambda: 0)
+    shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
+    try:
+        with shown if live else nullcontext():
+            status = watch_study(folder, view.heard if live else Lines(console).heard)
+    except KeyboardInterrupt:
+        _say(f"{folder.name} goes on; sweeplab study stop {folder.name} ends it")
+        return 0
+    say_how_it_stands(folder, status or "not run to its end")
+    return EXIT_CODES.get(status or "failed", 1)

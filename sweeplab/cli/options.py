@@ -16,6 +16,17 @@ Lab = Annotated[
         show_default=False,
     ),
 ]
+StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)]
+InCell = Annotated[
+    str | None,
+    typer.Option(
+        "--cell",
+        metavar="CELL",
+        help="The trial's cell, where several have one of its number.",
+        show_default=False,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 Name = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="Another name than the file gives.", show_default=False),

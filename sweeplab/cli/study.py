@@ -8,14 +8,19 @@ from typing import Annotated
 import typer
 
 from sweeplab.cli.app import command_group
+from sweeplab.cli.follow import logs, watch
 from sweeplab.cli.init import init
-from sweeplab.cli.options import AsJson, Lab, Name, Overrides
+from sweeplab.cli.move import rename, rm
+from sweeplab.cli.options import AsJson, InCell, Lab, Name, Overrides, StudyName
+from sweeplab.cli.steer import enqueue, extend, pause, resume, retry, stop
+from sweeplab.cli.work import work
 
 app = command_group("Write, preview, run and look at studies.")
 app.command()(init)
+for each in (watch, logs, pause, resume, stop, extend, enqueue, retry, work, rename, rm):
+    app.command()(each)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.", show_default=False)]
-StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)]
 
 
 @app.command()
@@ -60,9 +65,10 @@ def run(
     if dry_run:
         plan(file, override, name, lab, as_json)
         return
+    from sweeplab import load_study
     from sweeplab.cli.live import run_with_view
 
-    raise typer.Exit(run_with_view(file, override or [], name, lab, as_json))
+    raise typer.Exit(run_with_view(load_study(file, lab=lab, name=name, overrides=override or ()), as_json))
 
 
 @app.command(name="list")
@@ -86,17 +92,40 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
-    """Show how far a study is, a row a cell, and its best run."""
+def show(
+    name: StudyName,
+    trial: Annotated[
+        int | None, typer.Option(metavar="N", help="Tell all of this trial.", show_default=False)
+    ] = None,
+    cell: InCell = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a study is, or all of one trial.
+
+    Of a study: a row a cell, and its best run. Of a trial: its hyperparameters and where each came
+    from, its curve, why it ended, its checkpoints, and where its time went.
+
+    \b
+    $ sweeplab study show small
+    $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
+    """
     from sweeplab.cli.show_study import print_study
     from sweeplab.cli.tables import print_json
     from sweeplab.study.listing import find_study, show_study
 
-    shown = show_study(find_study(lab, name))
+    folder = find_study(lab, name)
+    if trial is not None:
+        from sweeplab.cli.show_trial import print_trial
+        from sweeplab.study.inspecting import show_trial
+
+        shown, printed = show_trial(folder, trial, cell), print_trial
+    else:
+        shown, printed = show_study(folder), print_study
     if as_json:
         print_json(shown)
     else:
-        print_study(shown)
+        printed(shown)
 
 
 @app.command()

@@ -22,6 +22,12 @@ STOPPING = (
     "ending at once; going on repeats the last few steps",
 )
 FINISHING = "bringing tracking up to date and writing the report"
+# What is said of what the study's owner asked for, while workers are at work.
+LEAVING = {
+    "pause": "pausing: the runs are put away at their next evaluation",
+    "stop": "stopping: the runs are put away at their next evaluation",
+}
+PAUSED = "paused: sweeplab study resume {name} lets it go on"
 QUIET_SECONDS = 30.0
 # Below this width the least of the columns are left out.
 NARROW = 80
@@ -71,8 +77,13 @@ class View:
         """Say what goes on where no trial shows it."""
         if self._progress is None:
             return f"{self._name}: starting"
-        if self._progress.live or self._ready:
-            return ""
+        at_work, state = bool(self._progress.live or self._ready), self._progress.state
+        if at_work:
+            return LEAVING.get(state, "")
+        if state == "pause":
+            return PAUSED.format(name=self._name)
+        if state != "run":
+            return FINISHING
         return FINISHING if self._exited else "starting the workers"
 
 

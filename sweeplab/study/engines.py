@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.worker import REFUSED
 
 MOST_RESTARTS = 3
 # What a worker's libraries are told.
@@ -50,10 +51,16 @@ def allot(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[A
 
 
 class LocalEngine:
-    """Worker processes of this machine; `events` receives what they say, each with its `worker` number."""
+    """Worker processes of this machine; `events` receives what they say, each with its `worker` number.
 
-    def __init__(self, folder: StudyFolder, allotments: list[Allotment]) -> None:
+    `name` begins the names of their logs. With `force` they work whatever code and data others work with.
+    """
+
+    def __init__(
+        self, folder: StudyFolder, allotments: list[Allotment], name: str = "worker", force: bool = False
+    ) -> None:
         self._folder = folder
+        self._name, self._more = name, ["--force"] if force else []
         self._allotments = allotments
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._restarts = 0
@@ -62,15 +69,16 @@ class LocalEngine:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def start(self) -> None:
-        """Start every worker."""
-        for index in range(len(self._allotments)):
-            self._start(index)
+    @property
+    def size(self) -> int:
+        """Return how many workers there are when all are at work."""
+        return len(self._allotments)
 
-    def _start(self, index: int) -> None:
+    def start(self, index: int) -> None:
+        """Start a worker."""
         allotment = self._allotments[index]
         command = [sys.executable, "-m", "sweeplab.study.worker"]
-        command += [str(self._folder.lab), self._folder.name, str(allotment.threads)]
+        command += [str(self._folder.lab), self._folder.name, str(allotment.threads), *self._more]
         with self._log(index).open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -98,16 +106,16 @@ class LocalEngine:
                 stream.close()
         if code == 0 or stopping:
             return None
-        if self._restarts < MOST_RESTARTS:
+        if code != REFUSED and self._restarts < MOST_RESTARTS:
             self._restarts += 1
-            self._start(index)
+            self.start(index)
             return None
         log = self._log(index)
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"worker {index} ended with code {code}: {lines[-1] if lines else 'no word'} (see {log})"
 
     def _log(self, index: int) -> Path:
-        return self._folder.path / f"worker-{index}.log"
+        return self._folder.path / f"{self._name}-{index}.log"
 
     def stop(self) -> None:
         """Ask every worker to put its runs away at the next step and end."""

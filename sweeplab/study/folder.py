@@ -60,6 +60,11 @@ class StudyFolder:
         return self.path / "data.json"
 
     @property
+    def plan_file(self) -> Path:
+        """Return the plan that the study was last started with."""
+        return self.path / "plan.json"
+
+    @property
     def report(self) -> Path:
         """Return the folder of the reports."""
         return self.path / "report"
@@ -84,13 +89,20 @@ class StudyFolder:
         return FileLock(self.path / "supervisor.lock", blocking=False)
 
     @property
-    def unended(self) -> str:
-        """Return the state of trainings that have not ended: running while somebody runs the study."""
+    def is_run(self) -> bool:
+        """Say whether somebody runs the study now."""
+        if not self.path.exists():
+            return False
         try:
             with self.supervisor_lock:
-                return "waiting"
+                return False
         except Timeout:
-            return "running"
+            return True
+
+    @property
+    def unended(self) -> str:
+        """Return the state of trainings that have not ended: running while somebody runs the study."""
+        return "running" if self.is_run else "waiting"
 
     @property
     def elapsed_seconds(self) -> float:

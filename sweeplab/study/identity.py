@@ -64,9 +64,13 @@ def _said(value: Any) -> str:
 
 
 def write_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
-    """Keep the study file as the user wrote it, as it was understood (what workers read), and its data's digests."""
+    """Keep the study file as the user wrote it, as it was understood (what workers read), and its data's digests.
+
+    A study that goes on from its own folder keeps the file that it has.
+    """
     understood = json.dumps(as_written(spec), indent=1)
-    text = spec.source.read_text(encoding="utf-8") if spec.source else understood
-    write_whole(folder.study_file, text.encode())
+    if spec.source != folder.canonical_file:
+        text = spec.source.read_text(encoding="utf-8") if spec.source else understood
+        write_whole(folder.study_file, text.encode())
     write_whole(folder.data_file, json.dumps(dict(data), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())

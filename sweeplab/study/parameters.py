@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,24 @@ class Parameter:
             return self.entry.values[self._stored.index(stored)]
         # 3 * 0.05 is 0.15000000000000002: nobody wrote that.
         return float(f"{stored:.12g}") if self.entry.step and not self.entry.integer else stored
+
+    def stored(self, value: Any) -> Scalar:
+        """Return a value as Optuna stores it.
+
+        Raises:
+            ValueError: it is none of the parameter's values; says which are.
+        """
+        entry = self.entry
+        if isinstance(entry, Choices):
+            if value in entry.values:
+                return self._stored[entry.values.index(value)]
+            raise ValueError(" | ".join(json.dumps(each) for each in entry.values))
+        step = entry.step or (1 if entry.integer else None)
+        if entry.min <= value <= entry.max:
+            near = self._stored_at(round((value - entry.min) / step)) if step else value
+            if isinstance(near, int | float) and math.isclose(near, value, rel_tol=1e-9):
+                return near
+        raise ValueError(f"{entry.min:g} to {entry.max:g}" + (f" in steps of {step:g}" if step else ""))
 
     def at(self, share: float) -> Scalar:
         """Return the stored value at a share from 0 to 1 of the way through the parameter's values."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,15 @@ class Plan:
         """Return the plan as plain data for JSON."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Plan:
+        """Return a plan that was written as JSON."""
+        return cls(**{**plain, "cells": [CellPlan(**cell) for cell in plain["cells"]]})
+
+    def with_budget(self, budget: Mapping[str, Any]) -> Plan:
+        """Return the plan under another budget."""
+        return replace(self, budget=dict(budget), **_totals(self.cells, budget["trials_per_cell"]))
+
 
 def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     """Check a study against its data and this machine and return what it would do.
@@ -95,22 +104,13 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
-    _check_grid_sampler(spec, spaces)
+    check_grid_sampler(spec, spaces)
     n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
     probes = [_probe(spec, space, n_probes) for space in spaces]
     largest = max(values["block_size"] for _, valid in probes for values in valid)
     with _placing(spec, _given(spec, "block_size", largest) or ("data",)):
         check_length(dataset, largest)
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
-    per_cell = spec.budget.trials_per_cell
-    n_trials = None if per_cell is None else per_cell * len(plans)
-    n_runs = None if per_cell is None else per_cell * sum(len(plan.seeds) for plan in plans)
-
-    def total(of: str) -> float | None:
-        if per_cell is None:
-            return None
-        return float(sum(getattr(plan, of) * per_cell * len(plan.seeds) for plan in plans))
-
     settled = settle_devices(probes[0][1][0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
@@ -120,10 +120,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
         warnings=_warnings([valid for _, valid in probes]),
-        trials=n_trials,
-        runs=n_runs,
-        train_tokens=total("train_tokens"),
-        train_flops=total("train_flops"),
+        **_totals(plans, spec.budget.trials_per_cell),
         device=settled["device"],
         dtype=settled["dtype"],
         workers=[asdict(each) for each in allotments(spec, plans, settled["device"])],
@@ -134,6 +131,22 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         checkpoint_bytes=checkpoint_bytes,
     )
     return plan, found, dataset
+
+
+def _totals(plans: list[CellPlan], per_cell: int | None) -> dict[str, Any]:
+    """Return trials, runs, tokens and FLOPs of a whole study; None where no number of trials ends it."""
+    if per_cell is None:
+        return dict.fromkeys(("trials", "runs", "train_tokens", "train_flops"))
+
+    def total(of: str) -> float:
+        return float(sum(getattr(plan, of) * per_cell * len(plan.seeds) for plan in plans))
+
+    return {
+        "trials": per_cell * len(plans),
+        "runs": per_cell * sum(len(plan.seeds) for plan in plans),
+        "train_tokens": total("train_tokens"),
+        "train_flops": total("train_flops"),
+    }
 
 
 def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allotment]:
@@ -221,7 +234,7 @@ def _check_devices(spec: StudySpec) -> None:
         raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
 
 
-def _check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
+def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
     """Refuse more trials of a cell than its grid of searched values has points: the rest would be repetitions."""
     if spec.sampler.type != "grid":
         return

@@ -1,7 +1,8 @@
 """The one loop of a worker: ask, train, report, prune, tell.
 
 A worker trains one stack at a time. It alone decides who enters and leaves: a slot that comes free takes the next
-run of the same shape, claimed from the store when none waits here.
+run of the same shape, claimed from the store when none waits here. What the study's owner has asked for is read after
+every evaluation, and done then.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sweeplab.data.dataset import Dataset
@@ -53,13 +55,19 @@ class Runner:
 
     def work(self) -> None:
         """Train trials until the store has no more of them, or it is time to stop."""
+        self.store.heed()
         try:
-            while not self.stopping() and (self._waiting or self._claim()):
+            while not self._is_leaving and (self._waiting or self._claim()):
                 if self._waiting:
                     self._train(self._trials[self._waiting[0][0].run.key].claim.cell)
         finally:
             for trial in set(self._trials.values()):
                 self.store.give_back(trial.claim)
+                self.emit({"event": "put_away", **self._named(trial)})
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self.stopping() or self.store.orders.now.wanted != "run"
 
     def _train(self, cell: Cell) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
@@ -75,16 +83,17 @@ class Runner:
             except Exception as error:  # whatever a model or a device may raise
                 return self._survive(stack.keys, error, is_alone=len(stack) == 1)
             self._renew_in_time()
+            asked = self.store.heed()
             for key in [key for key in stack.keys if key not in self._trials]:
                 stack.release(key)  # its lease was lost
-            known = [record for record in records if record.key in self._trials]
+            known = [self._as_asked(record) for record in records if record.key in self._trials]
             behind = {self._trials[record.key] for record in known if self._take_in(stack, record)}
             # Judged when all is written down: what one seed ends is another one's trial too.
             for trial in dict.fromkeys(self._trials[record.key] for record in known):
                 self._judge(stack, trial, trial in behind)
-            if self.stopping():
+            if self._is_leaving:
                 return self._save(stack, stack.keys)
-            if len(stack) < n_live:  # else there was nothing to claim the last time either
+            if asked or len(stack) < n_live:  # else there was nothing to claim the last time either
                 self._fill(stack, cell)
         return None
 
@@ -151,6 +160,14 @@ class Runner:
         return Stack(values, self.dataset.train, self.dataset.val, capacity)
 
     # who leaves
+
+    def _as_asked(self, record: Record) -> Record:
+        """End a run here whose trial its owner wants to end."""
+        trial = self._trials[record.key]
+        if record.state != "running" or trial.place not in self.store.orders.now.stopped:
+            return record
+        trial.is_stopped = True
+        return replace(record, state="stopped")
 
     def _take_in(self, stack: Stack, record: Record) -> bool:
         """Write a record down and report what it tells; say whether its trial falls behind the others."""
@@ -258,4 +275,5 @@ class Runner:
                 self._forget(trial)
 
     def _named(self, trial: TrialInHand) -> dict[str, Any]:
-        return {"cell": trial.claim.cell.key, "trial": trial.claim.number}
+        cell, number = trial.place
+        return {"cell": cell, "trial": number}

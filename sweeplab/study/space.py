@@ -267,10 +267,33 @@ class Space:
         pairs = zip(self._parameters.values(), point, strict=True)
         return {parameter.name: parameter.at(share) for parameter, share in pairs}
 
+    def stored(self, name: str, value: Any) -> dict[str, Scalar]:
+        """Return the parameters to enqueue for one searched hyperparameter of a given value.
+
+        The divisors of what varies have a parameter for each of its values: all that allow the value are given.
+
+        Raises:
+            ValueError: the cell does not search it, or not there; says what it does search.
+        """
+        refusals = [f"nothing, for cell {self.cell.key} does not search it"]
+        found: dict[str, Scalar] = {}
+        for parameter in self._of.get(name, ()):
+            try:
+                found[parameter.name] = parameter.stored(value)
+            except ValueError as error:
+                refusals.append(str(error))
+        if not found:
+            raise ValueError(refusals[-1])
+        return found
+
+    def draws_with(self, stored: Mapping[str, Scalar], count: int) -> Iterator[dict[str, Any]]:
+        """Yield effective hyperparameters of `count` trials spread evenly over what the given parameters leave."""
+        for point in _spread(len(self._parameters), count):
+            yield self._resolved({**self.quasi_random(point), **stored})
+
     def draws(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same."""
-        for point in _spread(len(self._parameters), count):
-            yield self._resolved(self.quasi_random(point))
+        return self.draws_with({}, count)
 
     def share_valid(self, count: int = 256) -> float:
         """Return the share of trials that break no rule, before any is drawn again."""

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import optuna
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import Engine, event
 
 from sweeplab.data.generators import generator_key
 from sweeplab.study.algorithms import make_pruner, make_sampler
+from sweeplab.study.database import engine_arguments, serialise
 from sweeplab.study.leases import Leases, Owner, is_dead
+from sweeplab.study.orders import Orders
 from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.spec import Budget
 from sweeplab.study.warm import first_point
 
 if TYPE_CHECKING:
@@ -44,7 +47,8 @@ MOST_DRAWS = 100
 MOST_ATTEMPTS = 10
 # A cell gets no more trials from a worker that saw so many of them fail.
 MOST_FAILURES = 3
-BUSY_SECONDS = 60
+# Why a trial is none: what is left of it in Optuna's storage stands for nothing.
+VOID = ("infeasible", "withdrawn")
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
@@ -55,7 +59,8 @@ class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
 class Claim:
     """A trial held by this worker; `attempt` counts the workers that held it, this one included.
 
-    `reported` has the iterations that Optuna knows a value of: they are not reported twice.
+    `reported` has the iterations that Optuna knows a value of: they are not reported twice. `asked` says what a
+    person asked for: the values that were `enqueued`, or which trial it `retries`.
     """
 
     cell: Cell
@@ -65,44 +70,26 @@ class Claim:
     attempt: int
     trial: optuna.Trial = field(repr=False)
     reported: set[int]
+    asked: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class CellCounts:
-    """How far one cell is."""
+    """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
 
     cell: Cell
     counted: int
     running: int
+    waiting: int
     failed: int
     best: float | None
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Open Optuna's storage so that several processes may write to it.
-
-    A transaction that starts by reading and goes on to write gives SQLite no way to wait for its turn, and two
-    workers would run one trial: every transaction takes the write lock first. Write-ahead log, so readers never wait.
-    """
-    arguments = {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
-    storage = RDBStorage(url, engine_kwargs=arguments)
-    if url.startswith("sqlite"):
-        _serialise(storage.engine)
+    """Open Optuna's storage so that several processes may write to it."""
+    storage = RDBStorage(url, engine_kwargs=engine_arguments(url))
+    serialise(storage.engine)
     return storage
-
-
-def _serialise(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _connected(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    @event.listens_for(engine, "begin")
-    def _begun(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    engine.dispose()
 
 
 class Store:
@@ -112,8 +99,10 @@ class Store:
         self.spec = spec
         self.cells = list(cells)
         self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
-        self._storage = open_storage(url)
-        self._leases = Leases(self._storage.engine, Owner.of_this_process())
+        self.storage = open_storage(url)
+        self._leases = Leases(self.storage.engine, Owner.of_this_process())
+        self.orders = Orders(self.storage.engine)
+        self.budget = spec.budget
         self._studies: dict[int, optuna.Study] = {}
         self._finished: set[int] = set()  # cells that will never have room again
         self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
@@ -126,10 +115,11 @@ class Store:
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, cells, vocab_size, url)
         store._leases.create_tables()
-        known = set(optuna.get_all_study_names(store._storage))
+        store.orders.create_table()
+        known = set(optuna.get_all_study_names(store.storage))
         for cell in cells:
             if store._study_name(cell) not in known:
-                store._storage.create_new_study(
+                store.storage.create_new_study(
                     [optuna.study.StudyDirection.MINIMIZE], store._study_name(cell)
                 )
         return store
@@ -143,14 +133,28 @@ class Store:
             name = self._study_name(cell)
             pruner = make_pruner(self.spec.pruner)
             self._studies[cell.index] = optuna.load_study(
-                study_name=name, storage=self._storage, pruner=pruner
+                study_name=name, storage=self.storage, pruner=pruner
             )
         return self._studies[cell.index]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
-        """Return a cell's trials, those that broke a constraint left out."""
+        """Return a cell's trials, those left out that broke a constraint or were withdrawn."""
         found = self.study(cell).get_trials(deepcopy=False)
-        return [trial for trial in found if "infeasible" not in trial.user_attrs]
+        return [trial for trial in found if not any(each in trial.user_attrs for each in VOID)]
+
+    def heed(self) -> bool:
+        """Read what has been asked of the study since the last time; say whether that was anything."""
+        if not self.orders.read():
+            return False
+        budget = self.orders.now.budget
+        self.budget = self.spec.budget if budget is None else Budget.model_validate(dict(budget))
+        self._finished.clear()
+        self._failed_before.clear()
+        return True
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the storage's one lock, while no worker claims or ends a trial."""
+        return self._leases.lock()
 
     # claim
 
@@ -160,6 +164,9 @@ class Store:
         `wanted` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
         with self._leases.lock():
+            self.heed()
+            if self.orders.now.wanted != "run":
+                return None
             leases = self._leases.all()
             counts = []
             for cell in self.cells:
@@ -173,16 +180,27 @@ class Store:
             return None if self._is_spent() else self._ask_where_there_is_room(counts)
 
     def _ask_where_there_is_room(self, counts: list[CellCounts]) -> Claim | None:
-        limit = self.spec.budget.trials_per_cell
+        limit = self.budget.trials_per_cell
         for each in counts:
             self._failed_before.setdefault(each.cell.index, each.failed)
+        # What waits was asked for by a person, and is tried first and whatever the budget of trials says.
         with_room = [
             each
             for each in counts
-            if (limit is None or each.counted + each.running < limit)
-            and each.failed - self._failed_before[each.cell.index] < MOST_FAILURES
+            if each.waiting
+            or (
+                (limit is None or each.counted + each.running < limit)
+                and each.failed - self._failed_before[each.cell.index] < MOST_FAILURES
+            )
         ]
-        with_room.sort(key=lambda each: (each.running, each.counted if limit is None else 0, each.cell.index))
+        with_room.sort(
+            key=lambda each: (
+                not each.waiting,
+                each.running,
+                each.counted if limit is None else 0,
+                each.cell.index,
+            )
+        )
         for each in with_room:
             try:
                 return self._ask(each.cell)
@@ -198,7 +216,7 @@ class Store:
 
     def _is_spent(self) -> bool:
         """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
-        budget = self.spec.budget.flops
+        budget = self.budget.flops
         if budget is None:
             return False
         trials = [trial for cell in self.cells for trial in self.trials(cell)]
@@ -222,8 +240,8 @@ class Store:
                 trial = optuna.Trial(self.study(cell), frozen._trial_id)
                 sampled = self.spaces[cell.index].suggest(trial)
             if self._accept(cell, trial, sampled):
-                reported = set(frozen.intermediate_values)
-                return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, reported)
+                reported, asked = set(frozen.intermediate_values), _asked(frozen)
+                return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, reported, asked)
             self._leases.drop(frozen._trial_id)
         return None
 
@@ -242,7 +260,10 @@ class Store:
                 sampled = space.suggest(trial)
             if self._accept(cell, trial, sampled):
                 self._leases.take(trial._trial_id, 1)
-                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set())
+                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set(), _asked(trial))
+            if asked := _asked(trial):  # the values that a person left to the sampler are drawn again
+                given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
+                study.enqueue_trial(given, asked)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
 
     def _accept(self, cell: Cell, trial: optuna.Trial, sampled: Mapping[str, Any]) -> bool:
@@ -298,7 +319,7 @@ class Store:
         with self._leases.lock():
             self.check_lease(claim)
             for name, attribute in {"outcome": outcome, **attributes}.items():
-                self._storage.set_trial_user_attr(claim.trial_id, name, attribute)
+                self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             state = TOLD[outcome]
             self.study(claim.cell).tell(
                 claim.number, value if state == TrialState.COMPLETE else None, state=state
@@ -330,8 +351,10 @@ class Store:
             trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None
         ]
         counted = sum(states[state] for state in COUNTED)
-        running = states[TrialState.RUNNING]
-        return CellCounts(cell, counted, running, states[TrialState.FAIL], min(values, default=None))
+        running, waiting = states[TrialState.RUNNING], states[TrialState.WAITING]
+        retried = {trial.user_attrs["retries"] for trial in trials if "retries" in trial.user_attrs}
+        failed = sum(trial.state == TrialState.FAIL and trial.number not in retried for trial in trials)
+        return CellCounts(cell, counted, running, waiting, failed, min(values, default=None))
 
     def counts(self) -> list[CellCounts]:
         """Return how far each cell is."""
@@ -342,8 +365,24 @@ class Store:
         return cell.index in self._finished or self._is_full(self._counts(cell, self.trials(cell)))
 
     def _is_full(self, counts: CellCounts) -> bool:
-        limit = self.spec.budget.trials_per_cell
-        return limit is not None and counts.counted >= limit and not counts.running
+        limit = self.budget.trials_per_cell
+        return limit is not None and counts.counted >= limit and not counts.running and not counts.waiting
+
+    def has_room(self) -> bool:
+        """Say whether there is a trial that runs or waits, or room for one in the budget of trials."""
+        return not all(map(self._is_full, self.counts()))
+
+    def n_running(self) -> int:
+        """Return how many trials are begun and not ended."""
+        return sum(each.running for each in self.counts())
+
+    def n_held(self) -> int:
+        """Return how many trials some process, here or elsewhere, holds."""
+        return sum(not is_dead(lease.owner, lease.expires) for lease in self._leases.all().values())
+
+
+def _asked(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
+    return {name: value for name, value in trial.user_attrs.items() if name in ("enqueued", "retries")}
 
 
 class NoValidSample(Exception):  # noqa: N818 - named for what is missing

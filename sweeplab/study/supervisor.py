@@ -6,8 +6,10 @@ in their runs' folders is shipped from here, so tracking is never on the trainin
 
 from __future__ import annotations
 
-import queue
+import json
+import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,24 +20,28 @@ from typing import TYPE_CHECKING, Any
 from filelock import Timeout
 
 from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
+from sweeplab.study.crew import Crew, Event
 from sweeplab.study.engines import Allotment, LocalEngine
+from sweeplab.study.feed import Feed
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study, write_study
 from sweeplab.study.plan import Plan, make_plan
+from sweeplab.study.versions import machine, versions
 from sweeplab.tracking.tracker import TRACKERS, Description, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
     from sweeplab.study.store import Store
 
-Event = dict[str, Any]
 SHIP_SECONDS = 5.0
-POLL_SECONDS = 0.2
+# Whoever only looks whether a study is run holds its lock for an instant.
+LOOK_SECONDS = 1.0
 
 
 @dataclass
 class Progress:
-    """What the supervisor knows of a running study: enough for a view, and for the final word."""
+    """What is known of a running study: enough for a view, and for the final word; `state` is what is asked of it."""
 
     plan: Plan
     cells: dict[str, dict[str, Any]]
@@ -45,6 +51,7 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
     done_before: int = 0
     elapsed_before: float = 0.0
+    state: str = "run"
 
     @property
     def counted(self) -> int:
@@ -54,14 +61,17 @@ class Progress:
     def take_in(self, event: Event) -> None:
         """Follow one event of a worker."""
         kind = event["event"]
-        if kind in ("claimed", "evaluated", "ended", "lost"):
+        if kind in ("claimed", "evaluated", "ended", "lost", "put_away"):
             trial = (event["cell"], event["trial"])
-            if kind in ("ended", "lost"):
+            if kind in ("ended", "lost", "put_away"):
                 self.live.pop(trial, None)
             else:
                 self.live[trial] = event
         if kind == "ended":
-            cell, outcome, value = self.cells[event["cell"]], event["outcome"], event["value"]
+            cell = self.cells.setdefault(
+                event["cell"], {"counted": 0, "best": None}
+            )  # one no longer in the grid
+            outcome, value = event["outcome"], event["value"]
             self.states[outcome] = self.states.get(outcome, 0) + 1
             if outcome == "failed":
                 self.errors.append(
@@ -104,6 +114,7 @@ def run_study(
     made = _make(folder)
     with _only_one(folder):
         write_study(spec, folder, plan.data)
+        write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         from sweeplab.study.store import Store
 
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
@@ -119,9 +130,8 @@ def run_study(
 @contextmanager
 def _only_one(folder: StudyFolder) -> Iterator[None]:
     """Hold the study for this process: two that ship the same runs would double them."""
-    lock = folder.supervisor_lock
     try:
-        lock.acquire()
+        lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
     except Timeout:
         what = f"study {folder.name} is being run by another process; wait for it or give another --name"
         raise BadInput(what) from None
@@ -146,20 +156,38 @@ class _Supervisor:
         self.progress = Progress(plan, cells)
         self.progress.done_before = self.progress.counted
         self.progress.elapsed_before = folder.elapsed_seconds
-        self.engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
+        engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
+        self.crew, self.orders = Crew(engine, store, self._hear), store.orders
+        self._ours: set[tuple[str, int]] = set()  # trials that a worker of this process has told of
+        self._feed = Feed(folder)
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
     def run(self) -> Ending:
         self._open_tracking()
-        started = time.monotonic()
+        self.orders.add("start", self._start())
+        status = "interrupted"
         try:
-            if self._has_work() and not self.interrupts():
-                self.engine.start()
-            self._follow(started)
+            list(self._feed.past())
+            self._heed(0.0)
+            self._follow()
+            ending = self._finish()
+            status = ending.status
         finally:
-            self.engine.kill()
-        return self._finish()
+            self.crew.kill()
+            self.orders.add("ended", status)
+        return ending
+
+    def _start(self) -> dict[str, Any]:
+        """Return what others may want to know of who runs the study from here on."""
+        return {
+            "versions": versions(self.progress.plan.data["token_digest"]),
+            "machine": machine(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "done_before": self.progress.done_before,
+            "elapsed_before": self.elapsed,
+        }
 
     def _open_tracking(self) -> None:
         try:
@@ -168,39 +196,75 @@ class _Supervisor:
             raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
 
     def _has_work(self) -> bool:
-        limit = self.spec.budget.trials_per_cell
-        if self.spec.budget.time is not None and self.elapsed >= self.spec.budget.time:
-            return False
-        return any(each.running or limit is None or each.counted < limit for each in self.store.counts())
+        return not self._is_time_over() and self.store.has_room()
 
-    def _follow(self, started: float) -> None:
-        """Listen to the workers until the last has ended, shipping what they write."""
-        shipped, asked = time.monotonic(), 0
-        while len(self.engine):
-            tick = time.monotonic() + POLL_SECONDS
-            with suppress(queue.Empty):
-                while (left := tick - time.monotonic()) > 0:
-                    self._take_in(self.engine.events.get(timeout=left))
-            self.listen({"event": "tick"}, self.progress)
+    def _is_time_over(self) -> bool:
+        limit = self.store.budget.time
+        return limit is not None and self.elapsed >= limit
+
+    def _follow(self) -> None:
+        """Keep workers on the study until there is nothing left for any, shipping what they write."""
+        shipped = now = time.monotonic()
+        times = 0
+        while self._goes_on():
+            self.crew.listen(stopping=bool(self.interrupts()) or self.is_over_time)
+            self._heed(time.monotonic() - now)
             now = time.monotonic()
-            limit = self.spec.budget.time
-            if limit is not None and self.elapsed + now - started > limit and not self.is_over_time:
-                self.is_over_time = True
-                self.engine.stop()
-            if (times := self.interrupts()) > asked:
-                asked = times
-                self.engine.stop() if times == 1 else self.engine.kill()
+            self.listen({"event": "tick"}, self.progress)
+            if self.interrupts() > times:
+                times = self.interrupts()
+                self.crew.stop() if times == 1 else self.crew.kill()
             if now - shipped > SHIP_SECONDS:
                 self._ship()
-                self.folder.write_elapsed(self.elapsed + now - started)
+                self._hear_of_others()
+                self.folder.write_elapsed(self.elapsed)
                 shipped = time.monotonic()
-        self.folder.write_elapsed(self.elapsed + time.monotonic() - started)
+        self.folder.write_elapsed(self.elapsed)
+
+    def _heed(self, seconds: float) -> None:
+        """Let time pass, and do what has been asked for since the last time."""
+        is_idle = self.orders.now.wanted == "pause" and not len(self.crew)
+        if is_idle:
+            self.progress.started += seconds  # how fast trials come is told without it
+        else:
+            self.elapsed += seconds
+        if self.store.heed():
+            self.progress.state = self.orders.now.wanted
+            self.progress.plan = self.progress.plan.with_budget(self.store.budget.model_dump())
+        was_over, self.is_over_time = self.is_over_time, self._is_time_over()
+        if self.is_over_time and not was_over:
+            self.crew.stop()
+        if self.crew.is_wanted and not self.interrupts() and self._has_work():
+            self.crew.start()
+
+    def _goes_on(self) -> bool:
+        """Say whether there is somebody to listen to, or to wait for; else the study is closing."""
+        if len(self.crew):
+            return True
+        now = self.orders.now
+        if self.interrupts():
+            self.orders.add("wanted", "closing")
+            return False
+        if now.wanted == "pause" or self.store.n_held():  # by workers of other commands
+            return True
+        if now.wanted == "run" and not self.crew.losses and self.store.n_running() and self._has_work():
+            self.crew.recall()  # such a worker is gone, and what it held is nobody's
+            return True
+        return not self.orders.add("wanted", "closing", after=now.revision)
+
+    def _hear(self, event: Event) -> None:
+        """Take in what a worker says."""
+        if "trial" in event:
+            self._ours.add((event["cell"], event["trial"]))
+        self._take_in(event)
+
+    def _hear_of_others(self) -> None:
+        """Take in what workers of other commands have left in the study's folder."""
+        for event in self._feed.news():
+            if (event["cell"], event["trial"]) not in self._ours:
+                self._take_in(event)
 
     def _take_in(self, event: Event) -> None:
-        if event["event"] == "exited":
-            stopping = bool(self.interrupts()) or self.is_over_time
-            if lost := self.engine.exited(event["worker"], event["code"], stopping):
-                self.progress.errors.append(lost)
         self.progress.take_in(event)
         self.listen(event, self.progress)
 
@@ -215,12 +279,13 @@ class _Supervisor:
         return refused
 
     def _finish(self) -> Ending:
-        errors = list(self.progress.errors)
+        errors = [*self.progress.errors, *self.crew.losses]
         if refused := self._ship():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
         left = not self.is_over_time and any(each.running for each in self.store.counts())
-        cut_short = (left or self.interrupts()) and self._has_work()
+        was_stopped = self.interrupts() or self.orders.now.wanted == "stop"
+        cut_short = (left or was_stopped) and self._has_work()
         status = "interrupted" if cut_short else "failed" if errors else "complete"
         best = min((run for run in self._ended() if run[0] is not None), default=(None, None))
         counts = self.folder.states()

@@ -46,6 +46,7 @@ class TrialInHand:
         self.spec, self.claim = spec, claim
         self.curves = SeedCurves(seeds)
         self.states: dict[int, str] = {}
+        self.is_stopped = False  # by the study's owner
         self.trainings: dict[str, Training] = {}
         for seed in seeds:
             values = values_of(seed)
@@ -63,9 +64,15 @@ class TrialInHand:
             "seed": seed,
             "values": dict(values),
             "sampled": self.claim.sampled,
+            **self.claim.asked,
             "facts": facts(values),
             "started": time.time(),
         }
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return the trial's cell and number."""
+        return self.claim.cell.key, self.claim.number
 
     @property
     def has_ended(self) -> bool:
@@ -91,6 +98,7 @@ class TrialInHand:
         tokens = values["batch_size"] * values["block_size"]
         points = {int(point["iteration"]): dict(point) for point in record.points}
         at_evaluation = {"iteration": record.iteration, "wall_seconds": record.wall_seconds}
+        at_evaluation["eval_seconds"] = record.eval_seconds
         points.setdefault(record.iteration, {}).update(at_evaluation, val_loss=record.val_loss)
         training.folder.append(
             point | {"train_tokens": iteration * tokens} for iteration, point in sorted(points.items())
@@ -125,8 +133,11 @@ class TrialInHand:
         losses = [each["val_loss"] for each in points if each.get("val_loss") is not None]
         last = points[-1] if points else {"iteration": 0, "train_tokens": 0, "wall_seconds": 0.0}
         flops_per_token = train_flops_per_token(ModelShape.of(training.run.values))
+        state = ending["states"][str(training.seed)]
         return {
-            "state": ending["states"][str(training.seed)],
+            "state": state,
+            "stop_reason": self._stop_reason(state, last["iteration"]),
+            "ended": time.time(),
             "iteration": last["iteration"],
             "best_val_loss": min(losses, default=None),
             "final_val_loss": losses[-1] if losses else None,
@@ -137,3 +148,14 @@ class TrialInHand:
             "error": ending["error"],
             "ending": dict(ending),
         }
+
+    def _stop_reason(self, state: str, iteration: int) -> str:
+        why = "asked to stop" if self.is_stopped else "no improvement within its patience"
+        reasons = {
+            "complete": "reached max_iters",
+            "stopped": f"{why}, at iteration {iteration}",
+            "pruned": f"behind the other trials of its cell, or ended with another seed, at iteration {iteration}",
+            "diverged": f"loss not finite, or far above its start, at iteration {iteration}",
+            "failed": f"an error after iteration {iteration}",
+        }
+        return reasons[state]

@@ -1,7 +1,8 @@
-"""One worker process: `python -m sweeplab.study.worker LAB NAME THREADS`.
+"""One worker process: `python -m sweeplab.study.worker LAB NAME THREADS [--force]`.
 
 It prints one JSON object a line for whoever started it, and stops at the next step once its standard input
-is closed: so it never outlives its supervisor, however that ends.
+is closed: so it never outlives its supervisor, however that ends. It works on no study that others work on with
+other code or data, but with `--force`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+# The exit code of a worker that would not work: starting it again is no use.
+REFUSED = 2
+# What a worker read of the orders before it was told to leave says nothing of what it would do if started again.
+TOLD_TO_LEAVE = -1
 
-def main(lab: str, name: str, threads: str) -> int:
+
+def main(lab: str, name: str, threads: str, force: str = "") -> int:
     """Work on a study until it has no more trials or standard input is closed; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is told, and closes our input
     closed = threading.Event()
@@ -44,6 +50,7 @@ def main(lab: str, name: str, threads: str) -> int:
     from sweeplab.study.runner import Runner
     from sweeplab.study.space import cells
     from sweeplab.study.store import Store
+    from sweeplab.study.versions import differences, versions
 
     torch.set_num_threads(int(threads))
     folder = StudyFolder(Path(lab), name)
@@ -51,8 +58,15 @@ def main(lab: str, name: str, threads: str) -> int:
     dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
     vocab_size = dataset.tokenizer.vocab_size
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store.heed()
+    theirs = store.orders.now.start.get("versions", {})
+    if not force and (different := differences(versions(dataset.token_digest), theirs)):
+        others = "the study's other workers have another version of"
+        print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
+        return REFUSED
     emit({"event": "ready"})
     Runner(spec, store, dataset, folder, emit, closed.is_set).work()
+    emit({"event": "done", "revision": TOLD_TO_LEAVE if closed.is_set() else store.orders.now.revision})
     return 0
 
 

@@ -34,7 +34,8 @@ Point = dict[str, float]
 class Record:
     """What one run's evaluation found.
 
-    `best` has the lowest loss so far and its iteration, `points` the training curve since the record before.
+    `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
+    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took.
     """
 
     key: str
@@ -43,6 +44,7 @@ class Record:
     state: State
     best: tuple[float, int]
     wall_seconds: float
+    eval_seconds: float
     points: list[Point]
 
 
@@ -257,7 +259,8 @@ class Stack:
             self._rows["best"][row].copy_(self._rows["weights"][row])
         points, member.points = member.points, []
         best = (member.progress.best, member.progress.best_iteration)
-        return Record(member.run.key, member.iteration, val_loss, state, best, member.wall_seconds, points)
+        key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
+        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points)
 
     def _evaluation_batches(self) -> Any:
         if self._n_eval is None:

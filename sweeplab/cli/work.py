@@ -1,0 +1,46 @@
+"""`sweeplab study work`: one more worker on a study that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sweeplab.cli.options import Lab, StudyName
+
+
+def work(
+    name: StudyName,
+    force: Annotated[
+        bool, typer.Option("--force", help="Work with other code or data than the others, too.")
+    ] = False,
+    lab: Lab = None,
+) -> None:
+    """Start one more worker on a running study, in the foreground.
+
+    It trains on this machine until the study's run ends; Ctrl-C puts its runs away. The lab is the
+    study's own: whoever runs the study brings what this worker writes there to tracking.
+
+    \b
+    $ sweeplab study work small
+    """
+    from sweeplab.cli.live import Interrupts, write_line
+    from sweeplab.study.joining import work_along
+    from sweeplab.study.listing import find_study
+
+    folder = find_study(lab, name)
+
+    def hear(event: dict[str, Any]) -> None:
+        if event["event"] == "ready":
+            write_line(f"{name}: one more worker is at work")
+        elif event["event"] in ("claimed", "ended", "put_away"):
+            said = {"claimed": "begun", "put_away": "put away"}.get(event["event"], event.get("outcome"))
+            value = event.get("value")
+            loss = f"  val_loss {value:.4f}" if value is not None else ""
+            write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
+
+    with Interrupts(write_line) as interrupts:
+        losses = work_along(folder, force, hear, lambda: interrupts.count)
+    for loss in losses:
+        write_line(f"error: {loss}")
+    raise typer.Exit(1 if losses else 130 if interrupts.count else 0)

@@ -1,0 +1,99 @@
+"""All that is known of one trial, from what stands in its runs' folders."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.study.finding import find_trial
+from sweeplab.study.folder import RunFolder, StudyFolder
+from sweeplab.study.listing import read_spec
+from sweeplab.study.spec import Derived
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+CHECKPOINTS = ("best", "last")
+
+
+def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
+    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time.
+
+    Raises:
+        BadInput: no trial of this number has begun, or several cells have one.
+    """
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for path in (folder.path / "runs").glob("*/*"):
+        numbers[path.parent.name].add(int(path.name.rpartition("-")[0]))
+    key = find_trial(folder.name, numbers, number, cell)
+    paths = (folder.path / "runs" / key).glob(f"{number}-*")
+    runs = [RunFolder(path) for path in sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))]
+    described = runs[0].description
+    ending = next((outcome["ending"] for run in runs if (outcome := run.outcome)), None)
+    return {
+        "study": folder.name,
+        "cell": key,
+        "trial": number,
+        "state": ending["outcome"] if ending else folder.unended,
+        "value": ending["value"] if ending else None,
+        "error": ending["error"] if ending else None,
+        "retries": described.get("retries"),
+        "facts": described["facts"],
+        "hyperparameters": _hyperparameters(read_spec(folder), described),
+        "runs": [_run(run, folder.unended) for run in runs],
+    }
+
+
+def _hyperparameters(spec: StudySpec, described: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": value, "from": _origin(name, value, spec, described)}
+        for name, value in described["values"].items()
+        if name != "seed"
+    ]
+
+
+def _origin(name: str, value: Any, spec: StudySpec, described: Mapping[str, Any]) -> str:
+    """Say where a hyperparameter's value came from."""
+    if name in described.get("enqueued", {}) and name in described["sampled"]:
+        return "enqueued"
+    if name in described["sampled"]:
+        return "searched"
+    if name in spec.grid:
+        return "grid"
+    if isinstance(spec.search.get(name), Derived):
+        return "derived"
+    origin, given = ("fixed", spec.fixed[name]) if name in spec.fixed else ("default", TABLE[name].default)
+    return f"{origin}, auto" if given == AUTO and value != AUTO else origin
+
+
+def _run(run: RunFolder, unended: str) -> dict[str, Any]:
+    described, outcome, points = run.description, run.outcome or {}, run.points()
+    wall_seconds = points[-1]["wall_seconds"] if points else 0.0
+    evaluations = [point["eval_seconds"] for point in points if "eval_seconds" in point]
+    evaluation = sum(evaluations) if evaluations else None
+    # A run of an earlier version did not write down when it ended.
+    ended = outcome.get("ended") if outcome else time.time()
+    checkpoint = next((run.path / name for name in CHECKPOINTS if (run.path / name).is_dir()), None)
+    return {
+        "key": described["key"],
+        "seed": described["seed"],
+        "state": outcome.get("state", unended),
+        "stop_reason": outcome.get("stop_reason"),
+        "iteration": points[-1]["iteration"] if points else 0,
+        "best_val_loss": outcome.get("best_val_loss"),
+        "curve": [
+            {name: point.get(name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
+            for point in points
+        ],
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "seconds": {
+            "waiting": None if ended is None else max(0.0, ended - described["started"] - wall_seconds),
+            "training": None if evaluation is None else wall_seconds - evaluation,
+            "evaluation": evaluation,
+            "total": wall_seconds,
+        },
+        "folder": str(run.path),
+    }

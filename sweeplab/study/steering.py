@@ -1,0 +1,162 @@
+"""What a study's owner can ask of it from any process; each says what was done, and how to take it back."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.files import write_whole
+from sweeplab.study.folder import StudyFolder, lab_folder
+from sweeplab.study.identity import as_written
+from sweeplab.study.listing import read_spec
+from sweeplab.study.orders import Orders
+from sweeplab.study.plan import check_grid_sampler
+from sweeplab.study.reading import read_study
+from sweeplab.study.space import cells
+from sweeplab.study.store import Store
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done, and the commands that take it back; `trials` are those that it concerns, as cell and number."""
+
+    what: str
+    undo: list[str]
+    trials: list[tuple[str, int]] = field(default_factory=list)
+
+
+def command(folder: StudyFolder, words: str, *more: str) -> str:
+    """Write a command about a study as the user would type it here."""
+    lab = [] if folder.lab == lab_folder() else ["--lab", str(folder.lab)]
+    return shlex.join(["sweeplab", *words.split(), folder.name, *more, *lab])
+
+
+def open_store(folder: StudyFolder) -> Store:
+    """Open a study's storage as the study stands in its folder."""
+    spec = read_spec(folder)
+    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store.heed()
+    return store
+
+
+def is_running(folder: StudyFolder, orders: Orders) -> bool:
+    """Say whether the study is run by a process that still reads orders."""
+    return folder.is_run and orders.now.wanted not in ("closing", "ended")
+
+
+def when(folder: StudyFolder, orders: Orders) -> str:
+    """Say when what was asked for is done."""
+    if not is_running(folder, orders):
+        return f"{command(folder, 'study resume')} runs it"
+    if orders.now.wanted == "pause":
+        return f"once {command(folder, 'study resume')} lets it go on"
+    return "its workers know within an evaluation"
+
+
+def stop(folder: StudyFolder) -> Done:
+    """Let every worker put its runs away at its next evaluation, and the study's run end.
+
+    Raises:
+        BadInput: nobody runs the study.
+    """
+    _orders_of_running(folder).add("wanted", "stop")
+    what = f"{folder.name} stops: its workers put their runs away at their next evaluation"
+    return Done(what, [command(folder, "study resume")])
+
+
+def pause(folder: StudyFolder) -> Done:
+    """Let every worker put its runs away at its next evaluation and free what it holds, until `resume`.
+
+    Raises:
+        BadInput: nobody runs the study, or it is paused.
+    """
+    orders = _orders_of_running(folder)
+    if orders.now.wanted == "pause":
+        raise BadInput(f"study {folder.name} is paused; {command(folder, 'study resume')} lets it go on")
+    orders.add("wanted", "pause")
+    what = f"{folder.name} pauses: its workers put their runs away at their next evaluation and free their memory"
+    return Done(what, [command(folder, "study resume")])
+
+
+def resume(folder: StudyFolder) -> Done | None:
+    """Let a study that was paused, or is about to stop, go on; None where it has to be run anew.
+
+    Raises:
+        BadInput: it is running, or its run is just ending.
+    """
+    orders = Orders.open(folder.storage_url)
+    if not folder.is_run:
+        return None
+    if orders.now.wanted == "run":
+        raise BadInput(f"study {folder.name} is running and not paused")
+    if not is_running(folder, orders):
+        raise BadInput(
+            f"the run of study {folder.name} is just ending; the same command then goes on with it"
+        )
+    before = orders.now.wanted
+    orders.add("wanted", "run")
+    return Done(f"{folder.name} goes on", [command(folder, f"study {before}")])
+
+
+def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
+    """Give a study another budget: totals, as in its file; "none" takes a limit away.
+
+    Raises:
+        BadInput: nothing is given, or what is given is no budget.
+    """
+    asked = {"trials_per_cell": trials_per_cell, "time": time}
+    given = {name: "null" if text == "none" else text for name, text in asked.items() if text is not None}
+    if not given:
+        raise BadInput(Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h"))
+    store = open_store(folder)
+    before = store.spec.budget.model_dump()
+    try:
+        spec = read_study(folder.canonical_file, [f"budget.{name}={text}" for name, text in given.items()])
+    except BadInput as error:
+        raise BadInput(*map(_by_option, error.problems)) from error
+    check_grid_sampler(spec, store.spaces)
+    after = spec.budget.model_dump()
+    with store.lock():
+        write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
+    store.orders.add("budget", after)
+    store.heed()
+    changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
+    back = [word for name in given for word in (_option(name), _said(before[name]))]
+    what = f"{folder.name} has {changes}"
+    if spec.budget.trials_per_cell is not None:
+        to_go = sum(max(0, spec.budget.trials_per_cell - each.counted) for each in store.counts())
+        what += f": {to_go} trials to go"
+    return Done(f"{what}; {when(folder, store.orders)}", [command(folder, "study extend", *back)])
+
+
+def _orders_of_running(folder: StudyFolder) -> Orders:
+    orders = Orders.open(folder.storage_url)
+    if is_running(folder, orders):
+        return orders
+    store = open_store(folder)
+    done = sum(each.counted for each in store.counts())
+    if store.has_room():
+        next_step = f"{done} trials done; {command(folder, 'study resume')} goes on with it"
+    else:
+        more = command(folder, "study extend", "--trials-per-cell", "N")
+        next_step = f"it has all of its {done} trials; {more} gives it more"
+    raise BadInput(f"study {folder.name} is not running: {next_step}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _by_option(problem: Problem) -> Problem:
+    what = problem.what
+    for name in ("trials_per_cell", "time"):
+        what = what.replace(f"-o budget.{name}=", f"{_option(name)} ")
+    return Problem(what, problem.allowed, problem.nearest)
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{int(value)}s" if isinstance(value, float) else str(value)

@@ -1,0 +1,185 @@
+"""How soon a study that runs in another process does what it is asked: evaluations until then, and seconds.
+
+Run: python tests/benchmarks/steering.py [times]. Counted are the evaluations that runs in training make from just
+before the order is given until it is obeyed: until the workers are gone (stop, pause), until they train again
+(resume), until the new trial has begun (extend, enqueue, retry), until the trial has ended (trial stop). An order is
+obeyed within one evaluation where this is 0 or 1. Also printed: what reading the orders costs a worker.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+import optuna
+import psutil
+from benchmarks.setting import print_table, setting
+from optuna.trial import TrialState, create_trial
+
+from sweeplab.study import queueing, steering
+from sweeplab.study.folder import StudyFolder
+
+STUDY = """\
+name: long
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 32, batch_size: 8, max_iters: 10000000, n_layer: 2, n_embd: 32, n_head: 2, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 30, eval_iters: 2, save_interval: 1000000, patience: null, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-3, log: true}}
+budget: {trials_per_cell: 1}
+engine: {workers: 1, stack: 4}
+track: {checkpoints: none}
+"""
+PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
+MOST_SECONDS = 60
+
+
+class Steered:
+    """A study in another process, and what it did after each order."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self.found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+
+    def evaluations(self) -> dict[str, int]:
+        """Return how many evaluations each run has made."""
+        return {
+            str(run.path): sum(point.get("val_loss") is not None for point in run.points())
+            for run in self.folder.runs()
+        }
+
+    def order(self, kind: str, give: Callable[[], object], is_obeyed: Callable[[], bool]) -> None:
+        """Give an order and take note of the evaluations and seconds until it is obeyed."""
+        before, started = self.evaluations(), time.monotonic()
+        give()
+        while not is_obeyed():
+            assert time.monotonic() - started < MOST_SECONDS, f"{kind}: never obeyed"
+            threading.Event().wait(0.001)
+        seconds, after = time.monotonic() - started, self.evaluations()
+        self.found[kind].append((max(after[run] - before[run] for run in before), seconds))
+
+    def begun(self) -> int:
+        """Return the number of the trial that was last begun."""
+        return max(int(run.path.name.partition("-")[0]) for run in self.folder.runs())
+
+    def with_new_trial(self, kind: str, give: Callable[[], object]) -> None:
+        """Give an order that begins a trial, and then stop that trial, to free its row of the stack."""
+        last = self.begun()
+        self.order(kind, give, lambda: self.begun() > last)
+        new = self.folder.run("all", self.begun(), 0)
+        while not new.points():
+            threading.Event().wait(0.01)
+        number = self.begun()
+        self.order(
+            "trial stop",
+            lambda: queueing.stop_trial(self.folder, number),
+            lambda: new.outcome is not None,
+        )
+
+
+def extend_by_one(folder: StudyFolder) -> None:
+    """Make room for one trial more than those that count or run."""
+    (counts,) = steering.open_store(folder).counts()
+    steering.extend(folder, str(counts.counted + counts.running + 1), None)
+
+
+def add_failed(folder: StudyFolder) -> None:
+    """Put a trial into the storage that has failed."""
+    store = steering.open_store(folder)
+    with store.lock():
+        failed = create_trial(state=TrialState.FAIL, user_attrs={"outcome": "failed"})
+        store.study(store.cells[0]).add_trial(failed)
+
+
+@contextmanager
+def running(file: Path, folder: StudyFolder):
+    """Run the study in another process until it has made an evaluation; yield the process."""
+    before = Steered(folder).evaluations()
+    process = subprocess.Popen(
+        [*PROGRAM, "study", "run", str(file), "--lab", str(folder.lab)],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        while sum(Steered(folder).evaluations().values()) <= sum(before.values()):
+            assert process.poll() is None, "it ended"
+            threading.Event().wait(0.02)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(timeout=60)
+
+
+def workers(process: subprocess.Popen) -> list[psutil.Process]:
+    return [
+        each for each in psutil.Process(process.pid).children() if "sweeplab.study.worker" in each.cmdline()
+    ]
+
+
+def read_cost(folder: StudyFolder) -> float:
+    """Return the median microseconds of reading the orders when there are no new ones."""
+    store = steering.open_store(folder)
+    times = []
+    for _ in range(500):
+        started = time.perf_counter()
+        store.heed()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2] * 1e6
+
+
+def main() -> None:
+    times = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    print(setting())
+    with tempfile.TemporaryDirectory() as place:
+        file, folder = Path(place) / "long.yaml", StudyFolder(Path(place) / "lab", "long")
+        file.write_text(STUDY)
+        steered = Steered(folder)
+        with running(file, folder) as process:
+            for _ in range(times):
+                steered.with_new_trial("extend", lambda: extend_by_one(folder))
+            steering.extend(folder, "1", None)
+            for _ in range(times):
+                point = ["learning_rate=5e-4"]
+                steered.with_new_trial("enqueue", lambda point=point: queueing.enqueue(folder, point))
+            for _ in range(times):
+                add_failed(folder)
+                steered.with_new_trial("retry", lambda: queueing.retry(folder))
+            while steered.folder.run("all", 0, 0).outcome:
+                raise AssertionError("the long trial goes on")
+            for _ in range(times):
+                steered.order("pause", lambda: steering.pause(folder), lambda: not workers(process))
+                n = sum(steered.evaluations().values())
+                steered.order(
+                    "resume",
+                    lambda: steering.resume(folder),
+                    lambda n=n: sum(steered.evaluations().values()) > n,
+                )
+            cost = read_cost(folder)
+        for _ in range(times):
+            with running(file, folder) as process:
+                steered.order("stop", lambda: steering.stop(folder), lambda: not workers(process))
+                process.wait(timeout=60)
+        rows = []
+        for kind, found in steered.found.items():
+            n_within = sum(evaluations <= 1 for evaluations, _ in found)
+            most, seconds = max(each for each, _ in found), sorted(seconds for _, seconds in found)
+            middle = f"{seconds[len(seconds) // 2]:.2f} ({seconds[0]:.2f}–{seconds[-1]:.2f})"
+            rows.append([kind, f"{n_within} of {len(found)}", str(most), middle])
+    print(f"\nreading the orders: {cost:.0f} µs, once an evaluation\n")
+    print_table(["order", "within one evaluation", "most evaluations", "seconds"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Commands that steer, follow and move studies: on a finished one, and on one that runs in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from terminal import PROGRAM, play
+
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.orders import Orders
+from sweeplab.tracking.connection import connect, tracking_uri
+
+LONG = """\
+name: long
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 1000000, n_layer: 1, n_embd: 16, n_head: 2, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 50, eval_iters: 1, save_interval: 1000, patience: null, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-3, log: true}}
+budget: {trials_per_cell: 1}
+engine: {workers: 1, stack: 4}
+"""
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        threading.Event().wait(0.05)
+
+
+@pytest.fixture
+def lab(finished, folder: Path) -> Path:
+    """Return a copy of the finished study's lab, where commands find it by themselves."""
+    return shutil.copytree(finished.lab, folder / "lab")
+
+
+def undo(cli, said: str) -> None:
+    """Do what a command said takes it back."""
+    commands = [line.removeprefix("undo: ") for line in said.splitlines() if line.startswith("undo: ")]
+    assert commands
+    for command in commands:
+        if command.startswith("sweeplab "):
+            assert cli(*shlex.split(command)[1:]).code == 0
+        else:
+            environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+            subprocess.run(command, shell=True, check=True, env=environment, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("study stop tiny", "study tiny is not running: it has all of its 4 trials; sweeplab study extend tiny"),
+        ("study pause tiny", "study tiny is not running: it has all of its 4 trials"),
+        ("study work tiny", "study tiny is not running; sweeplab study resume tiny runs it"),
+        ("study retry tiny", "study tiny has no failed trial"),
+        ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
+        ("study extend tiny --time soon", "--time soon: "),
+        ("study extend tiny --trials-per-cell 0", "--trials-per-cell 0: "),
+        ("trial stop tiny 0", "2 cells of study tiny have a trial 0; --cell says which"),
+        ("trial stop tiny 0 --cell n_embd=9", "study tiny has no cell 'n_embd=9'; allowed: n_embd=8, n_embd=16"),
+        ("trial stop tiny 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
+        ("trial stop tiny 1 --cell n_embd=8", "trial 1 of n_embd=8 has ended: complete"),
+        ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
+        ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
+        ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
+        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes says so"),
+        *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
+        *[(f"study {command} tny", "no study 'tny' in ") for command in ("extend", "retry", "work", "rm")],
+        ("study enqueue tny learning_rate=1", "no study 'tny' in "),
+        ("study rename tny new", "no study 'tny' in "),
+    ],
+)  # fmt: skip
+def test_refused_with_nothing_changed(command: str, said: str, cli, lab: Path) -> None:
+    before = {path: path.read_bytes() for path in lab.rglob("*.json")}
+    result = cli(*command.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {said}") and result.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in lab.rglob("*.json")} == before
+
+
+def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
+    said = cli("study", "extend", "tiny", "--trials-per-cell", "3")
+    assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab study resume tiny runs it" in said.out
+    undo(cli, said.out)
+    assert json.loads(cli("study", "show", "tiny", "--json").out)["trials_per_cell"] == 2
+    asked = json.loads(cli("study", "enqueue", "tiny", "n_embd=16", "learning_rate=5e-3", "--json").out)
+    assert asked["trials"] == [{"cell": "n_embd=16", "trial": 2}]
+    withdrawn = cli(*shlex.split(asked["undo"][0])[1:])
+    assert "trial 2 of n_embd=16 is withdrawn" in withdrawn.out
+    undo(cli, withdrawn.out)
+    written = (lab / "studies" / "tiny" / "study.yaml").read_bytes()
+    went_on = json.loads(cli("study", "resume", "tiny", "--json").out)
+    assert (went_on["status"], went_on["runs"]) == ("complete", {"complete": 5})
+    assert (lab / "studies" / "tiny" / "study.yaml").read_bytes() == written, "what the user wrote is kept"
+    shown = json.loads(cli("study", "show", "tiny", "--trial", "3", "--cell", "n_embd=16", "--json").out)
+    origins = {each["name"]: (each["value"], each["from"]) for each in shown["hyperparameters"]}
+    assert origins["learning_rate"] == (5e-3, "enqueued") and origins["n_embd"] == (16, "grid")
+    assert origins["max_iters"] == (20, "fixed") and origins["weight_decay"][1] == "default"
+    assert origins["device"] == ("cpu", "fixed") and origins["vocab_size"][1] == "default, auto"
+    (run,) = shown["runs"]
+    assert (run["stop_reason"], run["state"]) == ("reached max_iters", "complete")
+    assert [point["iteration"] for point in run["curve"]] == [0, 10, 20]
+    assert run["seconds"]["total"] == pytest.approx(run["seconds"]["training"] + run["seconds"]["evaluation"])
+    assert Path(run["checkpoint"]).is_dir()
+    printed = cli("study", "show", "tiny", "--trial", "3").out
+    assert "seed 0: complete: reached max_iters" in printed and "learning_rate  0.005  enqueued" in printed
+    assert "┤" in printed and "time: waiting" in printed
+    log = cli("study", "logs", "tiny").out
+    for line in ("study: enqueue: ", "study: withdraw 2 of n_embd=16", "study: ended: complete"):
+        assert line in log
+    assert log.count(" began") == log.count("(reached max_iters)") == 5
+
+
+def test_a_study_is_renamed_and_goes_on_and_is_renamed_back(cli, lab: Path) -> None:
+    said = cli("study", "rename", "tiny", "other", "--yes")
+    assert said.code == 0, said.err
+    went_on = cli("study", "resume", "other", "--json")
+    assert json.loads(went_on.out)["runs"] == {"complete": 4}, "nothing is trained again"
+    client = connect(lab, tracking_uri(lab))
+    experiment = client.get_experiment_by_name("other")
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.data.tags["sweeplab.study"] for run in runs} == {"other"} and len(runs) == 5
+    undo(cli, said.out.replace("study rename", "study rename --yes"))
+    assert cli("study", "list").out.split()[-5:][0] == "tiny" or "tiny" in cli("study", "list").out
+    assert json.loads(cli("study", "resume", "tiny", "--json").out)["runs"] == {"complete": 4}
+
+
+def test_a_removed_study_leaves_its_name_free_and_comes_back(cli, lab: Path, finished) -> None:
+    said = cli("study", "rm", "tiny", "--yes")
+    assert "no studies in" in cli("study", "list").out
+    assert connect(lab, tracking_uri(lab)).get_experiment_by_name("tiny") is None
+    undo(cli, said.out)
+    assert json.loads(cli("study", "resume", "tiny", "--json").out)["runs"] == {"complete": 4}
+    assert cli("report", "scaling", "tiny").code == 0
+
+
+def children(process: subprocess.Popen) -> list[psutil.Process]:
+    found = psutil.Process(process.pid).children()
+    return [each for each in found if "sweeplab.study.worker" in each.cmdline()]
+
+
+@pytest.fixture
+def long(folder: Path):
+    """Return a study that runs in another process, and never ends by itself."""
+    (folder / "long.yaml").write_text(LONG)
+    log = (folder / "said.txt").open("w")
+    process = subprocess.Popen([*PROGRAM, "study", "run", "long.yaml"], stderr=log, stdout=log)
+    study = StudyFolder(folder / "lab", "long")
+    try:
+        wait_for(lambda: study.path.exists() and any(run.points() for run in study.runs()))
+        yield process, study
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        log.close()
+
+
+def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path) -> None:
+    process, study = long
+    first = study.run("all", 0, 0)
+    assert "study long is running and not paused" in cli("study", "resume", "long").err
+    assert "study long is running; sweeplab study stop long" in cli("study", "rm", "long", "--yes").err
+
+    assert cli("study", "pause", "long").code == 0
+    wait_for(lambda: not children(process))
+    rested = len(first.points())
+    assert "study long is paused" in cli("study", "pause", "long").err
+    assert (first.path / "state.json").exists(), "what to go on from is kept"
+    assert "undo: sweeplab study pause long" in cli("study", "resume", "long").out
+    wait_for(lambda: len(first.points()) > rested)
+
+    assert (
+        "its workers know within an evaluation"
+        in cli("study", "extend", "long", "--trials-per-cell", "2").out
+    )
+    wait_for(lambda: study.run("all", 1, 0).points())
+    assert cli("study", "enqueue", "long", "learning_rate=5e-4").code == 0
+    wait_for(lambda: study.run("all", 2, 0).points())
+    assert study.run("all", 2, 0).description["sampled"] == {"learning_rate": 5e-4}
+    assert cli("trial", "stop", "long", "2").code == 0
+    wait_for(lambda: study.run("all", 2, 0).outcome)
+    assert study.run("all", 2, 0).outcome["state"] == "stopped"
+
+    watched = play(
+        ["study", "watch", "long"],
+        folder,
+        signals=[(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)],
+    )
+    assert watched.code == 0 and "long goes on; sweeplab study stop long ends it" in watched.screen.text
+    assert process.poll() is None
+
+    assert cli("study", "stop", "long").code == 0
+    assert process.wait(timeout=60) == 130
+    assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
+    assert Orders.open(study.storage_url).now.status == "interrupted"
+    assert (
+        "study long is not running: 1 trials done; sweeplab study resume long"
+        in cli("study", "stop", "long").err
+    )
+
+
+@pytest.mark.slow
+def test_one_more_worker_takes_its_share_and_is_put_away(long, folder: Path, cli) -> None:
+    process, study = long
+    assert cli("study", "extend", "long", "--trials-per-cell", "8").code == 0
+    wait_for(lambda: len(list(study.runs())) == 4)
+    said = (folder / "work.txt").open("w")
+    worker = subprocess.Popen([*PROGRAM, "study", "work", "long"], stderr=said, stdout=said)
+    try:
+        wait_for(lambda: len(list(study.runs())) == 8)
+        assert all(process.poll() is None for process in (worker, process))
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(timeout=60) == 130
+    finally:
+        worker.kill()
+        said.close()
+    assert "long: one more worker is at work" in (folder / "work.txt").read_text()
+    assert sum((run.path / "state.json").exists() for run in study.runs()) >= 4
+    assert len(list(study.path.glob("worker-*.log"))) == 2
+
+
+@pytest.mark.slow
+def test_a_worker_of_other_code_is_refused_and_forced(long, folder: Path, cli) -> None:
+    _, study = long
+    package = Path(__import__("sweeplab").__file__).parent
+    shutil.copytree(package, folder / "changed" / "sweeplab")
+    with (folder / "changed" / "sweeplab" / "files.py").open("a") as file:
+        file.write("# changed\n")
+    command = [*PROGRAM, "study", "work", "long"]
+    environment = os.environ | {"PYTHONPATH": str(folder / "changed")}
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "is run with another version of sweeplab's sources (" in refused.stderr
+    assert cli("study", "extend", "long", "--trials-per-cell", "5").code == 0
+    forced = subprocess.Popen([*command, "--force"], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: len(list(study.runs())) == 5)
+        forced.send_signal(signal.SIGINT)
+        assert forced.wait(timeout=60) == 130
+    finally:
+        forced.kill()

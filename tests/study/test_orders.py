@@ -1,0 +1,143 @@
+"""Orders: read by every process in one order, obeyed within an evaluation, and nothing lost by any of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab.study.orders import Orders
+from sweeplab.study.runner import Runner
+from sweeplab.study.spec import Budget, Engine
+from sweeplab.tracking.loading import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def work(opened, dataset):
+    """Return a function that works on a study as one worker, and gives orders at some of the events it tells."""
+
+    def run(spec, *at):
+        """Each of `at` is a condition on an event and the order that another process gives when first it holds."""
+        folder, store = opened(spec)
+        events, left = [], list(at)
+
+        def emit(event):
+            events.append(event)
+            if left and left[0][0](event):
+                Orders.open(folder.storage_url).add(*left.pop(0)[1])
+
+        Runner(spec, store, dataset, folder, emit).work()
+        assert not left, "every order was given"
+        return folder, store, events
+
+    return run
+
+
+def evaluated(iteration, trial=0):
+    return lambda event: (
+        event["event"] == "evaluated" and (event["iteration"], event["trial"]) == (iteration, trial)
+    )
+
+
+def losses(folder):
+    return {
+        run.description["key"]: [
+            (each["iteration"], each["val_loss"]) for each in run.points() if "val_loss" in each
+        ]
+        for run in folder.runs()
+    }
+
+
+def test_what_holds_follows_from_all_orders(opened, tiny) -> None:
+    folder, store = opened(tiny())
+    owner = Orders.open(folder.storage_url)
+    assert (store.heed(), store.orders.now.wanted) == (False, "run")
+    owner.add("start", {"host": "here"})
+    owner.add("wanted", "pause")
+    owner.add("budget", {"trials_per_cell": 9, "time": 60.0, "flops": None})
+    owner.add("stop trial", {"cell": "all", "trial": 3})
+    assert store.heed() and not store.heed()
+    assert (store.orders.now.wanted, store.budget) == ("pause", Budget(trials_per_cell=9, time=60.0))
+    assert store.claim() is None, "a study that rests begins nothing"
+    owner.add("start", {"host": "there"})
+    assert store.heed()
+    assert (store.orders.now.wanted, store.budget.trials_per_cell) == ("run", 4)
+    assert store.orders.now.stopped == {("all", 3)}
+    owner.add("ended", "complete")
+    assert [order.kind for order in Orders(store.storage.engine).read()] == [
+        "start", "wanted", "budget", "stop trial", "start", "ended",
+    ]  # fmt: skip
+
+
+def test_orders_given_at_once_all_count_and_closing_comes_after_none(opened, tiny) -> None:
+    folder, store = opened(tiny())
+    with ThreadPoolExecutor(4) as pool:
+        owners = [Orders.open(folder.storage_url) for _ in range(4)]
+        list(pool.map(lambda index: owners[index % 4].add("note", index), range(40)))
+    orders = store.orders.read()
+    assert [order.revision for order in orders] == list(range(1, 41))
+    assert sorted(order.value for order in orders) == list(range(40))
+    assert not store.orders.add("wanted", "closing", after=39), "an order came that was not read"
+    assert store.orders.add("wanted", "closing", after=40)
+
+
+def test_reading_waits_for_no_writer_and_an_earlier_study_has_none(opened, tiny) -> None:
+    folder, store = opened(tiny())
+    writer = sqlite3.connect(folder.storage_url.removeprefix("sqlite:///"), isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    assert store.orders.read() == []
+    writer.execute("DROP TABLE sweeplab_order")
+    writer.execute("COMMIT")
+    writer.close()
+    assert Orders.open(folder.storage_url).read() == []
+    assert Orders.open(folder.storage_url).add("start", {})
+    assert store.heed()
+
+
+@pytest.mark.parametrize("wanted", ["stop", "pause"])
+def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(
+    wanted, work, tiny
+) -> None:
+    engine = Engine(stack=2)
+    whole, _, _ = work(tiny(name="whole", engine=engine))
+    spec = tiny(name="parts", engine=engine)
+    folder, store, events = work(spec, (evaluated(0), ("wanted", wanted)))
+    assert max(event.get("iteration", 0) for event in events) == 10, "one evaluation after the order"
+    assert [event["event"] for event in events[-2:]] == ["put_away", "put_away"]
+    assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.RUNNING}
+    assert store.n_held() == 0
+    Orders.open(folder.storage_url).add("wanted", "run")
+    work(spec)
+    assert losses(folder) == losses(whole)
+
+
+def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_value(work, tiny) -> None:
+    stop = ("stop trial", {"cell": "all", "trial": 0})
+    folder, store, _ = work(tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1]), (evaluated(0), stop))
+    first, second = store.trials(store.cells[0])
+    assert (first.state, first.user_attrs["outcome"]) == (TrialState.COMPLETE, "stopped")
+    assert (second.user_attrs["outcome"], max(second.intermediate_values)) == ("complete", 20)
+    assert first.value == min(first.intermediate_values.values()) and max(first.intermediate_values) == 10
+    for seed in (0, 1):
+        run = folder.run("all", 0, seed)
+        assert (run.outcome["state"], run.outcome["iteration"]) == ("stopped", 10)
+        assert run.outcome["stop_reason"] == "asked to stop, at iteration 10"
+        load_checkpoint(run.path / "best")
+
+
+def test_a_larger_budget_is_used_at_once_and_a_smaller_one_begins_nothing_more(work, tiny) -> None:
+    spec = tiny(name="more", engine=Engine(stack=4), budget=Budget(trials_per_cell=1))
+    larger = ("budget", Budget(trials_per_cell=3).model_dump())
+    _, store, events = work(spec, (evaluated(0), larger))
+    claimed = [index for index, event in enumerate(events) if event["event"] == "claimed"]
+    second_evaluation = next(index for index, event in enumerate(events) if evaluated(10)(event))
+    assert len(claimed) == 3
+    assert claimed[1] == second_evaluation + 1, "the free rows of the stack are filled at the next evaluation"
+    assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
+    smaller = ("budget", Budget(trials_per_cell=2).model_dump())
+    _, store, _ = work(tiny(name="fewer", engine=Engine(stack=1)), (evaluated(0), smaller))
+    assert len(store.trials(store.cells[0])) == 2
