@@ -34,9 +34,9 @@ def command(folder: StudyFolder, words: str, *more: str) -> str:
     return shlex.join(["sweeplab", *words.split(), folder.name, *more, *lab])
 
 
-def open_store(folder: StudyFolder) -> Store:
+def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
     """Open a study's storage as the study stands in its folder."""
-    spec = read_spec(folder)
+    spec = read_spec(folder, allow_plugins)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.heed()
