@@ -17,13 +17,16 @@ from sweeplab.study.listing import VALUED, read_spec
 from sweeplab.study.writing import study_file
 
 DIGEST_CHARACTERS = 12
+# How the reason begins of a run that its owner has stopped.
+ASKED_TO_STOP = "asked to stop"
 
 
 @dataclass(frozen=True)
 class Trial:
     """One trial that has ended; `values` are all of its effective hyperparameters but for the seed.
 
-    `threads` are those of the process that trained it, None where it was not written down.
+    `threads` are those of the process that trained it, None where it was not written down. A trial `is_cut_short`
+    whose end did not follow from its own curve: pruned, stopped by its owner, or not ended.
     """
 
     study: str
@@ -35,6 +38,7 @@ class Trial:
     sampled: dict[str, Any]
     values: dict[str, Any]
     threads: int | None
+    is_cut_short: bool
     runs: list[str]
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,6 +92,9 @@ def _trial(folder: StudyFolder, cell: str, number: int, runs: list[RunFolder]) -
         sampled=first["sampled"],
         values={name: value for name, value in first["values"].items() if name != "seed"},
         threads=first.get("threads"),
+        is_cut_short=not outcome
+        or outcome["ending"]["outcome"] not in VALUED
+        or any((run.outcome or {}).get("stop_reason", "").startswith(ASKED_TO_STOP) for run in runs),
         runs=[str(run.path) for run in runs],
     )
 

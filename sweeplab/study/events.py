@@ -61,20 +61,14 @@ class Callbacks:
         """Tell of an event of a worker's, if it is one of those that are listened to."""
         if event["event"] == "evaluated" and self._on_evaluation:
             seed = int(event["run"].rpartition("/")[2])
-            place = event["cell"], event["trial"], seed
-            self._call(
-                "on_evaluation",
-                self._on_evaluation,
-                Evaluation(self._study, *place, event["iteration"], event["val_loss"]),
-            )
+            what = event["iteration"], event["val_loss"]
+            record = Evaluation(self._study, event["cell"], event["trial"], seed, *what)
+            self._call("on_evaluation", self._on_evaluation, record)
         elif event["event"] == "ended" and self._on_trial_end:
             states = {int(seed): state for seed, state in event["states"].items()}
-            place, how = (event["cell"], event["trial"]), (event["outcome"], event["value"])
-            self._call(
-                "on_trial_end",
-                self._on_trial_end,
-                TrialEnd(self._study, *place, *how, states, event["error"]),
-            )
+            how = event["outcome"], event["value"], states, event["error"]
+            end = TrialEnd(self._study, event["cell"], event["trial"], *how)
+            self._call("on_trial_end", self._on_trial_end, end)
 
     def _call(self, name: str, function: Callable[[Any], object], record: Any) -> None:
         try:

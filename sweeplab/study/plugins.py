@@ -91,6 +91,7 @@ def _taken_in(entry: Any, path: Location, complain: Complaints, allowed: bool) -
         return entry
     provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
     return {
+        **given,
         "file": str(file),
         "sha256": digest,
         "provides": {kind: names for kind, names in provides.items() if names},

@@ -53,7 +53,10 @@ def read_text(
         if name is not None:
             document["name"] = name
             complain.places.overrides["name",] = f"--name {name}"
+        before = len(complain.problems)
         take_in(document, complain, allow_plugins)
+        if len(complain.problems) > before:  # what the study names of them is not known
+            raise BadInput(*complain.problems)
     return study_from(document, complain)
 
 

@@ -302,8 +302,10 @@ class Space:
                 raise ValueError(f"without {name}, which is searched")
             try:
                 stored[parameter.name] = parameter.stored(values[name])
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 raise ValueError(f"{name} lies outside of {error}") from error
+            except TypeError:
+                raise ValueError(f"{name} is {shown(values[name])}, which is no number") from None
             return parameter.decoded(stored[parameter.name])
 
         sampled = self._choose(take)

@@ -70,10 +70,10 @@ def _edited(text: str, path: Location, value: Any) -> str:
         return text if value is REMOVED else _inserted(text, root, key, {below[0]: value})
     holder = entry[1]
     if not isinstance(holder, MappingNode):  # such as `search:` with nothing in it
-        return text if value is REMOVED else _replaced(text, holder, {below[0]: value})
+        return text if value is REMOVED else _replaced(text, entry, {below[0]: value})
     inner = _find(holder, below[0])
     if value is REMOVED and inner and len(holder.value) == 1:
-        return _replaced(text, holder, {})
+        return _replaced(text, entry, {})
     return _set(text, holder, inner, below[0], value)
 
 
@@ -84,16 +84,19 @@ def _find(mapping: MappingNode, key: Any) -> _Entry | None:
 def _set(text: str, holder: MappingNode, entry: _Entry | None, key: Any, value: Any) -> str:
     if value is REMOVED:
         return _without(text, holder, entry) if entry else text
-    return _replaced(text, entry[1], value) if entry else _inserted(text, holder, key, value)
+    return _replaced(text, entry, value) if entry else _inserted(text, holder, key, value)
 
 
-def _replaced(text: str, node: Node, value: Any) -> str:
+def _replaced(text: str, entry: _Entry, value: Any) -> str:
+    node = entry[1]
     start, end = node.start_mark.index, _end(text, node)
-    space = " " if text[start - 1 : start] == ":" else ""  # where there was no value at all
-    if isinstance(node, CollectionNode) and not node.flow_style:  # begins on a line of its own
-        start = len(text[:start].rstrip())
-        space = " "
-    return f"{text[:start]}{space}{flow(value)}{text[end:]}"
+    if start == end or (isinstance(node, CollectionNode) and not node.flow_style):
+        # Nothing, or a block that begins on a line of its own: the key's line keeps its comment.
+        colon = text.index(":", entry[0].end_mark.index) + 1
+        line_end = text.find("\n", colon)
+        kept = text[colon:line_end] if start < end else text[colon:]
+        return f"{text[:colon]} {flow(value)}{kept}{text[end:] if start < end else ''}"
+    return f"{text[:start]}{flow(value)}{text[end:]}"
 
 
 def _inserted(text: str, holder: MappingNode, key: Any, value: Any) -> str:
