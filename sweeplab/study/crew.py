@@ -10,15 +10,15 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sweeplab.study.feed import Event
 from sweeplab.study.worker import TOLD_TO_LEAVE
 
 if TYPE_CHECKING:
     from sweeplab.study.engines import LocalEngine
     from sweeplab.study.store import Store
 
-Event = dict[str, Any]
 POLL_SECONDS = 0.2
 
 

@@ -147,8 +147,13 @@ class RunFolder:
     def start(self, description: Mapping[str, Any]) -> None:
         """Write run.json once, before the first point."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / "run.json").exists():
+        if not self.has_begun:
             write_whole(self.path / "run.json", _json(description))
+
+    @property
+    def has_begun(self) -> bool:
+        """Say whether run.json is there."""
+        return (self.path / "run.json").exists()
 
     @property
     def description(self) -> dict[str, Any]:

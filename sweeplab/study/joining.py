@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
-from sweeplab.study.crew import Crew, Event
+from sweeplab.study.crew import Crew
 from sweeplab.study.engines import Allotment, LocalEngine
+from sweeplab.study.feed import Event
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.plugins import check_imported

@@ -14,6 +14,7 @@ from sweeplab.study.orders import Order, Orders
 from sweeplab.study.watching import LOOK_SECONDS
 
 Line = dict[str, Any]
+WANTED = {"run": "resume", "pause": "pause", "stop": "stop", "closing": "no more to do, or interrupted"}
 
 
 def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[Line]:
@@ -85,7 +86,7 @@ def _asked(order: Order) -> str:
         case "ended":
             return f"ended: {value}"
         case "wanted":
-            return {"run": "resume", "closing": "no more to do, or interrupted"}.get(value, value)
+            return WANTED[value]
         case "budget":
             given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {given}"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
@@ -93,11 +93,13 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
             store.storage.set_trial_user_attr(trial._trial_id, "withdrawn", True)
             store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     place = {"cell": key, "trial": number}
+    space = next(each for each in store.spaces if each.cell.key == key)
     if trial.state == TrialState.WAITING:
         store.orders.add("withdraw", place)
-        cell_values = next(each.values for each in store.cells if each.key == key)
         what = f"trial {number} of {key} is withdrawn: it had not begun"
-        return Done(what, [_again(folder, trial, cell_values)], [(key, number)])
+        given = trial.user_attrs.get("enqueued")
+        again = command(folder, "study retry") if given is None else _again(folder, space.cell, given)
+        return Done(what, [again], [(key, number)])
     if trial.state != TrialState.RUNNING:
         how = trial.user_attrs.get("outcome", trial.state.name.lower())
         raise BadInput(f"trial {number} of {key} has ended: {how}")
@@ -105,7 +107,9 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     what = f"trial {number} of {key} ends as stopped at its next evaluation, with its best value so far"
     if not is_running(folder, store.orders):
         what += f"; {when(folder, store.orders)}"
-    return Done(what, [], [(key, number)])
+    run = folder.run(key, number, store.spec.first_seed)
+    again = _again(folder, space.cell, run.description["sampled"] if run.has_begun else {})
+    return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
 
 
 # ------------------------------------------------------------------ what a person gives
@@ -189,12 +193,10 @@ def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list
     return [command(folder, "trial stop", str(number), "--cell", cell) for cell, number in trials]
 
 
-def _again(folder: StudyFolder, trial: FrozenTrial, cell_values: Mapping[str, Any]) -> str:
-    """Return the command that asks once more for a trial that was withdrawn."""
-    if "retries" in trial.user_attrs:
-        return command(folder, "study retry")
-    given = {**trial.user_attrs.get("enqueued", {}), **cell_values}
-    return command(folder, "study enqueue", *(f"{name}={json.dumps(value)}" for name, value in given.items()))
+def _again(folder: StudyFolder, cell: Cell, given: Mapping[str, Any]) -> str:
+    """Return the command that asks for a trial of these values in this cell."""
+    words = [f"{name}={json.dumps(value)}" for name, value in {**given, **cell.values}.items()]
+    return command(folder, "study enqueue", *words)
 
 
 def _counted(trials: Sequence[tuple[str, int]]) -> str:

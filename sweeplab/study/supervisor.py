@@ -21,8 +21,9 @@ from filelock import Timeout
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.study.crew import Crew, Event
+from sweeplab.study.crew import Crew
 from sweeplab.study.engines import Allotment, LocalEngine
+from sweeplab.study.feed import Event as Event  # part of what is told of a study
 from sweeplab.study.feed import Feed
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study, write_study

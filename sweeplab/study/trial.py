@@ -151,7 +151,7 @@ class TrialInHand:
         state = ending["states"][str(training.seed)]
         return {
             "state": state,
-            "stop_reason": self._stop_reason(state, last["iteration"]),
+            "stop_reason": self._stop_reason(state, int(last["iteration"])),
             "ended": time.time(),
             "iteration": last["iteration"],
             "best_val_loss": min(losses, default=None),

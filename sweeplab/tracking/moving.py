@@ -49,7 +49,7 @@ class Moving:
         prefix = "" if place == self._uri else f"MLFLOW_TRACKING_URI={without_password(self._uri)} "
         return [
             f"{prefix}mlflow experiments restore -x {number}",
-            f"{prefix}mlflow experiments rename -x {number} -n {self._study}",
+            f"{prefix}mlflow experiments rename -x {number} --new-name {self._study}",
         ]
 
     def rename(self, new: str) -> None:

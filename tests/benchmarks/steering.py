@@ -1,9 +1,9 @@
 """How soon a study that runs in another process does what it is asked: evaluations until then, and seconds.
 
-Run: python tests/benchmarks/steering.py [times]. Counted are the evaluations that runs in training make from just
-before the order is given until it is obeyed: until the workers are gone (stop, pause), until they train again
-(resume), until the new trial has begun (extend, enqueue, retry), until the trial has ended (trial stop). An order is
-obeyed within one evaluation where this is 0 or 1. Also printed: what reading the orders costs a worker.
+Run: python tests/benchmarks/steering.py [times]. Counted are the evaluations that any one run makes from the moment
+that the order is in the storage until it is obeyed: until the workers are gone (stop, pause), until they train again
+(resume, which waits for an evaluation by its nature), until the new trial has begun (extend, enqueue, retry), until the
+trial has ended (trial stop). Obeyed within one evaluation is 0 or 1. Also printed: what reading the orders costs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from optuna.trial import TrialState, create_trial
 
 from sweeplab.study import queueing, steering
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.orders import Orders
 
 STUDY = """\
 name: long
@@ -44,29 +45,57 @@ PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
 MOST_SECONDS = 60
 
 
+class Evaluations(threading.Thread):
+    """When each run's evaluations were written down, as seen from here every few milliseconds."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        super().__init__(daemon=True)
+        self.times: dict[Path, list[float]] = defaultdict(list)
+        self._runs, self._read = folder.path / "runs" / "all", defaultdict(int)
+        self.start()
+
+    def run(self) -> None:
+        """Look for what is new, again and again."""
+        while True:
+            for path in sorted(self._runs.glob("*")):
+                try:
+                    with (path / "points.jsonl").open("rb") as file:
+                        file.seek(self._read[path])
+                        text = file.read()
+                except FileNotFoundError:
+                    continue
+                self._read[path] += len(text)
+                self.times[path] += [time.time()] * text.count(b'"val_loss"')
+            threading.Event().wait(0.002)
+
+    def most_between(self, start: float, end: float) -> int:
+        """Return the most evaluations that a run made after `start` and until `end`."""
+        return max(
+            (sum(start < each <= end for each in times) for times in list(self.times.values())), default=0
+        )
+
+
 class Steered:
     """A study in another process, and what it did after each order."""
 
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
+        self.evaluations = Evaluations(folder)
         self.found: dict[str, list[tuple[int, float]]] = defaultdict(list)
 
-    def evaluations(self) -> dict[str, int]:
-        """Return how many evaluations each run has made."""
-        return {
-            str(run.path): sum(point.get("val_loss") is not None for point in run.points())
-            for run in self.folder.runs()
-        }
+    def n_evaluations(self) -> int:
+        """Return how many evaluations all runs have made."""
+        return sum(map(len, list(self.evaluations.times.values())))
 
     def order(self, kind: str, give: Callable[[], object], is_obeyed: Callable[[], bool]) -> None:
-        """Give an order and take note of the evaluations and seconds until it is obeyed."""
-        before, started = self.evaluations(), time.monotonic()
+        """Give an order and take note of the evaluations and seconds from then until it is obeyed."""
+        orders, started = Orders.open(self.folder.storage_url), time.time()
         give()
         while not is_obeyed():
-            assert time.monotonic() - started < MOST_SECONDS, f"{kind}: never obeyed"
+            assert time.time() - started < MOST_SECONDS, f"{kind}: never obeyed"
             threading.Event().wait(0.001)
-        seconds, after = time.monotonic() - started, self.evaluations()
-        self.found[kind].append((max(after[run] - before[run] for run in before), seconds))
+        obeyed, given = time.time(), orders.read()[0].given
+        self.found[kind].append((self.evaluations.most_between(given, obeyed), obeyed - given))
 
     def begun(self) -> int:
         """Return the number of the trial that was last begun."""
@@ -102,16 +131,16 @@ def add_failed(folder: StudyFolder) -> None:
 
 
 @contextmanager
-def running(file: Path, folder: StudyFolder):
+def running(file: Path, steered: Steered):
     """Run the study in another process until it has made an evaluation; yield the process."""
-    before = Steered(folder).evaluations()
+    before = steered.n_evaluations()
     process = subprocess.Popen(
-        [*PROGRAM, "study", "run", str(file), "--lab", str(folder.lab)],
+        [*PROGRAM, "study", "run", str(file), "--lab", str(steered.folder.lab)],
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
     try:
-        while sum(Steered(folder).evaluations().values()) <= sum(before.values()):
+        while steered.n_evaluations() <= before:
             assert process.poll() is None, "it ended"
             threading.Event().wait(0.02)
         yield process
@@ -121,10 +150,13 @@ def running(file: Path, folder: StudyFolder):
         process.wait(timeout=60)
 
 
-def workers(process: subprocess.Popen) -> list[psutil.Process]:
-    return [
-        each for each in psutil.Process(process.pid).children() if "sweeplab.study.worker" in each.cmdline()
-    ]
+def has_workers(process: subprocess.Popen) -> bool:
+    """Say whether the study's workers are there."""
+    try:
+        found = psutil.Process(process.pid).children()
+        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+    except psutil.NoSuchProcess:  # one of them, just now
+        return process.poll() is None
 
 
 def read_cost(folder: StudyFolder) -> float:
@@ -146,7 +178,7 @@ def main() -> None:
         file, folder = Path(place) / "long.yaml", StudyFolder(Path(place) / "lab", "long")
         file.write_text(STUDY)
         steered = Steered(folder)
-        with running(file, folder) as process:
+        with running(file, steered) as process:
             for _ in range(times):
                 steered.with_new_trial("extend", lambda: extend_by_one(folder))
             steering.extend(folder, "1", None)
@@ -156,20 +188,18 @@ def main() -> None:
             for _ in range(times):
                 add_failed(folder)
                 steered.with_new_trial("retry", lambda: queueing.retry(folder))
-            while steered.folder.run("all", 0, 0).outcome:
-                raise AssertionError("the long trial goes on")
             for _ in range(times):
-                steered.order("pause", lambda: steering.pause(folder), lambda: not workers(process))
-                n = sum(steered.evaluations().values())
+                steered.order("pause", lambda: steering.pause(folder), lambda: not has_workers(process))
+                n = steered.n_evaluations()
                 steered.order(
                     "resume",
                     lambda: steering.resume(folder),
-                    lambda n=n: sum(steered.evaluations().values()) > n,
+                    lambda n=n: steered.n_evaluations() > n,
                 )
             cost = read_cost(folder)
         for _ in range(times):
-            with running(file, folder) as process:
-                steered.order("stop", lambda: steering.stop(folder), lambda: not workers(process))
+            with running(file, steered) as process:
+                steered.order("stop", lambda: steering.stop(folder), lambda: not has_workers(process))
                 process.wait(timeout=60)
         rows = []
         for kind, found in steered.found.items():

@@ -19,6 +19,9 @@ def kept(opened, dataset):
     """Return a function that keeps a study in a lab, as running it would, and opens its storage as a worker."""
 
     def keep(spec):
+        given = {*spec.grid, *spec.search}
+        fixed = {name: value for name, value in spec.fixed.items() if name not in given}
+        spec = spec.model_copy(update={"fixed": fixed})
         folder, store = opened(spec)
         write_study(spec, folder, {"vocab_size": dataset.tokenizer.vocab_size})
         return folder, store
@@ -43,9 +46,7 @@ def finish_all(store, outcome="complete"):
 
 
 def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept) -> None:
-    fixed = {name: value for name, value in tiny().fixed.items() if name not in SEARCH}
-    spec = tiny(grid={"n_embd": [16, 24]}, search=SEARCH, values={}).model_copy(update={"fixed": fixed})
-    folder, store = kept(spec)
+    folder, store = kept(tiny(grid={"n_embd": [16, 24]}, search=SEARCH))
     done = enqueue(folder, ["learning_rate=1e-3", "betas=[0.9, 0.99]", "n_embd=24", "n_head=3"])
     assert done.trials == [("n_embd=24", 0)]
     claim = store.claim()
@@ -139,8 +140,7 @@ def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny,
 def test_refused(words: str, said: str, tiny, kept) -> None:
     search = {name: SEARCH[name] for name in ("learning_rate", "betas", "warmup_iters")}
     spec = tiny(grid={"n_embd": [16, 24]}, search=search)
-    fixed = {name: value for name, value in spec.fixed.items() if name not in (*search, "n_embd")}
-    folder, store = kept(spec.model_copy(update={"fixed": fixed}))
+    folder, store = kept(spec)
     with pytest.raises(BadInput) as refused:
         enqueue(folder, words.split())
     assert str(refused.value).startswith(said.replace("{all}", "n_embd, learning_rate, betas"))
