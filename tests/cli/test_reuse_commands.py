@@ -61,8 +61,11 @@ def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
     assert cli("study", "run", "best.yaml").code == 0
     (again,) = StudyFolder(lab, f"tiny-trial-{best['trial']}").runs()
     assert again.outcome["value"] == best["value"]
-    curves = [[(point["iteration"], point.get("val_loss"), point.get("train_loss")) for point in run.points()]
-              for run in (again, *(run for run in StudyFolder(lab, "tiny").runs() if str(run.path) in best["runs"]))]  # fmt: skip
+    (before,) = (run for run in StudyFolder(lab, "tiny").runs() if str(run.path) in best["runs"])
+    curves = [
+        [(point["iteration"], point.get("val_loss"), point.get("train_loss")) for point in run.points()]
+        for run in (before, again)
+    ]
     assert curves[0] == curves[1]
     diff = json.loads(cli("study", "diff", "tiny", f"tiny-trial-{best['trial']}", "--json").out)
     assert diff["data"] == diff["code"] == []
@@ -126,10 +129,8 @@ def test_a_clone_is_the_file_with_what_was_laid_over_it(cli, finished, lab: Path
 
 def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path, folder: Path) -> None:
     assert cli("study", "export", "tiny", "--output", "tiny.csv").code == 0
-    (folder / "next.yaml").write_text(
-        finished.file.read_text().replace("name: tiny", "name: next").replace("grid:", "warm_start: [tiny, tiny.csv]\ngrid:")
-        .replace("[8, 16]", "[16, 24]")
-    )  # fmt: skip
+    text = finished.file.read_text().replace("name: tiny", "name: next").replace("[8, 16]", "[16, 24]")
+    (folder / "next.yaml").write_text(text.replace("grid:", "warm_start: [tiny, tiny.csv]\ngrid:"))
     planned = cli("study", "plan", "next.yaml").out
     assert "warm start: 2 trials of tiny\n" in planned
     assert "warning: warm start: of tiny, 2 (n_embd=8/0, n_embd=8/1): no cell has n_embd=8" in planned
