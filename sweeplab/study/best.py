@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
@@ -14,9 +15,16 @@ from sweeplab.study.finding import find_trial
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.identity import as_written
 from sweeplab.study.listing import VALUED, read_spec
+from sweeplab.study.packing import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.rules import facts
 from sweeplab.study.writing import study_file
+from sweeplab.study.written import AUTO, Replicate
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
 
 DIGEST_CHARACTERS = 12
+LONGEST_NAME = 100
 # How the reason begins of a run that its owner has stopped.
 ASKED_TO_STOP = "asked to stop"
 
@@ -94,7 +102,7 @@ def _trial(folder: StudyFolder, cell: str, number: int, runs: list[RunFolder]) -
         threads=first.get("threads"),
         is_cut_short=not outcome
         or outcome["ending"]["outcome"] not in VALUED
-        or any((run.outcome or {}).get("stop_reason", "").startswith(ASKED_TO_STOP) for run in runs),
+        or any(str((run.outcome or {}).get("stop_reason")).startswith(ASKED_TO_STOP) for run in runs),
         runs=[str(run.path) for run in runs],
     )
 
@@ -102,21 +110,23 @@ def _trial(folder: StudyFolder, cell: str, number: int, runs: list[RunFolder]) -
 def rerun_text(folder: StudyFolder, trial: Trial) -> str:
     """Return the study file of one trial, all of whose hyperparameters are fixed, this machine's included.
 
-    On a CPU it comes to the same loss, bit for bit: what a run computes rests on its hyperparameters, its seed, its
-    data and, in larger models, the number of threads. A trial that was cut short goes on to its end.
+    On a CPU it comes to the same loss, bit for bit, and says so where that is certain: what a run computes rests on
+    its hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short
+    goes on to its end.
     """
     spec = read_spec(folder)
     study = as_written(spec)
     data = json.loads(folder.data_file.read_text(encoding="utf-8"))
+    order = [each.seed if isinstance(each, Replicate) else each for each in spec.seeds]
     written: Mapping[str, Any] = {
-        "name": f"{folder.name}-trial-{trial.trial}",
+        "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
         "data": study["data"],
         "fixed": {name: trial.values[name] for name in TABLE if name in trial.values},
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",
-        "seeds": trial.seeds,
+        "seeds": sorted(trial.seeds, key=order.index),  # a mean's last bit rests on their order
         "engine": {"workers": 1} | ({"threads": trial.threads} if trial.threads else {}),
         "track": study["track"],
     }
@@ -126,10 +136,26 @@ def rerun_text(folder: StudyFolder, trial: Trial) -> str:
         f"Its text has the sha256 {data['text_digest'][:DIGEST_CHARACTERS]}…, "
         f"its tokens {data['token_digest'][:DIGEST_CHARACTERS]}….",
     ]
-    if trial.outcome in VALUED and trial.values["device"] == "cpu":
-        comments.append(
-            "On this machine, with the same packages, it comes to this value again, to the last bit."
-        )
-    elif trial.outcome not in VALUED:
+    if trial.is_cut_short:
         comments.append("It was cut short, and is trained to its end here.")
+    elif _is_exact(trial, spec):
+        again = "it comes to this value again, to the last bit"
+        comments.append(f"On this machine, with the same packages, {again}.")
+    else:
+        comments.append(
+            "It comes to this value again, but for what sums over several threads, or a GPU, round."
+        )
     return study_file(written, comments)
+
+
+def _name(trial: Trial) -> str:
+    cell = "" if trial.cell == "all" else "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
+    end = f"-{trial.trial}"
+    return f"{trial.study}{cell}"[: LONGEST_NAME - len(end)] + end
+
+
+def _is_exact(trial: Trial, spec: StudySpec) -> bool:
+    """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
+    was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
+    is_small = facts(trial.values)["n_params"] < CPU_STACK_BELOW_PARAMS
+    return trial.values["device"] == "cpu" and (trial.threads == 1 or was_alone or is_small)

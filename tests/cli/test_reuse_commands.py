@@ -20,7 +20,7 @@ fixed: {block_size: 8, batch_size: 4, max_iters: 20, n_layer: 1, n_embd: 8, n_he
 search: {learning_rate: {min: 1e-3, max: 1e-2, log: true}}
 objective: {metric: bits}
 budget: {trials_per_cell: 2}
-seeds: [0, 1]
+seeds: [1, 0, 7]
 engine: {workers: 1, threads: 1}
 """
 PARTS = """\
@@ -59,7 +59,8 @@ def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
     assert said.out == "wrote best.yaml\nnext: sweeplab study run best.yaml\n"
     assert Path("best.yaml").read_text() == text
     assert cli("study", "run", "best.yaml").code == 0
-    (again,) = StudyFolder(lab, f"tiny-trial-{best['trial']}").runs()
+    name = f"tiny-{best['cell'].replace('=', '')}-{best['trial']}"
+    (again,) = StudyFolder(lab, name).runs()
     assert again.outcome["value"] == best["value"]
     (before,) = (run for run in StudyFolder(lab, "tiny").runs() if str(run.path) in best["runs"])
     curves = [
@@ -67,9 +68,10 @@ def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
         for run in (before, again)
     ]
     assert curves[0] == curves[1]
-    diff = json.loads(cli("study", "diff", "tiny", f"tiny-trial-{best['trial']}", "--json").out)
+    diff = json.loads(cli("study", "diff", "tiny", name, "--json").out)
     assert diff["data"] == diff["code"] == []
-    assert {"place": "fixed.max_iters", "a": 20, "b": 20} not in diff["file"]
+    assert {"place": "fixed.n_embd", "a": None, "b": best["values"]["n_embd"]} in diff["file"]
+    assert "fixed.max_iters" not in [each["place"] for each in diff["file"]]
     assert next(each["b"] for each in diff["results"] if each["place"] == "all") == best["value"]
 
 
@@ -167,10 +169,10 @@ def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
     assert cli("study", "run", "own.yaml", "--allow-plugins").code == 0
     study = StudyFolder(folder / "lab", "own")
     best = json.loads(cli("study", "best", "own", "--json").out)
-    assert len(best["seeds"]) == 2 and best["values"]["activation"] == "squared" and best["threads"] == 1
+    assert best["seeds"] == [0, 1, 7] and best["values"]["activation"] == "squared" and best["threads"] == 1
     curves = [{p["iteration"]: p["val_loss"] for p in run.points() if p.get("val_loss")} for run in study.runs()
               if str(run.path) in best["runs"]]  # fmt: skip
-    bits = [sum(curve[at] for curve in curves) / 2 / 0.6931471805599453 for at in (0, 10, 20)]
+    bits = [sum(curve[at] for curve in curves) / 3 / 0.6931471805599453 for at in (0, 10, 20)]
     assert best["value"] == pytest.approx(min(bits), rel=1e-12)
     assert f"best: bits {best['value']:.4f}" in cli("study", "show", "own").out
     refused = cli("study", "resume", "own")
@@ -183,7 +185,7 @@ def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
     )
     assert cli("study", "best", "own", "--output", "again.yaml").code == 0
     assert cli("study", "run", "again.yaml", "--allow-plugins").code == 0
-    assert set(values(folder / "lab", f"own-trial-{best['trial']}")) == {best["value"]}
+    assert set(values(folder / "lab", f"own-{best['trial']}")) == {best["value"]}
     (folder / "my_parts.py").write_text("raise KeyError('oh')")
     said = cli("study", "plan", "own.yaml", "--allow-plugins")
     assert said.code == 2 and said.err == f"error: own.yaml:3:11: {folder}/my_parts.py:1: KeyError: 'oh'\n"
