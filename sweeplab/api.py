@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.study.crew import Event
 from sweeplab.study.events import Callbacks, OnEvaluation, OnTrialEnd
+from sweeplab.study.feed import Event
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study
 from sweeplab.study.listing import VALUED, show_study, tracking_uri_of

@@ -128,7 +128,7 @@ def watch_with_view(folder: StudyFolder) -> int:
         with shown if live else nullcontext():
             status = watch_study(folder, view.heard if live else Lines(console).heard)
     except KeyboardInterrupt:
-        _say(f"{folder.name} goes on; sweeplab study stop {folder.name} ends it")
+        _say(f"{folder.name} goes on; {folder.command('study stop')} ends it")
         return 0
     say_how_it_stands(folder, status or "not run to its end")
     return EXIT_CODES.get(status or "failed", 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ class StudyFolder:
     def path(self) -> Path:
         """Return the folder itself."""
         return self.lab / "studies" / self.name
+
+    def command(self, words: str, *more: str) -> str:
+        """Write a command about this study as its user would type it here."""
+        lab = [] if self.lab == lab_folder() else ["--lab", str(self.lab)]
+        return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
     @property
     def storage_url(self) -> str:

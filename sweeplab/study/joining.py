@@ -15,8 +15,12 @@ from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.feed import Event
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.plan import Plan
+<<<<<<< HEAD
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.steering import command, is_running, open_store
+=======
+from sweeplab.study.steering import is_running, open_store
+>>>>>>> living-B
 from sweeplab.study.store import Store
 from sweeplab.study.versions import differences, machine, versions
 
@@ -70,14 +74,14 @@ def work_along(
 def _check(folder: StudyFolder, store: Store, force: bool) -> None:
     start = store.orders.now.start
     if not is_running(folder, store.orders):
-        raise BadInput(f"study {folder.name} is not running; {command(folder, 'study resume')} runs it")
-    if folder.storage_url.startswith("sqlite") and start["machine"] != machine():
+        raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")
+    if folder.storage_url.startswith("sqlite") and start.get("machine") != machine():
         # Write-ahead logs are shared memory: over a network the file would be destroyed.
-        what = f"study {folder.name} is run on {start['host']}, and its storage is an SQLite file"
+        what = f"study {folder.name} is run on {start.get('host')}, and its storage is an SQLite file"
         raise BadInput(f"{what}, which only processes of one machine can share")
     spec = store.spec
     dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
-    different = differences(versions(dataset.token_digest), start["versions"])
+    different = differences(versions(dataset.token_digest), start.get("versions", {}))
     if different and not force:
         what = f"study {folder.name} is run with another version of {', '.join(different)}"
         raise BadInput(f"{what}; what it trains here could not be compared: --force does it all the same")

@@ -20,7 +20,7 @@ from sweeplab.study.identity import as_written
 from sweeplab.study.listing import study_names, tracking_uri_of
 from sweeplab.study.reading import read_study
 from sweeplab.study.spec import StudySpec
-from sweeplab.study.steering import Done, command
+from sweeplab.study.steering import Done
 from sweeplab.study.supervisor import LOOK_SECONDS
 from sweeplab.tracking.moving import Moving
 
@@ -59,7 +59,7 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
         renamed = StudyFolder(folder.lab, new)
         folder.path.rename(renamed.path)
     what = f"{folder.name} is {new} now; a study file that says `name: {folder.name}` would begin another one"
-    return Done(what, [command(renamed, "study rename", folder.name)])
+    return Done(what, [renamed.command("study rename", folder.name)])
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _alone(folder: StudyFolder) -> Iterator[None]:
     try:
         lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
     except Timeout:
-        what = f"study {folder.name} is running; {command(folder, 'study stop')} ends its run first"
+        what = f"study {folder.name} is running; {folder.command('study stop')} ends its run first"
         raise BadInput(what) from None
     with lock:
         yield

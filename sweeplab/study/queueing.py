@@ -20,7 +20,7 @@ from sweeplab.study.folder import StudyFolder
 from sweeplab.study.places import Complaints, Places, shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Derived, StudySpec
-from sweeplab.study.steering import Done, command, is_running, open_store, when
+from sweeplab.study.steering import Done, is_running, open_store, when
 from sweeplab.study.store import Store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.
@@ -98,7 +98,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
         store.orders.add("withdraw", place)
         what = f"trial {number} of {key} is withdrawn: it had not begun"
         given = trial.user_attrs.get("enqueued")
-        again = command(folder, "study retry") if given is None else _again(folder, space.cell, given)
+        again = folder.command("study retry") if given is None else _again(folder, space.cell, given)
         return Done(what, [again], [(key, number)])
     if trial.state != TrialState.RUNNING:
         how = trial.user_attrs.get("outcome", trial.state.name.lower())
@@ -190,13 +190,13 @@ def _enqueue(
 
 
 def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list[str]:
-    return [command(folder, "trial stop", str(number), "--cell", cell) for cell, number in trials]
+    return [folder.command("trial stop", str(number), "--cell", cell) for cell, number in trials]
 
 
 def _again(folder: StudyFolder, cell: Cell, given: Mapping[str, Any]) -> str:
     """Return the command that asks for a trial of these values in this cell."""
     words = [f"{name}={json.dumps(value)}" for name, value in {**given, **cell.values}.items()]
-    return command(folder, "study enqueue", *words)
+    return folder.command("study enqueue", *words)
 
 
 def _counted(trials: Sequence[tuple[str, int]]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.study.folder import StudyFolder, lab_folder
+from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import as_written
 from sweeplab.study.listing import read_spec
 from sweeplab.study.orders import Orders
@@ -28,6 +27,7 @@ class Done:
     trials: list[tuple[str, int]] = field(default_factory=list)
 
 
+<<<<<<< HEAD
 def command(folder: StudyFolder, words: str, *more: str) -> str:
     """Write a command about a study as the user would type it here."""
     lab = [] if folder.lab == lab_folder() else ["--lab", str(folder.lab)]
@@ -35,6 +35,9 @@ def command(folder: StudyFolder, words: str, *more: str) -> str:
 
 
 def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
+=======
+def open_store(folder: StudyFolder) -> Store:
+>>>>>>> living-B
     """Open a study's storage as the study stands in its folder."""
     spec = read_spec(folder, allow_plugins)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
@@ -51,9 +54,9 @@ def is_running(folder: StudyFolder, orders: Orders) -> bool:
 def when(folder: StudyFolder, orders: Orders) -> str:
     """Say when what was asked for is done."""
     if not is_running(folder, orders):
-        return f"{command(folder, 'study resume')} runs it"
+        return f"{folder.command('study resume')} runs it"
     if orders.now.wanted == "pause":
-        return f"once {command(folder, 'study resume')} lets it go on"
+        return f"once {folder.command('study resume')} lets it go on"
     return "its workers know within an evaluation"
 
 
@@ -65,7 +68,7 @@ def stop(folder: StudyFolder) -> Done:
     """
     _orders_of_running(folder).add("wanted", "stop")
     what = f"{folder.name} stops: its workers put their runs away at their next evaluation"
-    return Done(what, [command(folder, "study resume")])
+    return Done(what, [folder.command("study resume")])
 
 
 def pause(folder: StudyFolder) -> Done:
@@ -76,10 +79,10 @@ def pause(folder: StudyFolder) -> Done:
     """
     orders = _orders_of_running(folder)
     if orders.now.wanted == "pause":
-        raise BadInput(f"study {folder.name} is paused; {command(folder, 'study resume')} lets it go on")
+        raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} lets it go on")
     orders.add("wanted", "pause")
     what = f"{folder.name} pauses: its workers put their runs away at their next evaluation and free their memory"
-    return Done(what, [command(folder, "study resume")])
+    return Done(what, [folder.command("study resume")])
 
 
 def resume(folder: StudyFolder) -> Done | None:
@@ -99,7 +102,7 @@ def resume(folder: StudyFolder) -> Done | None:
         )
     before = orders.now.wanted
     orders.add("wanted", "run")
-    return Done(f"{folder.name} goes on", [command(folder, f"study {before}")])
+    return Done(f"{folder.name} goes on", [folder.command(f"study {before}")])
 
 
 def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
@@ -130,7 +133,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, spec.budget.trials_per_cell - each.counted) for each in store.counts())
         what += f": {to_go} trials to go"
-    return Done(f"{what}; {when(folder, store.orders)}", [command(folder, "study extend", *back)])
+    return Done(f"{what}; {when(folder, store.orders)}", [folder.command("study extend", *back)])
 
 
 def _orders_of_running(folder: StudyFolder) -> Orders:
@@ -140,9 +143,9 @@ def _orders_of_running(folder: StudyFolder) -> Orders:
     store = open_store(folder)
     done = sum(each.counted for each in store.counts())
     if store.has_room():
-        next_step = f"{done} trials done; {command(folder, 'study resume')} goes on with it"
+        next_step = f"{done} trials done; {folder.command('study resume')} goes on with it"
     else:
-        more = command(folder, "study extend", "--trials-per-cell", "N")
+        more = folder.command("study extend", "--trials-per-cell", "N")
         next_step = f"it has all of its {done} trials; {more} gives it more"
     raise BadInput(f"study {folder.name} is not running: {next_step}")
 
