@@ -15,12 +15,8 @@ from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.feed import Event
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.plan import Plan
-<<<<<<< HEAD
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.steering import command, is_running, open_store
-=======
 from sweeplab.study.steering import is_running, open_store
->>>>>>> living-B
 from sweeplab.study.store import Store
 from sweeplab.study.versions import differences, machine, versions
 

@@ -27,17 +27,7 @@ class Done:
     trials: list[tuple[str, int]] = field(default_factory=list)
 
 
-<<<<<<< HEAD
-def command(folder: StudyFolder, words: str, *more: str) -> str:
-    """Write a command about a study as the user would type it here."""
-    lab = [] if folder.lab == lab_folder() else ["--lab", str(folder.lab)]
-    return shlex.join(["sweeplab", *words.split(), folder.name, *more, *lab])
-
-
 def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
-=======
-def open_store(folder: StudyFolder) -> Store:
->>>>>>> living-B
     """Open a study's storage as the study stands in its folder."""
     spec = read_spec(folder, allow_plugins)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
