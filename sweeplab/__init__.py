@@ -12,22 +12,45 @@ if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
 
 __version__ = "0.1.0"
-__all__ = ["load_run", "load_study"]
+__all__ = ["load_run", "load_study", "open_study"]
 
 
 def load_study(
-    path: str | Path, *, lab: str | Path | None = None, name: str | None = None, overrides: Sequence[str] = ()
+    path: str | Path,
+    *,
+    lab: str | Path | None = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    allow_plugins: bool = False,
 ) -> Study:
     """Read a study file; `.run()` runs it.
 
-    `overrides` are written as on the command line: "max_iters=100".
+    `overrides` are written as on the command line: "max_iters=100". The Python files that the study names as
+    plugins are imported with `allow_plugins` only.
 
     Raises:
         BadInput: with everything that is wrong in the file.
     """
     from sweeplab.api import Study
+    from sweeplab.study.folder import lab_folder
+    from sweeplab.study.reading import read_study
 
-    return Study(Path(path), lab=Path(lab) if lab else None, name=name, overrides=overrides)
+    return Study(
+        read_study(Path(path), overrides, name, allow_plugins), lab_folder(Path(lab) if lab else None)
+    )
+
+
+def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
+    """Open a study that the lab has, as it was last run; `.run()` goes on with it.
+
+    Raises:
+        BadInput: there is no such study; offers the nearest name.
+    """
+    from sweeplab.api import Study
+    from sweeplab.study.listing import find_study, read_spec
+
+    folder = find_study(Path(lab) if lab else None, name)
+    return Study(read_spec(folder, allow_plugins), folder.lab)
 
 
 def load_run(run_id: str, *, lab: str | Path | None = None, uri: str | None = None) -> LoadedRun:

@@ -9,20 +9,81 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.study.folder import StudyFolder, lab_folder
+from sweeplab.study.events import Callbacks, OnEvaluation, OnTrialEnd
+from sweeplab.study.feed import Event
+from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study
-from sweeplab.study.listing import VALUED, tracking_uri_of
+from sweeplab.study.listing import VALUED, show_study, tracking_uri_of
 from sweeplab.study.plan import Plan, make_plan
-from sweeplab.study.reading import read_study
-from sweeplab.study.supervisor import Event, Progress, run_study
+from sweeplab.study.supervisor import Progress, run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sweeplab.study.spec import StudySpec
+
+
+class Results:
+    """What a study has so far, whoever runs it."""
+
+    folder: StudyFolder
+
+    def trials(self) -> pd.DataFrame:
+        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics.
+
+        Raises:
+            BadInput: the study has not been run.
+            TrackingUnavailable: tracking does not answer.
+        """
+        from sweeplab.analysis.table import runs_table
+
+        return runs_table(self.folder.lab, self.folder.name, self._uri)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """Return the run with the lowest value, as plain values; empty when none has finished.
+
+        Raises:
+            BadInput: the study has not been run.
+            TrackingUnavailable: tracking does not answer.
+        """
+        import pandas as pd
+
+        rows = self.trials().astype(object).to_dict("records")
+        best = min((row for row in rows if row["state"] in VALUED), key=lambda row: row["value"], default={})
+        return {str(name): None if pd.isna(value) else value for name, value in best.items()}
+
+    def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
+        """Return all curves, tidy: a row a point, with cell, trial, seed, iteration, train_tokens, metric, value.
+
+        Metrics are also learning_rate, grad_norm and tokens_per_second.
+
+        Raises:
+            BadInput: the study has not been run.
+            TrackingUnavailable: tracking does not answer.
+        """
+        from sweeplab.analysis.table import curves_table
+
+        return curves_table(self.folder.lab, self.folder.name, self._uri, metrics)
+
+    @property
+    def _uri(self) -> str | None:
+        if not self.folder.canonical_file.exists():
+            raise BadInput(f"study {self.folder.name} has not been run in {self.folder.lab}")
+        return tracking_uri_of(self.folder)
+
+    def _repr_html_(self) -> str:
+        from sweeplab.report.notebook import study_html
+
+        is_there = self.folder.canonical_file.exists()
+        return study_html(
+            self.folder.name, str(self.folder.lab), show_study(self.folder) if is_there else None
+        )
+
 
 @dataclass(frozen=True)
-class StudyResult:
+class StudyResult(Results):
     """How a study stands after `run`; `status` is complete, interrupted or failed."""
 
     folder: StudyFolder
@@ -30,34 +91,17 @@ class StudyResult:
     errors: list[str]
     report: Path | None
 
-    def trials(self) -> pd.DataFrame:
-        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics."""
-        from sweeplab.analysis.table import runs_table
 
-        return runs_table(self.folder.lab, self.folder.name, tracking_uri_of(self.folder))
+class Study(Results):
+    """A study that has been read and checked: to be run, gone on with, or looked at."""
 
-    @property
-    def best(self) -> dict[str, Any]:
-        """Return the run with the lowest value, as plain values; empty when none has finished."""
-        import pandas as pd
+    def __init__(self, spec: StudySpec, lab: Path) -> None:
+        self.spec, self.lab = spec, lab
+        self.folder = StudyFolder(lab, spec.name)
+        self._is_run_here = self._is_to_stop = False
 
-        rows = self.trials().astype(object).to_dict("records")
-        best = min((row for row in rows if row["state"] in VALUED), key=lambda row: row["value"], default={})
-        return {str(name): None if pd.isna(value) else value for name, value in best.items()}
-
-
-class Study:
-    """One study file, read and checked.
-
-    Raises:
-        BadInput: with everything that is wrong in the file.
-    """
-
-    def __init__(
-        self, path: Path, lab: Path | None = None, name: str | None = None, overrides: Sequence[str] = ()
-    ) -> None:
-        self.spec = read_study(path, overrides, name)
-        self.lab = lab_folder(lab)
+    def __repr__(self) -> str:
+        return f"<study {self.folder.name} in {self.lab}>"
 
     def plan(self) -> Plan:
         """Return what running the study would do.
@@ -67,7 +111,7 @@ class Study:
         """
         plan = make_plan(self.spec, self.lab)[0]
         try:
-            check_same_study(self.spec, StudyFolder(self.lab, self.spec.name), plan.data)
+            check_same_study(self.spec, self.folder, plan.data)
         except BadInput as error:
             return replace(plan, warnings=[*plan.warnings, f"cannot be run: {error}"])
         return plan
@@ -76,10 +120,14 @@ class Study:
         self,
         listen: Callable[[Event, Progress], None] = lambda event, progress: None,
         interrupts: Callable[[], int] = lambda: 0,
+        *,
+        on_evaluation: OnEvaluation | None = None,
+        on_trial_end: OnTrialEnd | None = None,
     ) -> StudyResult:
         """Run the study to the end of its budget, or go on with it, and write its report.
 
-        What goes wrong on the way stands in the result's `errors`.
+        What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
+        changes nothing else. They are called here, between two looks at the workers: a slow one delays no training.
 
         `listen` hears the workers' events and a tick several times a second; `interrupts` counts how often
         the user has asked to stop.
@@ -87,7 +135,17 @@ class Study:
         Raises:
             BadInput: it cannot start.
         """
-        ending = run_study(self.spec, self.lab, listen, interrupts)
+        callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
+
+        def hear(event: Event, progress: Progress) -> None:
+            listen(event, progress)
+            callbacks.hear(event)
+
+        self._is_to_stop, self._is_run_here = False, True
+        try:
+            ending = run_study(self.spec, self.lab, hear, lambda: max(interrupts(), int(self._is_to_stop)))
+        finally:
+            self._is_run_here = False
         errors, report = list(ending.errors), None
         if any(ending.folder.runs()):
             try:
@@ -95,7 +153,22 @@ class Study:
             except (BadInput, TrackingUnavailable) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
-        return StudyResult(ending.folder, status, errors, report)
+        return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
+
+    def stop(self) -> None:
+        """Let the study's run put its runs away and end, in whatever process it is; `run` goes on with them.
+
+        To be called from a callback, or from another thread or process.
+
+        Raises:
+            BadInput: nobody runs the study.
+        """
+        if self._is_run_here:
+            self._is_to_stop = True
+            return
+        from sweeplab.study import steering
+
+        steering.stop(self.folder)
 
 
 def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:

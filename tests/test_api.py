@@ -13,6 +13,7 @@ import sweeplab
 from sweeplab.api import StudyResult
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
+from sweeplab.study.events import Evaluation, TrialEnd
 from sweeplab.tracking.tracker import ENDED
 
 STUDY = """\
@@ -34,7 +35,14 @@ def heard() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result(heard: list[str], tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+def evaluations() -> list[Evaluation]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def result(
+    heard: list[str], evaluations: list[Evaluation], tmp_path_factory: pytest.TempPathFactory
+) -> StudyResult:
     """Return what came of a study, one of whose learning rates diverges."""
     place = tmp_path_factory.mktemp("api")
     (place / "tiny.yaml").write_text(STUDY)
@@ -43,14 +51,93 @@ def result(heard: list[str], tmp_path_factory: pytest.TempPathFactory) -> StudyR
         study = sweeplab.load_study(
             place / "tiny.yaml", lab=place / "lab", overrides=["budget.trials_per_cell=2"]
         )
-        return study.run(lambda event, progress: heard.append(event["event"]))
+
+        def clumsy(end: TrialEnd) -> None:
+            raise LookupError(f"no place for {end.outcome}")
+
+        return study.run(
+            lambda event, progress: heard.append(event["event"]),
+            on_evaluation=evaluations.append,
+            on_trial_end=clumsy,
+        )
 
 
 def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[str]) -> None:
-    assert (result.status, result.errors) == ("complete", [])
+    assert result.status == "complete"
     assert result.report and result.report.is_file()
     assert heard.count("claimed") == heard.count("ended") == 2
     assert {"ready", "evaluated", "tick", "exited"} <= set(heard)
+
+
+def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(
+    result: StudyResult, evaluations: list[Evaluation]
+) -> None:
+    (said,) = result.errors
+    assert said.startswith("on_trial_end raised LookupError: no place for ") and said.endswith(
+        ", 2 times in all"
+    )
+    by_trial = {number: [each for each in evaluations if each.trial == number] for number in (0, 1)}
+    lengths = sorted(len(each) for each in by_trial.values())
+    assert lengths[0] < lengths[1] == 11, "one learning rate diverges"
+    points = result.curves(metrics=["val_loss"])
+    known = {(row.trial, row.iteration): row.value for row in points.itertuples()}
+    finite = [each for each in evaluations if math.isfinite(each.val_loss)]
+    assert known.items() >= {((each.trial, each.iteration), each.val_loss) for each in finite}
+    assert {(each.study, each.cell, each.seed) for each in evaluations} == {("tiny", "all", 0)}
+
+
+def test_curves_are_tidy(result: StudyResult) -> None:
+    curves = result.curves()
+    assert list(curves) == ["cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"]
+    assert set(curves["metric"]) == {"train_loss", "val_loss"}
+    assert (curves["train_tokens"] == curves["iteration"] * 64).all()
+
+
+def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result: StudyResult) -> None:
+    study = sweeplab.open_study("tiny", result.folder.lab)
+    assert study.best == result.best and len(study.trials()) == 2
+    html = study._repr_html_()
+    assert html == result._repr_html_()
+    assert (
+        "<td>2/2</td>" in html
+        and f"best: {study.best['value']:.4f} by all/" in html
+        and "<script" not in html
+    )
+    before = result.folder.study_file.read_bytes()
+    again = study.run()
+    assert again.status == "complete" and len(again.trials()) == 2
+    assert result.folder.study_file.read_bytes() == before
+    with pytest.raises(BadInput, match="study tiny is not running"):
+        study.stop()
+    with pytest.raises(BadInput, match="did you mean 'tiny'"):
+        sweeplab.open_study("tny", result.folder.lab)
+
+
+def test_a_study_that_has_not_been_run_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(STUDY.replace("name: tiny", "name: new"))
+    study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "a <b>")
+    assert "not run yet" in study._repr_html_() and "a &lt;b&gt;" in study._repr_html_()
+    assert repr(study) == f"<study new in {tmp_path}/a <b>>"
+    for ask in (study.trials, study.curves, lambda: study.best):
+        with pytest.raises(BadInput, match="study new has not been run in "):
+            ask()
+
+
+def test_a_study_is_stopped_from_a_callback_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tiny.yaml").write_text(STUDY.replace("[3e-3, 1e6]", "[3e-3, 1e-3]"))
+    lines = ["max_iters=3000", "eval_interval=1000", "budget.trials_per_cell=1"]
+    study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=lines)
+    stopped = study.run(on_evaluation=lambda evaluation: study.stop())
+    assert stopped.status == "interrupted" and stopped.folder.states() == {"waiting": 1}
+    ends: list[TrialEnd] = []
+    done = study.run(on_trial_end=ends.append)
+    assert done.status == "complete" and done.errors == []
+    (end,) = ends
+    assert (end.outcome, end.states, end.error) == ("complete", {0: "complete"}, None)
+    assert end.value == done.best["value"]
 
 
 def test_trials_are_a_frame_with_a_row_a_run(result: StudyResult) -> None:

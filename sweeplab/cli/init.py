@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sweeplab.cli.files import Force, file_of, write_file
 from sweeplab.errors import BadInput, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -30,7 +31,7 @@ def init(
         Path | None,
         typer.Option(metavar="FILE", help="Where to write it, if not studies/NAME.yaml."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
+    force: Force = False,
 ) -> None:
     """Write a commented study file.
 
@@ -47,19 +48,9 @@ def init(
         raise BadInput(*tables.problems)
     names = None if search is None else [each.strip() for each in search.split(",") if each.strip()]
     text = study_text(name, minimal, names, tables.values)
-    file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
-    _write(file, text, force)
+    file = file_of(name, output)
+    write_file(file, text, force)
     for notice in (*tables.unknown, *tables.contradictions):
         typer.echo(f"{table}: {notice}", err=True)
     typer.echo(f"wrote {file}")
     typer.echo(f"next: sweeplab study plan {file}")
-
-
-def _write(file: Path, text: str, force: bool) -> None:
-    try:
-        with file.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise BadInput(Problem("the file is there already", "--force to replace it", file=file)) from error
-    except OSError as error:
-        raise BadInput(Problem(error.strerror or str(error), file=file)) from error

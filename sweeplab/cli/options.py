@@ -41,4 +41,7 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
+AllowPlugins = Annotated[
+    bool, typer.Option("--allow-plugins", help="Import the Python files that the study names.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

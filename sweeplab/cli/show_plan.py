@@ -51,6 +51,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
         yield f"no cell {values}: breaks {point['reason']}"
+    for source in plan.warm_start:
+        yield f"warm start: {source['trials']} trials of {source['from']}"
     yield f"sampler {plan.sampler}, pruner {plan.pruner}"
     ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
     if (seconds := plan.budget["time"]) is not None:

@@ -21,10 +21,19 @@ def print_study(shown: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
+    for source in dict.fromkeys(each for sources in shown["warm_start"].values() for each in sources):
+        count = sum(sources.get(source, 0) for sources in shown["warm_start"].values())
+        out.print(
+            f"warm start: {count} trials of {source}, known to the sampler and not counted",
+            markup=False,
+            soft_wrap=True,
+        )
     if best := shown["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
         out.print(
-            f"best: val_loss {best['value']:.4f} by {best['key']}  {searched}", markup=False, soft_wrap=True
+            f"best: {shown['metric']} {best['value']:.4f} by {best['key']}  {searched}",
+            markup=False,
+            soft_wrap=True,
         )
     for failure in shown["failures"]:
         out.print(f"failed: {failure['key']}: {failure['error']}", style="red", markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, StudyName
+from sweeplab.cli.options import AllowPlugins, AsJson, Lab, StudyName
 
 if TYPE_CHECKING:
     from sweeplab.study.steering import Done
@@ -54,7 +54,9 @@ def pause(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     print_done(steering.pause(find_study(lab, name)), as_json)
 
 
-def resume(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
+def resume(
+    name: StudyName, allow_plugins: AllowPlugins = False, lab: Lab = None, as_json: AsJson = False
+) -> None:
     """Let a paused study go on, or run one that nobody runs.
 
     It is run from its folder in the lab, with the budget that it has there.
@@ -69,10 +71,10 @@ def resume(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     if done := steering.resume(folder):
         print_done(done, as_json)
         return
-    from sweeplab import load_study
+    from sweeplab import open_study
     from sweeplab.cli.live import run_with_view
 
-    raise typer.Exit(run_with_view(load_study(folder.canonical_file, lab=folder.lab), as_json))
+    raise typer.Exit(run_with_view(open_study(name, folder.lab, allow_plugins=allow_plugins), as_json))
 
 
 def extend(

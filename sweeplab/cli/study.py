@@ -11,13 +11,14 @@ from sweeplab.cli.app import command_group
 from sweeplab.cli.follow import logs, watch
 from sweeplab.cli.init import init
 from sweeplab.cli.move import rename, rm
-from sweeplab.cli.options import AsJson, InCell, Lab, Name, Overrides, StudyName
+from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, Name, Overrides, StudyName
+from sweeplab.cli.reuse import best, clone, diff
 from sweeplab.cli.steer import enqueue, extend, pause, resume, retry, stop
 from sweeplab.cli.work import work
 
 app = command_group("Write, preview, run and look at studies.")
 app.command()(init)
-for each in (watch, logs, pause, resume, stop, extend, enqueue, retry, work, rename, rm):
+for each in (watch, logs, pause, resume, stop, extend, enqueue, retry, work, best, clone, diff, rename, rm):
     app.command()(each)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.", show_default=False)]
@@ -25,7 +26,12 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.", sh
 
 @app.command()
 def plan(
-    file: File, override: Overrides = None, name: Name = None, lab: Lab = None, as_json: AsJson = False
+    file: File,
+    override: Overrides = None,
+    name: Name = None,
+    allow_plugins: AllowPlugins = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a study would do, without training.
 
@@ -38,7 +44,7 @@ def plan(
     from sweeplab.cli.show_plan import print_plan
     from sweeplab.cli.tables import print_json
 
-    found = load_study(file, lab=lab, name=name, overrides=override or ()).plan()
+    found = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins).plan()
     if as_json:
         print_json(found.as_dict())
     else:
@@ -50,6 +56,7 @@ def run(
     file: File,
     override: Overrides = None,
     name: Name = None,
+    allow_plugins: AllowPlugins = False,
     lab: Lab = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     as_json: AsJson = False,
@@ -63,12 +70,13 @@ def run(
     $ sweeplab study run studies/small.yaml --name quick -o max_iters=100
     """
     if dry_run:
-        plan(file, override, name, lab, as_json)
+        plan(file, override, name, allow_plugins, lab, as_json)
         return
     from sweeplab import load_study
     from sweeplab.cli.live import run_with_view
 
-    raise typer.Exit(run_with_view(load_study(file, lab=lab, name=name, overrides=override or ()), as_json))
+    study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
+    raise typer.Exit(run_with_view(study, as_json))
 
 
 @app.command(name="list")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import Lab, StudyName
+from sweeplab.cli.options import AllowPlugins, Lab, StudyName
 
 
 def work(
@@ -14,6 +14,7 @@ def work(
     force: Annotated[
         bool, typer.Option("--force", help="Work with other code or data than the others, too.")
     ] = False,
+    allow_plugins: AllowPlugins = False,
     lab: Lab = None,
 ) -> None:
     """Start one more worker on a running study, in the foreground.
@@ -40,7 +41,7 @@ def work(
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
     with Interrupts(write_line) as interrupts:
-        losses = work_along(folder, force, hear, lambda: interrupts.count)
+        losses = work_along(folder, force, hear, lambda: interrupts.count, allow_plugins)
     for loss in losses:
         write_line(f"error: {loss}")
     raise typer.Exit(1 if losses else 130 if interrupts.count else 0)

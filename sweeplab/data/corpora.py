@@ -102,7 +102,12 @@ def _joined_readable(files: Sequence[Path]) -> str:
     return BETWEEN_DOCUMENTS.join(texts)
 
 
-def _user_files(path: str | None) -> list[Path]:
+def user_files(path: str | None) -> list[Path]:
+    """Return the files at a path or glob.
+
+    Raises:
+        BadInput: there are none.
+    """
     if path is None:
         raise BadInput("corpus text needs a path: a file, or a glob such as notes/**/*.txt")
     given = Path(path)
@@ -122,7 +127,7 @@ def _user_files(path: str | None) -> list[Path]:
 
 def _tinyshakespeare_files(path: str | None) -> list[Path]:
     if given := path or os.environ.get(TINYSHAKESPEARE_VARIABLE):
-        return _user_files(given)
+        return user_files(given)
     target = cache_folder() / "tinyshakespeare.txt"
     try:
         return [download(TINYSHAKESPEARE_URL, target, TINYSHAKESPEARE_SHA256)]
@@ -214,6 +219,6 @@ CORPORA: dict[str, Corpus] = {
             f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once",
             _tinyshakespeare_files,
         ),
-        Corpus("text", "A text file of yours, or the files of a glob, one document each", _user_files),
+        Corpus("text", "A text file of yours, or the files of a glob, one document each", user_files),
     )
 }

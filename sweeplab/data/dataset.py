@@ -61,19 +61,20 @@ def prepare(corpus: str, tokenizer: str, path: str | None = None, cache: Path | 
             cannot be written.
     """
     source = _named(CORPORA, "corpus", corpus)
-    _named(TOKENIZERS, "tokenizer", tokenizer)
+    version = _named(TOKENIZERS, "tokenizer", tokenizer).version
+    cut_by = f"{tokenizer}@{version}" if version else tokenizer
     files = source.files(path)
     folder = cache or cache_folder()
     stamps = _stamps(files)
     known = folder / f"{_digest(corpus, stamps)}.text"
 
     text_digest = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
-    if text_digest and (dataset := _opened(folder / _digest(tokenizer, text_digest))):
+    if text_digest and (dataset := _opened(folder / _digest(cut_by, text_digest))):
         return dataset
 
     text = source.text(files)
     text_digest = hashlib.sha256(text.encode()).hexdigest()
-    base = folder / _digest(tokenizer, text_digest)
+    base = folder / _digest(cut_by, text_digest)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):

@@ -19,6 +19,7 @@ class Tokenizer(ABC):
     """What every tokenizer does: `decode(encode(text)) == text` for any text it was trained on."""
 
     name: ClassVar[str]
+    version: ClassVar[str] = ""  # another one cuts other tokens: those kept are not used
 
     @property
     @abstractmethod

@@ -19,17 +19,8 @@ from sweeplab.study.places import Complaints, Location, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule, needs
 from sweeplab.study.search import expression, is_searched, literal, literals, search_entry
 from sweeplab.study.space import Space, cells, unmet
-from sweeplab.study.spec import (
-    Derived,
-    Divisors,
-    Pruner,
-    Range,
-    Refusal,
-    Replicate,
-    Sampler,
-    SearchSpec,
-    StudySpec,
-)
+from sweeplab.study.spec import Derived, Divisors, Pruner, Range, Sampler, SearchSpec, StudySpec
+from sweeplab.study.written import Refusal, Replicate
 
 SECTIONS = ("fixed", "grid", "search")
 MOST_CELLS = 1000

@@ -1,15 +1,21 @@
-"""A trial's value over its seeds: the mean of their losses at equal iterations."""
+"""A trial's value over its seeds: what the mean of their losses at equal iterations is worth."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 
 class SeedCurves:
-    """The losses of a trial's runs; one that has ended counts with its last loss from then on."""
+    """The losses of a trial's runs; one that has ended counts with its last loss from then on.
 
-    def __init__(self, seeds: Iterable[int]) -> None:
+    `worth` makes what is reported of a mean loss and its iteration.
+    """
+
+    def __init__(
+        self, seeds: Iterable[int], worth: Callable[[float, int], float] = lambda loss, iteration: loss
+    ) -> None:
+        self._worth = worth
         self._losses: dict[int, dict[int, float]] = {seed: {} for seed in seeds}
         self._ended: set[int] = set()
         self.means: dict[int, float] = {}
@@ -24,7 +30,8 @@ class SeedCurves:
             losses = [self._at(seed, each) for seed in self._losses]
             if any(loss is None for loss in losses):
                 break
-            self.means[each] = sum(loss for loss in losses if loss is not None) / len(losses)
+            mean = sum(loss for loss in losses if loss is not None) / len(losses)
+            self.means[each] = self._worth(mean, each)
             new.append((each, self.means[each]))
         return new
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.study.folder import RunFolder, StudyFolder
+from sweeplab.study.folder import RunFolder, StudyFolder, run_key
 
 Event = dict[str, Any]
 
@@ -44,7 +44,11 @@ class _Live:
             except ValueError:  # cut off by a kill
                 continue
             if point.get("val_loss") is not None:
-                return self.named("evaluated", iteration=point["iteration"], val_loss=point["val_loss"])
+                seed = int(self.folder.path.name.rpartition("-")[2])
+                run = run_key(self.cell, self.trial, seed)
+                return self.named(
+                    "evaluated", run=run, iteration=point["iteration"], val_loss=point["val_loss"]
+                )
         return None
 
 

@@ -71,6 +71,16 @@ class StudyFolder:
         return self.path / "plan.json"
 
     @property
+    def code_file(self) -> Path:
+        """Return the versions of the code that the study was last started with."""
+        return self.path / "code.json"
+
+    @property
+    def warm_start_file(self) -> Path:
+        """Return what the study started from: how many trials of each source came into which cell."""
+        return self.path / "warm_start.json"
+
+    @property
     def report(self) -> Path:
         """Return the folder of the reports."""
         return self.path / "report"

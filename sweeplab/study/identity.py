@@ -30,13 +30,17 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, An
     `data` describes the corpus as it is now.
 
     Raises:
-        BadInput: data, fixed, search, constraints, objective or seeds differ; says in what, and offers --name.
+        BadInput: data, fixed, search, constraints, objective, seeds or plugins differ; says in what, and offers --name.
     """
     if not folder.canonical_file.exists():
         return
     known, ours = json.loads(folder.canonical_file.read_text(encoding="utf-8")), as_written(spec)
     differences = [
-        each for part in spec.canonical()["identity"] for each in _differences(part, ours[part], known[part])
+        each
+        for part in dict.fromkeys(
+            [*spec.canonical()["identity"], "plugins"]
+        )  # a study without any has no such key
+        for each in _differences(part, ours.get(part, []), known.get(part, []))
     ]
     described = json.loads(folder.data_file.read_text(encoding="utf-8"))
     if ours["data"] == known["data"] and any(data[name] != described[name] for name in DIGESTS):

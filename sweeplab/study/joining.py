@@ -15,6 +15,7 @@ from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.feed import Event
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.plan import Plan
+from sweeplab.study.plugins import check_imported
 from sweeplab.study.steering import is_running, open_store
 from sweeplab.study.store import Store
 from sweeplab.study.versions import differences, machine, versions
@@ -24,7 +25,11 @@ LOOK_SECONDS = 2.0
 
 
 def work_along(
-    folder: StudyFolder, force: bool, listen: Callable[[Event], None], interrupts: Callable[[], int]
+    folder: StudyFolder,
+    force: bool,
+    listen: Callable[[Event], None],
+    interrupts: Callable[[], int],
+    allow_plugins: bool = False,
 ) -> list[str]:
     """Keep a worker on a study until its run ends, and return what went wrong.
 
@@ -34,7 +39,8 @@ def work_along(
     Raises:
         BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
     """
-    store = open_store(folder)
+    store = open_store(folder, allow_plugins)
+    check_imported(store.spec)
     _check(folder, store, force)
     plan = Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
     like = plan.workers[0]

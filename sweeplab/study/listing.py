@@ -44,11 +44,11 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     return StudyFolder(folder, name)
 
 
-def read_spec(folder: StudyFolder) -> StudySpec:
-    """Return the study as it was last run."""
+def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
+    """Return the study as it was last run; without its plugins only the names of their parts are known."""
     from sweeplab.study.reading import read_study
 
-    return read_study(folder.canonical_file)
+    return read_study(folder.canonical_file, allow_plugins=allow_plugins)
 
 
 def tracking_uri_of(folder: StudyFolder) -> str | None:
@@ -83,7 +83,7 @@ def states_in_words(states: Mapping[str, int]) -> str:
 def show_study(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` are those that count towards the budget.
+    `trials` are those that count towards the budget, `known` those that a warm start brought in.
     Cells stand in the order of the grid; those that it no longer has come last.
     """
     from sweeplab.study.space import cells
@@ -94,10 +94,16 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     by_cell: dict[str, list[RunFolder]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
     for run in folder.runs():
         by_cell.setdefault(run.description["cell"], []).append(run)
+    started_from = _started_from(folder)
     return {
         "name": folder.name,
+        "metric": spec.objective.metric,
         "trials_per_cell": spec.budget.trials_per_cell,
-        "cells": [_cell_row(cell, runs, unended) for cell, runs in by_cell.items()],
+        "cells": [
+            _cell_row(cell, runs, unended) | {"known": sum(started_from.get(cell, {}).values())}
+            for cell, runs in by_cell.items()
+        ],
+        "warm_start": started_from,
         "best": _best(folder),
         "failures": [
             {"key": run.description["key"], "error": outcome["error"].strip().splitlines()[-1]}
@@ -105,6 +111,12 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
             if (outcome := run.outcome) and outcome["state"] == "failed"
         ],
     }
+
+
+def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:
+    """Return how many trials of each source came into which cell, counted in no other number."""
+    file = folder.warm_start_file
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
 def _cell_row(cell: str, runs: list[RunFolder], unended: str) -> dict[str, Any]:

@@ -5,12 +5,13 @@ All that can be known before the first trial is checked here, so that it is an e
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,10 @@ from sweeplab.model.accounting import train_memory_bytes
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.known import Source, read_warm_starts
 from sweeplab.study.packing import free_memory_bytes, stack_capacity
 from sweeplab.study.places import Location
+from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells, facts, unmet
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 # Fewer where there are many cells, so that a plan takes seconds.
 MOST_PROBES, FEWEST_PROBES = 128, 16
 PROBES_IN_ALL = 9 * MOST_PROBES
+# The samplers that learn from whatever trials there are.
+LEARNING = ("tpe", "gp")
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Plan:
     pruner: str
     data: dict[str, Any]
     checkpoint_bytes: int
+    warm_start: list[dict[str, Any]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
@@ -99,6 +105,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     Raises:
         BadInput: with every reason why the study cannot start.
     """
+    check_imported(spec)
     folder = StudyFolder(lab, spec.name)
     dataset = _checked_dataset(spec, folder)
     vocab_size = dataset.tokenizer.vocab_size
@@ -111,6 +118,8 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     with _placing(spec, _given(spec, "block_size", largest) or ("data",)):
         check_length(dataset, largest)
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
+    data = describe_data(spec, dataset)
+    sources = warm_starts(spec, folder, spaces, data)
     settled = settle_devices(probes[0][1][0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
@@ -119,7 +128,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=_warnings([valid for _, valid in probes]),
+        warnings=[*_warnings([valid for _, valid in probes]), *_unheeded(spec, sources)],
         **_totals(plans, spec.budget.trials_per_cell),
         device=settled["device"],
         dtype=settled["dtype"],
@@ -127,10 +136,36 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         budget=spec.budget.model_dump(),
         sampler=_named(spec.sampler.type, spec.sampler.options),
         pruner=_named(spec.pruner.type, spec.pruner.options),
-        data=describe_data(spec, dataset),
+        data=data,
         checkpoint_bytes=checkpoint_bytes,
+        warm_start=[source.as_dict() for source in sources],
     )
     return plan, found, dataset
+
+
+def warm_starts(
+    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: Mapping[str, Any]
+) -> list[Source]:
+    """Return what the study starts from; what it took in before and is gone by now is left out.
+
+    Raises:
+        BadInput: as `read_warm_starts` does.
+    """
+    taken: set[str] = set()
+    if folder.warm_start_file.exists():
+        cells = json.loads(folder.warm_start_file.read_text(encoding="utf-8"))
+        taken = {source for sources in cells.values() for source in sources}
+    return read_warm_starts(spec, folder.lab, spaces, data, taken)
+
+
+def _unheeded(spec: StudySpec, sources: Sequence[Source]) -> list[str]:
+    """Return what of a warm start comes to nothing."""
+    found = [f"warm start: of {source.name}, {each}" for source in sources for each in source.refused]
+    if sources and spec.sampler.type not in LEARNING:
+        found.append(
+            f"warm start: sampler {spec.sampler.type} learns nothing from it; {', '.join(LEARNING)} do"
+        )
+    return found
 
 
 def _totals(plans: list[CellPlan], per_cell: int | None) -> dict[str, Any]:
@@ -156,7 +191,9 @@ def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allo
     n_stacks = n_cpus
     if per_cell is not None:
         n_stacks = sum(-(-per_cell * len(plan.seeds) // plan.stack) for plan in plans)
-    return allot(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    found = allot(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    threads = spec.engine.threads
+    return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
 
 def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.checks import SECTIONS, study_from
 from sweeplab.study.document import parse, position
 from sweeplab.study.places import Complaints, Location, Places, dotted
+from sweeplab.study.plugins import take_in
 from sweeplab.study.spec import StudySpec
 
 MAX_BYTES = 1_000_000
@@ -18,17 +19,30 @@ MAX_BYTES = 1_000_000
 SHORT_FORMS = ("sampler", "pruner")
 
 
-def read_study(path: Path, overrides: Sequence[str] = (), name: str | None = None) -> StudySpec:
+def read_study(
+    path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
+) -> StudySpec:
     """Read a study file, lay `name=value` overrides over it, and check it.
 
     An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`. `name` gives
-    the study another name.
+    the study another name. The study's plugins are imported with `allow_plugins` only.
 
     Raises:
         BadInput: with everything that is wrong, each with its file, line and column, or its override.
     """
+    return read_text(_text(path), path, overrides, name, allow_plugins)
+
+
+def read_text(
+    text: str,
+    path: Path,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    allow_plugins: bool = False,
+) -> StudySpec:
+    """Read a study file's text as `read_study` does; `path` is where it stands, or would."""
     complain = Complaints(Places(path))
-    document = parse(_text(path), complain)
+    document = parse(text, complain)
     if document is None:
         if not complain.problems:
             complain((), "the study is empty")
@@ -39,6 +53,10 @@ def read_study(path: Path, overrides: Sequence[str] = (), name: str | None = Non
         if name is not None:
             document["name"] = name
             complain.places.overrides["name",] = f"--name {name}"
+        before = len(complain.problems)
+        take_in(document, complain, allow_plugins)
+        if len(complain.problems) > before:  # what the study names of them is not known
+            raise BadInput(*complain.problems)
     return study_from(document, complain)
 
 

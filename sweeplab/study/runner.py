@@ -187,7 +187,9 @@ class Runner:
 
     def _judge(self, stack: Stack, trial: TrialInHand, is_behind: bool) -> None:
         """End a trial that has come to its end, and let go of its runs."""
-        if "diverged" in trial.states.values():
+        if trial.error:
+            self._end(trial, "failed", trial.error)
+        elif "diverged" in trial.states.values():
             self._end(trial, "diverged")
         elif trial.has_ended:
             self._end(trial, "complete" if "complete" in trial.states.values() else "stopped")

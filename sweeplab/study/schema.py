@@ -23,6 +23,7 @@ def study_schema() -> Schema:
     """Return the JSON Schema of a study file; names, types, choices and meanings are the table's."""
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
+    from sweeplab.train.metrics import METRICS
 
     schema = _untitled(StudySpec.model_json_schema())
     parts, sections = schema.pop("$defs"), schema["properties"]
@@ -34,6 +35,7 @@ def study_schema() -> Schema:
     data["tokenizer"] = _one_of(
         {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
     )
+    sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = {name: row for name, row in TABLE.items() if name != "seed"}
     searched = {name: row for name, row in rows.items() if is_searched(row)}
     for section, held, write in zip(

@@ -18,7 +18,8 @@ from sweeplab.study.parameters import Parameter, Scalar
 from sweeplab.study.places import shown
 from sweeplab.study.rules import Rule, derive, evaluate, expanded, needs, order, rules, wanted
 from sweeplab.study.rules import facts as facts  # part of what a space is asked for
-from sweeplab.study.spec import Choices, Derived, Divisors, Replicate, SearchSpec, StudySpec
+from sweeplab.study.spec import Choices, Derived, Divisors, SearchSpec, StudySpec
+from sweeplab.study.written import Replicate
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -285,6 +286,30 @@ class Space:
         if not found:
             raise ValueError(refusals[-1])
         return found
+
+    def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], dict[str, Any]]:
+        """Return what Optuna stores of a trial with these values of what is searched, and all that follows from them.
+
+        Raises:
+            ValueError: one that is sampled is missing, or lies outside of what is searched; says which.
+        """
+        names = {parameter.name: name for name, held in self._of.items() for parameter in held}
+        stored: dict[str, Scalar] = {}
+
+        def take(parameter: Parameter) -> Any:
+            name = names[parameter.name]
+            if name not in values:
+                raise ValueError(f"without {name}, which is searched")
+            try:
+                stored[parameter.name] = parameter.stored(values[name])
+            except ValueError as error:
+                raise ValueError(f"{name} lies outside of {error}") from error
+            except TypeError:
+                raise ValueError(f"{name} is {shown(values[name])}, which is no number") from None
+            return parameter.decoded(stored[parameter.name])
+
+        sampled = self._choose(take)
+        return stored, self.resolve(sampled, seed=0)
 
     def draws_with(self, stored: Mapping[str, Scalar], count: int) -> Iterator[dict[str, Any]]:
         """Yield effective hyperparameters of `count` trials spread evenly over what the given parameters leave."""

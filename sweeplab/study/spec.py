@@ -5,36 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from sweeplab.errors import Problem, nearest
-from sweeplab.hyperparameters import TABLE
-from sweeplab.study.expressions import ALLOWED, Expression
+from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location, Places
+from sweeplab.study.written import AUTO, Count, PluginFile, Positive, Refusal, Replicate, Seconds, Seed
 
 DEFAULT_TRIALS_PER_CELL = 10
-SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-AUTO: Final = "auto"
-
-
-class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
-    """Says of one value what is wrong with it, what is allowed and which name was probably meant."""
-
-    def __init__(self, what: str, allowed: str = "", nearest: str = "") -> None:
-        super().__init__(what)
-        self.what, self.allowed, self.nearest = what, allowed, nearest
+# A warm start of this name is a table, any other a study of the lab.
+TABLE_SUFFIX = ".csv"
 
 
 @dataclass(frozen=True)
@@ -75,88 +57,6 @@ class Derived:
 
 
 SearchSpec = Range | Choices | Divisors | Derived
-
-
-@dataclass(frozen=True)
-class Replicate:
-    """A seed that is trained in the cells where `when` holds."""
-
-    seed: int
-    when: Expression
-
-
-def _seconds(written: Any) -> Any:
-    if not isinstance(written, str):
-        return written
-    parts = re.fullmatch(r"\s*(?:(\S+?)d)?(?:(\S+?)h)?(?:(\S+?)m)?(?:(\S+?)s)?\s*", written)
-    try:
-        amounts = [float(part) if part else 0.0 for part in parts.groups()] if parts else []
-    except ValueError:
-        amounts = []
-    if not any(amounts):
-        raise Refusal("is no length of time", "30m, 2h, 90s, 1h30m, or a number of seconds")
-    return sum(amount * unit for amount, unit in zip(amounts, SECONDS.values(), strict=True))
-
-
-def _count(written: Any) -> Any:
-    if written != AUTO and (isinstance(written, bool) or not isinstance(written, int) or written < 1):
-        raise Refusal("is no count", "auto, or a whole number, at least 1")
-    return written
-
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[
-    Positive,
-    BeforeValidator(_seconds),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9.dhms]+$"}]}
-    ),
-]
-Count = Annotated[
-    int | Literal["auto"],
-    BeforeValidator(_count),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}),
-]
-
-
-def _seed(written: Any) -> int | Replicate:
-    entry = written if isinstance(written, dict) else {"seed": written}
-    if unknown := sorted(entry.keys() - {"seed", "when"}):
-        raise Refusal(
-            f"has {unknown[0]!r}", "a number, or {seed, when}", nearest(unknown[0], ["seed", "when"])
-        )
-    try:
-        number: int = TABLE["seed"].check(entry.get("seed"))
-    except ValueError:
-        raise Refusal("is no seed", "a whole number, at least 0") from None
-    if "when" not in entry:
-        return number
-    try:
-        return Replicate(number, Expression(str(entry["when"])))
-    except ValueError as error:
-        raise Refusal(str(error), ALLOWED) from None
-
-
-Seed = Annotated[
-    int | Replicate,
-    PlainValidator(_seed),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high},
-                {
-                    "type": "object",
-                    "properties": {
-                        "seed": {"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high},
-                        "when": {"type": "string", "description": "Trained only in cells where this holds"},
-                    },
-                    "required": ["seed", "when"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
 
 
 class Section(BaseModel):
@@ -200,11 +100,18 @@ def _known(name: str, known: list[str]) -> str:
 class Objective(Section):
     """What a trial is valued by."""
 
-    metric: Literal["val_loss"] = Field(default="val_loss", description="Metric of a run that values it")
+    metric: str = Field(default="val_loss", description="Number of an evaluation that values a trial")
     goal: Literal["minimize"] = Field(default="minimize", description="Which way is better")
     at: Literal["best", "final"] = Field(
         default="best", description="The best of a run's evaluations, or its last"
     )
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, name: str) -> str:
+        from sweeplab.train.metrics import METRICS
+
+        return _known(name, list(METRICS))
 
 
 class Budget(Section):
@@ -260,6 +167,9 @@ class Engine(Section):
     stack: Count = Field(
         default=AUTO, description="How many runs of one shape train as one program; auto: what pays"
     )
+    threads: Count = Field(
+        default=AUTO, description="Threads of each process; auto: the cores divided among them"
+    )
 
 
 class Track(Section):
@@ -293,6 +203,12 @@ class StudySpec(Section):
     seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once a seed")
     engine: Engine = Engine()
     track: Track = Track()
+    warm_start: list[str] = Field(
+        default=[], description="Studies of the lab and .csv tables whose trials the sampler begins with"
+    )
+    plugins: list[PluginFile] = Field(
+        default=[], description="Python files of yours with parts that the study names"
+    )
 
     _places: Places = PrivateAttr(default_factory=Places)
 
@@ -316,6 +232,13 @@ class StudySpec(Section):
             )
         return seeds
 
+    @field_validator("warm_start")
+    @classmethod
+    def _named_once(cls, sources: list[str]) -> list[str]:
+        if repeated := [each for each in sources if sources.count(each) > 1]:
+            raise Refusal(f"has {repeated[0]} more than once")
+        return sources
+
     @property
     def first_seed(self) -> int:
         """Return the seed that every trial is trained with."""
@@ -338,10 +261,16 @@ class StudySpec(Section):
     @property
     def data_path(self) -> str | None:
         """Return the corpus' path made absolute: a relative one starts at the study file's folder."""
-        if self.data.path is None:
-            return None
+        return None if self.data.path is None else self._beside(self.data.path)
+
+    @property
+    def warm_starts(self) -> list[str]:
+        """Return what the study starts from: names of studies, and tables' paths made absolute as the corpus' is."""
+        return [self._beside(each) if each.endswith(TABLE_SUFFIX) else each for each in self.warm_start]
+
+    def _beside(self, path: str) -> str:
         folder = self.source.absolute().parent if self.source else Path.cwd()
-        return str(folder / Path(self.data.path).expanduser())
+        return str(folder / Path(path).expanduser())
 
     def problem(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
@@ -362,6 +291,7 @@ class StudySpec(Section):
                 "objective": plain["objective"],
                 "seeds": self.written_seeds,
                 "constraints": list(self.constraints),
+                **({"plugins": [each.written() for each in self.plugins]} if self.plugins else {}),
             },
             "rest": {
                 "grid": _jsonable(self.grid),
@@ -370,6 +300,7 @@ class StudySpec(Section):
                 "pruner": self.pruner.written(),
                 "engine": plain["engine"],
                 "track": plain["track"],
+                **({"warm_start": self.warm_starts} if self.warm_start else {}),
             },
         }
 

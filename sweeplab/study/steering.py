@@ -27,9 +27,9 @@ class Done:
     trials: list[tuple[str, int]] = field(default_factory=list)
 
 
-def open_store(folder: StudyFolder) -> Store:
+def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
     """Open a study's storage as the study stands in its folder."""
-    spec = read_spec(folder)
+    spec = read_spec(folder, allow_plugins)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.heed()

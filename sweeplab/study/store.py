@@ -22,11 +22,11 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeplab.data.generators import generator_key
 from sweeplab.study.algorithms import make_pruner, make_sampler
 from sweeplab.study.database import engine_arguments, serialise
+from sweeplab.study.first_points import first_point
 from sweeplab.study.leases import Leases, Owner, is_dead
 from sweeplab.study.orders import Orders
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.spec import Budget
-from sweeplab.study.warm import first_point
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -47,8 +47,10 @@ MOST_DRAWS = 100
 MOST_ATTEMPTS = 10
 # A cell gets no more trials from a worker that saw so many of them fail.
 MOST_FAILURES = 3
-# Why a trial is none: what is left of it in Optuna's storage stands for nothing.
-VOID = ("infeasible", "withdrawn")
+# What marks a trial in Optuna's storage that came from elsewhere; its value there says where it is from.
+WARM_START = "warm_start"
+# Trials of Optuna's that are none of the study's own: known from elsewhere, or left over of what came to nothing.
+VOID = ("infeasible", "withdrawn", WARM_START)
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
@@ -138,7 +140,7 @@ class Store:
         return self._studies[cell.index]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
-        """Return a cell's trials, those left out that broke a constraint or were withdrawn."""
+        """Return a cell's own trials, those left out that broke a constraint or were withdrawn."""
         found = self.study(cell).get_trials(deepcopy=False)
         return [trial for trial in found if not any(each in trial.user_attrs for each in VOID)]
 

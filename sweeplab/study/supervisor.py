@@ -28,8 +28,8 @@ from sweeplab.study.feed import Event as Event  # part of what is told of a stud
 from sweeplab.study.feed import Feed
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study, write_study
-from sweeplab.study.plan import Plan, make_plan
-from sweeplab.study.versions import machine, versions
+from sweeplab.study.plan import Plan, make_plan, warm_starts
+from sweeplab.study.versions import code_versions, machine, versions
 from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -117,9 +117,14 @@ def run_study(
     with _only_one(folder):
         write_study(spec, folder, plan.data)
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
+        write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.study.store import Store
 
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        if spec.warm_start:
+            from sweeplab.study.warm_start import bring_in
+
+            bring_in(store, warm_starts(spec, folder, store.spaces, plan.data), folder)
         tracker = TRACKERS["mlflow"](lab, spec.name, spec.track.uri)
         supervisor = _Supervisor(spec, folder, plan, store, tracker, listen, interrupts)
         try:

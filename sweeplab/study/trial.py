@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from sweeplab.model.accounting import train_flops_per_token
 from sweeplab.model.shape import ModelShape
@@ -15,6 +18,7 @@ from sweeplab.study.space import facts
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.store import Claim, Outcome
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
+from sweeplab.train.metrics import worth
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Record, Snapshot
 
@@ -44,7 +48,11 @@ class TrialInHand:
         values_of: Callable[[int], Mapping[str, Any]],
     ) -> None:
         self.spec, self.claim = spec, claim
-        self.curves = SeedCurves(seeds)
+        shared = values_of(seeds[0])
+        self.curves = SeedCurves(
+            seeds, lambda loss, iteration: worth(spec.objective.metric, loss, iteration, shared)
+        )
+        self.error: str | None = None  # raised by the metric
         self.states: dict[int, str] = {}
         self.is_stopped = False  # by the study's owner
         self.trainings: dict[str, Training] = {}
@@ -66,6 +74,7 @@ class TrialInHand:
             "sampled": self.claim.sampled,
             **self.claim.asked,
             "facts": facts(values),
+            "threads": torch.get_num_threads(),  # on which the last bits of a larger model rest
             "started": time.time(),
         }
 
@@ -107,7 +116,13 @@ class TrialInHand:
             self.states[training.seed] = record.state
         if record.state == "diverged":
             return []
-        return self.curves.add(training.seed, record.iteration, record.val_loss, record.state != "running")
+        try:
+            return self.curves.add(
+                training.seed, record.iteration, record.val_loss, record.state != "running"
+            )
+        except Exception as error:  # whatever the user's own metric may raise
+            self.error = "".join(traceback.format_exception(error))
+            return []
 
     def ending(self, outcome: Outcome, error: str | None = None) -> dict[str, Any]:
         """Return how the trial ends: its outcome and value, and each seed's own state."""

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import sweeplab
 
@@ -23,13 +24,24 @@ DIGEST_CHARACTERS = 12
 
 def versions(token_digest: str) -> dict[str, str]:
     """Return what this process works with; sources and data as the start of their digest."""
+    return {**code(), "data": token_digest[:DIGEST_CHARACTERS]}
+
+
+def code() -> dict[str, str]:
+    """Return the versions of the code that this process works with; sources as the start of their digest."""
     return {
         "sweeplab": sweeplab.__version__,
         "sources": _sources_digest()[:DIGEST_CHARACTERS],
         "torch": version("torch"),
         "python": platform.python_version(),
-        "data": token_digest[:DIGEST_CHARACTERS],
     }
+
+
+def code_versions() -> dict[str, Any]:
+    """Return what code this process works with, and the commit that it is of where there is one."""
+    from sweeplab.tracking.environment import git_of_code
+
+    return {**code(), "git": git_of_code()}
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
-from sweeplab.model.decoder import Decoder
+from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
+from sweeplab.errors import BadInput
+from sweeplab.model.decoder import ACTIVATIONS, Decoder
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.checkpoint import read_checkpoint
 
@@ -57,11 +58,17 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     Raises:
         FileNotFoundError: there is no checkpoint.
         DamagedCheckpoint: its tensors are not those that were written.
+        BadInput: it has a part that a plugin registers, which was not imported.
     """
     weights, facts = read_checkpoint(folder, "model")
-    values = facts.pop("values")
-    tokenizer = load_tokenizer(facts.pop("tokenizer"))
-    return LoadedRun(run_id, Model(ModelShape.of(values), weights), tokenizer, values, facts)
+    values, tokenizer = facts.pop("values"), facts.pop("tokenizer")
+    for kind, name, known in (
+        ("tokenizer", tokenizer["name"], TOKENIZERS),
+        ("activation", values["activation"], ACTIVATIONS),
+    ):
+        if name not in known:
+            raise BadInput(f"the run has the {kind} {name!r}: import the file that registers it first")
+    return LoadedRun(run_id, Model(ModelShape.of(values), weights), load_tokenizer(tokenizer), values, facts)
 
 
 def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
@@ -70,7 +77,6 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    from sweeplab.errors import BadInput
     from sweeplab.tracking.connection import connect, database_file, tracking_uri, without_password
 
     uri = tracking_uri(lab, uri)

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
 STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its values are
 _DRAWS = 8  # of a cell's space, to see whether its size rests on what is searched
-_SECTIONS = (
-    *("name", "data", "fixed", "grid", "search", "constraints"),
-    *("objective", "budget", "sampler", "pruner", "seeds", "engine", "track"),
-)  # in the order of a study file
-_WIDTH = 100
 _LONGEST = 480  # letters of an expression, a little under what a study file may have
 
 
@@ -64,7 +59,8 @@ def candidate_study(
     from sweeplab.hyperparameters import TABLE
     from sweeplab.study.listing import read_spec
     from sweeplab.study.reading import read_study
-    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL, Replicate
+    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL
+    from sweeplab.study.written import Replicate
 
     specs = [read_spec(folder) for folder in folders]
     spec = specs[0]
@@ -143,6 +139,7 @@ def next_study_text(
     A study file knows only full grids: constraints name what of it is meant. `why` is its first line.
     """
     from sweeplab.study.identity import as_written
+    from sweeplab.study.writing import study_file
 
     grid = {
         name: [each for each in values if any(cell[name] == each for cell in chosen)]
@@ -154,7 +151,7 @@ def next_study_text(
         "constraints": [*spec.constraints, *_only(list(grid), chosen, grid)],
         "seeds": [*spec.written_seeds, *_more_seeds(first, each, chosen, times)],
     }
-    return f"# {why}\n" + "".join(_section(name, written[name]) for name in _SECTIONS)
+    return study_file(written, [why])
 
 
 def _extended(values: Iterable[int]) -> list[int]:
@@ -210,29 +207,6 @@ def _more_seeds(
         for when in parts:
             found += [{"seed": first + len(found) + k, "when": when} for k in range(each)]
     return found
-
-
-def _section(name: str, value: Any) -> str:
-    """Write one part of a study file, on one line where it is short; nothing for what is empty."""
-    if isinstance(value, dict):
-        value = {key: each for key, each in value.items() if each is not None}
-    if value in (None, [], {}):
-        return ""
-    if len(line := f"{name}: {_flow(value)}\n") <= _WIDTH:
-        return line
-    if isinstance(value, dict):
-        return f"{name}:\n" + "".join(f"  {key}: {_flow(each)}\n" for key, each in value.items())
-    return f"{name}:\n" + "".join(f"  - {_flow(each)}\n" for each in value)
-
-
-def _flow(value: Any) -> str:
-    from sweeplab.study.template import scalar
-
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, value))}]"
-    return scalar(value)
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:

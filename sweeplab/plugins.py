@@ -1,0 +1,201 @@
+"""What a file of yours adds to sweeplab, for a study that names it under `plugins`.
+
+    from sweeplab.plugins import activation, corpus, metric, tokenizer
+
+    @corpus("mine", "Letters that I wrote")
+    def mine(files):  # those at data.path, if any
+        return "\\n".join(file.read_text() for file in files)
+
+    @activation("squared_relu")
+    def squared_relu(x):  # of each number of a tensor alone
+        return x.relu().square()
+
+    @metric("bits")  # what an evaluation is worth; lower is better
+    def bits(val_loss, iteration, values):
+        return val_loss / 0.6931471805599453
+
+    @tokenizer
+    class Words(sweeplab.data.tokenizers.Tokenizer): ...
+
+A part is known by its name from then on, in this process; what sweeplab has of its own is never replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import TABLE
+
+if TYPE_CHECKING:
+    from sweeplab.data.tokenizers import Tokenizer
+    from sweeplab.train.metrics import Metric
+
+_Part = TypeVar("_Part")
+_TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
+# Every part that was added to this process, in order: its kind, its name, itself.
+added: list[tuple[str, str, Any]] = []
+
+
+class NotImported:
+    """Stands for a part whose file was not imported: its name is known, and whoever uses it is told so."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self._what = f"{kind} {name!r} is a plugin's, which was not imported; --allow-plugins imports it"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise BadInput(self._what)
+
+    def __call__(self, *_: Any) -> Any:
+        """Refuse to be used.
+
+        Raises:
+            BadInput: always.
+        """
+        raise BadInput(self._what)
+
+
+def corpus(
+    name: str, meaning: str = ""
+) -> Callable[[Callable[[Sequence[Path]], str]], Callable[[Sequence[Path]], str]]:
+    """Register a function as a corpus: it takes the files at the study's `data.path` and returns the text.
+
+    It is asked again when one of these files, or its own, has changed.
+    """
+
+    def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
+        from sweeplab.data.corpora import Corpus, user_files
+
+        own = _file_of(function)
+
+        def join(files: Sequence[Path]) -> str:
+            with _blaming(f"corpus {name}", own):
+                text = function(files[1:])
+                if not isinstance(text, str):
+                    raise TypeError(f"the text is a {type(text).__name__}")
+            return text
+
+        def find(path: str | None) -> list[Path]:
+            return [own, *(user_files(path) if path is not None else [])]
+
+        add("corpus", name, Corpus(name, meaning or _first_line(function), find, join))
+        return function
+
+    return register
+
+
+def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
+    """Register a subclass of Tokenizer under its `name`; its tokens are cut anew when its file has changed."""
+    kind.version = hashlib.sha256(_file_of(kind).read_bytes()).hexdigest()[:12]
+    add("tokenizer", kind.name, kind)
+    return kind
+
+
+def activation(name: str) -> Callable[[_Part], _Part]:
+    """Register a function of a tensor, each number alone, as a non-linearity of the feed-forward layers."""
+    return lambda function: _added("activation", name, function)
+
+
+def metric(name: str) -> Callable[[Metric], Metric]:
+    """Register what an evaluation is worth, for `objective: {metric: NAME}`.
+
+    It takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters. Lower is better.
+    """
+    return lambda function: _added("metric", name, function)
+
+
+def add(kind: str, name: str, part: Any) -> None:
+    """Make a part known by its name; one that a plugin added before is replaced.
+
+    Raises:
+        ValueError: sweeplab has a part of this name itself.
+    """
+    names, enter = KINDS[kind]
+    if name in names() and not any((kind, name) == each[:2] for each in added):
+        raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
+    enter(name, part)
+    added.append((kind, name, part))
+
+
+def said(error: BaseException, file: Path) -> str:
+    """Say in a line what a file of the user's raised, and where in it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    place = f"{file}:{line}" if line else str(file)
+    text = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().partition("\n")[0]
+    return f"{place}: {type(error).__name__}{f': {text}' if text else ''}"
+
+
+@contextmanager
+def _blaming(what: str, file: Path) -> Iterator[None]:
+    """Turn what a part raises into bad input that says where in the user's file it was."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{what}: {said(error, file)}") from error
+
+
+def _added(kind: str, name: str, part: _Part) -> _Part:
+    add(kind, name, part)
+    return part
+
+
+def _file_of(part: Any) -> Path:
+    file = inspect.getsourcefile(part) if inspect.isclass(part) or inspect.isfunction(part) else None
+    if not file or not Path(file).is_file():
+        raise ValueError(f"{getattr(part, '__name__', part)} stands in no file: write it into one")
+    return Path(file).absolute()
+
+
+def _first_line(part: Any) -> str:
+    return (inspect.getdoc(part) or "").partition("\n")[0] or "A plugin's"
+
+
+# ------------------------------------------------------------------ where each kind is kept
+
+
+def _corpora() -> dict[str, Any]:
+    from sweeplab.data.corpora import CORPORA
+
+    return CORPORA
+
+
+def _tokenizers() -> dict[str, Any]:
+    from sweeplab.data.tokenizers import TOKENIZERS
+
+    return TOKENIZERS
+
+
+def _metrics() -> dict[str, Any]:
+    from sweeplab.train.metrics import METRICS
+
+    return METRICS
+
+
+def _enter_activation(name: str, part: Any) -> None:
+    row = TABLE["activation"]
+    TABLE["activation"] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
+    if not isinstance(part, NotImported):  # else torch is not needed either
+        from sweeplab.model.decoder import ACTIVATIONS
+
+        ACTIVATIONS[name] = part
+
+
+# Of each kind the names that are known, and how a part gets in.
+KINDS: Mapping[str, tuple[Callable[[], Iterable[str]], Callable[[str, Any], None]]] = {
+    "corpus": (_corpora, lambda name, part: _corpora().update({name: part})),
+    "tokenizer": (_tokenizers, lambda name, part: _tokenizers().update({name: part})),
+    "activation": (lambda: TABLE["activation"].choices, _enter_activation),
+    "metric": (_metrics, lambda name, part: _metrics().update({name: part})),
+}

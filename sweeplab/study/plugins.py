@@ -1,0 +1,126 @@
+"""The Python files that a study names: imported when the user says so, and never by reading a study.
+
+A study that was run keeps, beside each file, its digest and what it registered. So the study can be looked at
+afterwards, with the names of its parts known, while its files are left alone, or are gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from sweeplab import plugins
+from sweeplab.errors import BadInput, nearest
+from sweeplab.study.places import Complaints, Location, shown
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
+# What was imported by this process, by file and digest, and the parts that came of it.
+_imported: dict[tuple[str, str], list[tuple[str, str, Any]]] = {}
+
+
+def take_in(document: dict[str, Any], complain: Complaints, allowed: bool) -> None:
+    """Import the plugins of a study's document and note their digests there; or know only the names of their parts.
+
+    Complains of a file that the user has not allowed, that is not there, is not the one whose digest the document
+    has, or raises. What is no plugin at all is left to the reader of the document.
+    """
+    written = document.get("plugins")
+    if isinstance(written, list):
+        document["plugins"] = [
+            _taken_in(entry, ("plugins", index), complain, allowed) for index, entry in enumerate(written)
+        ]
+
+
+def check_imported(spec: StudySpec) -> None:
+    """Refuse to train a study whose plugins this process has not imported.
+
+    Raises:
+        BadInput: with every file of which that is true.
+    """
+    problems = [
+        spec.problem(("plugins", index), _not_allowed(each.file), HOW)
+        for index, each in enumerate(spec.plugins)
+        if (each.file, each.sha256) not in _imported
+    ]
+    if problems:
+        raise BadInput(*problems)
+
+
+def _not_allowed(file: str) -> str:
+    return f"the plugin {file} is code that would run here"
+
+
+def _taken_in(entry: Any, path: Location, complain: Complaints, allowed: bool) -> Any:
+    given = {"file": entry} if isinstance(entry, str) else entry
+    if not isinstance(given, Mapping) or not isinstance(given.get("file"), str):
+        return entry
+    if not allowed:
+        provides = given.get("provides")
+        if isinstance(provides, Mapping):
+            _know(provides)
+        else:
+            complain(path, _not_allowed(given["file"]), HOW)
+        return entry
+    source = complain.places.file
+    file = (source.absolute().parent if source else Path.cwd()) / Path(given["file"]).expanduser()
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        beside = [each.name for each in file.parent.glob("*.py")]
+        complain(path, f"no plugin {shown(str(file))}: {error.strerror}", "", nearest(file.name, beside))
+        return entry
+    digest = hashlib.sha256(content).hexdigest()
+    if given.get("sha256", "") not in ("", digest):
+        complain(
+            path, f"{file} has changed: its sha256 begins with {digest[:12]}, not {given['sha256'][:12]}"
+        )
+        return entry
+    try:
+        parts = _import(file, content, digest)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        complain(path, plugins.said(error, file))
+        return entry
+    provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
+    return {
+        **given,
+        "file": str(file),
+        "sha256": digest,
+        "provides": {kind: names for kind, names in provides.items() if names},
+    }
+
+
+def _know(provides: Mapping[str, Any]) -> None:
+    for kind, names in provides.items():
+        if kind in plugins.KINDS and isinstance(names, list):
+            for name in names:
+                if isinstance(name, str) and name not in plugins.KINDS[kind][0]():
+                    plugins.add(kind, name, plugins.NotImported(kind, name))
+
+
+def _import(file: Path, content: bytes, digest: str) -> list[tuple[str, str, Any]]:
+    """Execute a file, once, and return the parts that it registers: the very bytes that have the digest."""
+    known = _imported.get((str(file), digest))
+    if known is not None:
+        for part in known:  # another study's file may have taken a name since
+            plugins.add(*part)
+        return known
+    module = ModuleType(f"sweeplab_plugin_{digest[:12]}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # inspect, pickle and dataclasses look there
+    before = len(plugins.added)
+    try:
+        exec(compile(content, str(file), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    _imported[str(file), digest] = plugins.added[before:]
+    return _imported[str(file), digest]

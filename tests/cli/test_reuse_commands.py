@@ -1,0 +1,192 @@
+"""`study clone`, `diff`, `best` and warm starts, from one study's results to the next one's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sweeplab.study.folder import StudyFolder
+
+OWN = """\
+# Parts of my own.
+name: own
+plugins: [my_parts.py]  # beside this file
+data: {corpus: digits, tokenizer: char}
+fixed: {block_size: 8, batch_size: 4, max_iters: 20, n_layer: 1, n_embd: 8, n_head: 1, warmup_iters: 2,
+        dropout: 0.1, activation: squared, eval_interval: 10, eval_iters: 1, device: cpu}
+search: {learning_rate: {min: 1e-3, max: 1e-2, log: true}}
+objective: {metric: bits}
+budget: {trials_per_cell: 2}
+seeds: [1, 0, 7]
+engine: {workers: 1, threads: 1}
+"""
+PARTS = """\
+from sweeplab.plugins import activation, corpus, metric
+
+@corpus("digits")
+def digits(files):
+    return " ".join(map(str, range(3000)))
+
+@activation("squared")
+def squared(x):
+    return x.relu().square()
+
+@metric("bits")
+def bits(val_loss, iteration, values):
+    return val_loss / 0.6931471805599453
+"""
+
+
+@pytest.fixture
+def lab(finished, folder: Path) -> Path:
+    """Return a copy of the finished study's lab, where commands find it by themselves."""
+    return shutil.copytree(finished.lab, folder / "lab")
+
+
+def values(lab: Path, name: str) -> list[float]:
+    return [run.outcome["value"] for run in StudyFolder(lab, name).runs()]
+
+
+def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
+    best = json.loads(cli("study", "best", "tiny", "--json").out)
+    assert best["value"] == min(values(lab, "tiny"))
+    text = cli("study", "best", "tiny", "--yaml").out
+    assert f"val_loss {best['value']!r}." in text and "to the last bit" in text
+    said = cli("study", "best", "tiny", "--output", "best.yaml")
+    assert said.out == "wrote best.yaml\nnext: sweeplab study run best.yaml\n"
+    assert Path("best.yaml").read_text() == text
+    assert cli("study", "run", "best.yaml").code == 0
+    name = f"tiny-{best['cell'].replace('=', '')}-{best['trial']}"
+    (again,) = StudyFolder(lab, name).runs()
+    assert again.outcome["value"] == best["value"]
+    (before,) = (run for run in StudyFolder(lab, "tiny").runs() if str(run.path) in best["runs"])
+    curves = [
+        [(point["iteration"], point.get("val_loss"), point.get("train_loss")) for point in run.points()]
+        for run in (before, again)
+    ]
+    assert curves[0] == curves[1]
+    diff = json.loads(cli("study", "diff", "tiny", name, "--json").out)
+    assert diff["data"] == diff["code"] == []
+    assert {"place": "fixed.n_embd", "a": None, "b": best["values"]["n_embd"]} in diff["file"]
+    assert "fixed.max_iters" not in [each["place"] for each in diff["file"]]
+    assert next(each["b"] for each in diff["results"] if each["place"] == "all") == best["value"]
+
+
+def test_a_cell_and_a_trial_can_be_asked_for(cli, lab: Path) -> None:
+    in_cell = json.loads(cli("study", "best", "tiny", "--cell", "n_embd=8", "--json").out)
+    assert in_cell["cell"] == "n_embd=8" and in_cell["values"]["n_embd"] == 8
+    one = json.loads(cli("study", "best", "tiny", "--trial", "1", "--cell", "n_embd=16", "--json").out)
+    assert (one["cell"], one["trial"]) == ("n_embd=16", 1)
+    printed = cli("study", "best", "tiny").out
+    assert (
+        printed.startswith(f"{min(values(lab, 'tiny')):.6f}  complete  trial ")
+        and "  learning_rate: " in printed
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("best tny", "no study 'tny' in "),
+        ("best tiny --cell n_embd=9", "study tiny has no runs in cell 'n_embd=9'; allowed: n_embd=16, n_embd=8"),
+        ("best tiny --trial 0", "2 cells of study tiny have a trial 0; --cell says which"),
+        ("best tiny --trial 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
+        ("best tiny --output tiny.yaml", "tiny.yaml: the file is there already; allowed: --force"),
+        ("clone tiny tiny", "a study 'tiny' stands in "),
+        ("clone tiny a/b", "--name a/b: name is no name of a study"),
+        ("clone tiny new -o max_iter=3", "-o max_iter=3: 'max_iter' is unknown; "),
+        ("diff tiny tny", "no study 'tny' in "),
+    ],
+)  # fmt: skip
+def test_refused_with_nothing_written(command: str, said: str, cli, lab: Path, folder: Path) -> None:
+    (folder / "tiny.yaml").touch()
+    before = sorted(folder.rglob("*"))
+    result = cli("study", *command.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {said}") and result.err.count("\n") == 1
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_clone_is_the_file_with_what_was_laid_over_it(cli, finished, lab: Path, folder: Path) -> None:
+    text = "# Mine.\n" + finished.file.read_text().replace("grid:", "# sizes\ngrid:") + "seeds: [0]  # one\n"
+    (folder / "tiny.yaml").write_text(text)
+    assert (
+        cli("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "engine.threads=1").code == 0
+    )
+    said = cli("study", "clone", "tiny", "longer", "-o", "max_iters=1000", "-o", "learning_rate=1e-3")
+    assert said.out == "wrote longer.yaml\nnext: sweeplab study plan longer.yaml\n"
+    expected = text.replace("name: tiny", "name: longer").replace("max_iters: 20", "max_iters: 1000")
+    expected = expected.replace("device: cpu}", "device: cpu, learning_rate: 1e-3}")
+    expected = expected.replace(
+        "search:\n  learning_rate: {min: 3e-4, max: 1e-2, log: true}\n", "search: {}\n"
+    )
+    expected = expected.replace("engine: {workers: 1}", "engine: {workers: 1, threads: 1}")
+    assert (folder / "longer.yaml").read_text() == expected
+    plan = json.loads(cli("study", "plan", "longer.yaml", "--json").out)
+    assert [cell["max_iters"] for cell in plan["cells"]] == [1000, 1000]
+
+
+def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path, folder: Path) -> None:
+    assert cli("study", "export", "tiny", "--output", "tiny.csv").code == 0
+    text = finished.file.read_text().replace("name: tiny", "name: next").replace("[8, 16]", "[16, 24]")
+    (folder / "next.yaml").write_text(text.replace("grid:", "warm_start: [tiny, tiny.csv]\ngrid:"))
+    planned = cli("study", "plan", "next.yaml").out
+    assert "warm start: 2 trials of tiny\n" in planned
+    assert "warning: warm start: of tiny, 2 (n_embd=8/0, n_embd=8/1): no cell has n_embd=8" in planned
+    for _ in range(2):
+        assert cli("study", "run", "next.yaml").code == 0
+    shown = json.loads(cli("study", "show", "next", "--json").out)
+    assert [(cell["cell"], cell["trials"], cell["known"]) for cell in shown["cells"]] == [
+        ("n_embd=16", 2, 2), ("n_embd=24", 2, 0)
+    ]  # fmt: skip
+    assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}, "the table says the same trials"
+    assert shown["best"]["key"].split("/")[1] in ("0", "1", "2", "3")
+    assert (
+        "warm start: 2 trials of tiny, known to the sampler and not counted"
+        in cli("study", "show", "next").out
+    )
+    (folder / "next.yaml").write_text(
+        (folder / "next.yaml").read_text().replace("tiny, tiny.csv", "tiny.csv, tny")
+    )
+    said = cli("study", "plan", "next.yaml")
+    assert said.code == 2 and said.err == (
+        f"error: next.yaml:5:24: no study 'tny' in {lab}; allowed: next, tiny; did you mean 'tiny'?\n"
+    )
+
+
+def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
+    (folder / "own.yaml").write_text(OWN)
+    (folder / "my_parts.py").write_text(PARTS)
+    for command in ("plan", "run"):
+        said = cli("study", command, "own.yaml")
+        assert said.code == 2 and said.err.startswith(
+            "error: own.yaml:3:11: the plugin my_parts.py is code that "
+        )
+    assert not (folder / "lab").exists()
+    assert cli("study", "run", "own.yaml", "--allow-plugins").code == 0
+    study = StudyFolder(folder / "lab", "own")
+    best = json.loads(cli("study", "best", "own", "--json").out)
+    assert best["seeds"] == [0, 1, 7] and best["values"]["activation"] == "squared" and best["threads"] == 1
+    curves = [{p["iteration"]: p["val_loss"] for p in run.points() if p.get("val_loss")} for run in study.runs()
+              if str(run.path) in best["runs"]]  # fmt: skip
+    bits = [sum(curve[at] for curve in curves) / 3 / 0.6931471805599453 for at in (0, 10, 20)]
+    assert best["value"] == pytest.approx(min(bits), rel=1e-12)
+    assert f"best: bits {best['value']:.4f}" in cli("study", "show", "own").out
+    refused = cli("study", "resume", "own")
+    assert refused.code == 2 and "is code that would run here; allowed: --allow-plugins" in refused.err
+    assert cli("study", "resume", "own", "--allow-plugins").code == 0
+    assert cli("study", "clone", "own", "mine").code == 0
+    cloned = (folder / "mine.yaml").read_text()
+    assert cloned == OWN.replace("name: own", "name: mine").replace(
+        "[my_parts.py]", f'["{folder}/my_parts.py"]'
+    )
+    assert cli("study", "best", "own", "--output", "again.yaml").code == 0
+    assert cli("study", "run", "again.yaml", "--allow-plugins").code == 0
+    assert set(values(folder / "lab", f"own-{best['trial']}")) == {best["value"]}
+    (folder / "my_parts.py").write_text("raise KeyError('oh')")
+    said = cli("study", "plan", "own.yaml", "--allow-plugins")
+    assert said.code == 2 and said.err == f"error: own.yaml:3:11: {folder}/my_parts.py:1: KeyError: 'oh'\n"
+    assert cli("study", "show", "own").code == 0
