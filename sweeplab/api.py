@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from sweeplab.study.identity import check_same_study
 from sweeplab.study.listing import VALUED, tracking_uri_of
 from sweeplab.study.plan import Plan, make_plan
 from sweeplab.study.reading import read_study
+from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.supervisor import Event, Progress, run_study
 from sweeplab.tracking.tracker import TrackingUnavailable
 
@@ -90,24 +92,49 @@ class Study:
         errors, report = list(ending.errors), None
         if any(ending.folder.runs()):
             try:
-                report = scaling_report(ending.folder)
+                report = write_report("scaling", self.lab, [ending.folder.name])[0]
             except (BadInput, TrackingUnavailable) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
         return StudyResult(ending.folder, status, errors, report)
 
 
-def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:
-    """Write a study's scaling report from what tracking has of it, and return the page.
+def write_report(
+    page: str,
+    lab: Path,
+    names: Sequence[str],
+    folder: Path | None = None,
+    dashboard: Path | None = None,
+    form: str = "html",
+) -> list[Path]:
+    """Write a page about studies from what tracking has of them, and return what there is to open.
+
+    `page` is scaling or sweep, of one study, or compare, of several. A study's pages stand in its own folder, a
+    comparison in the lab's `reports`, where no folder is given. `form` is html, or png, svg or pdf for a picture a
+    figure.
 
     Raises:
-        BadInput: the dashboard asks for what there is not, or tracking has no such study.
+        BadInput: the dashboard asks for what there is not, pictures cannot be made, tracking has no such study, or
+            studies cannot be compared.
+        TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.analysis.table import curves_table
-    from sweeplab.report.columns import CURVES
-    from sweeplab.report.scaling import write_scaling_report
+    from sweeplab.report.panels.material import Material
+    from sweeplab.report.writer import write_page
 
-    studied = read_studies(folder.lab, [folder.name])
-    curves = curves_table(folder.lab, folder.name, tracking_uri_of(folder), metrics=tuple(CURVES))
-    return write_scaling_report(studied.runs, curves, folder.report, dashboard, studied, folder.lab)
+    studied = read_studies(lab, names)
+    if len(names) > 1:
+        studied.check_comparable()
+    folder = folder or (
+        StudyFolder(lab, names[0]).report if len(names) == 1 else lab / "reports" / _joined(names)
+    )
+    material = Material.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    return write_page(page, material, studied.runs, folder, dashboard, form)
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return the name of a folder for several studies; no study's own name has a plus."""
+    text = "+".join(names)
+    return (
+        text if len(text) <= LONGEST_KEY else f"{len(names)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    )

@@ -30,6 +30,7 @@ from sweeplab.tracking.connection import (
 )
 from sweeplab.tracking.describe import environment_tags, json_text, page, texts
 from sweeplab.tracking.folder import RunFolder, read_json
+from sweeplab.tracking.histories import read_histories
 from sweeplab.tracking.tracker import Description, Measure, Summary, TrackedRun, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -311,16 +312,14 @@ class MLflowTracker(Tracker):
                     state = tags["sweeplab.state"]
                     yield TrackedRun(run.info.run_id, *place, state, run.data.params, run.data.metrics)
 
-    def history(self, run_id: str, name: str) -> list[Measure]:
-        """Return a metric's points by step.
+    def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
+        """Return a metric's points of each run by step.
 
         Raises:
             TrackingUnavailable: MLflow does not answer.
         """
         with self._reaching():
-            points = self._client.get_metric_history(run_id, name)
-        measures = [Measure(name, point.value, point.timestamp, point.step) for point in points]
-        return sorted(measures, key=lambda measure: measure.step)
+            return read_histories(self._client, run_ids, name)
 
     # ------------------------------------------------------------ calls to MLflow
 

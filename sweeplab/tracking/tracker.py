@@ -7,7 +7,7 @@ and brings the tracking up to date with it. Shipping is idempotent, so a killed 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -99,8 +99,12 @@ class Tracker(ABC):
         """
 
     @abstractmethod
+    def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
+        """Return all points of one metric of each run, by step."""
+
     def history(self, run_id: str, name: str) -> list[Measure]:
         """Return all points of one metric of a run, by step."""
+        return self.histories([run_id], name)[run_id]
 
 
 def _mlflow(lab: Path, study: str, uri: str | None = None) -> Tracker:

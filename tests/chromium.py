@@ -1,0 +1,129 @@
+"""A page in a real, headless Chromium, driven through its DevTools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+OPTIONS += ["--no-first-run", "--disable-extensions", "--disable-background-networking", "--mute-audio"]
+
+
+@dataclass
+class Page:
+    """One page; `requests` are the addresses that it asked for, `errors` what went wrong on it."""
+
+    runner: asyncio.Runner
+    socket: aiohttp.ClientWebSocketResponse
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _calls: int = 0
+
+    def open(self, url: str) -> None:
+        """Go to an address; it has not loaded yet."""
+        self._call("Page.navigate", url=url)
+
+    def read(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression."""
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def wait_for(self, expression: str, seconds: float = 60) -> Any:
+        """Return the value of an expression as soon as it is true."""
+        deadline = time.monotonic() + seconds
+        while not (value := self.read(expression)):
+            if time.monotonic() > deadline:
+                text = self.read("document.body.innerText")[-2000:]
+                raise AssertionError(f"not within {seconds} s: {expression}\n{self.errors}\n{text}")
+            self._listen(0.2)
+        return value
+
+    def screenshot(self, file: Path) -> None:
+        """Write what the window shows."""
+        file.write_bytes(b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._calls += 1
+        return self.runner.run(self._answer(self._calls, method, parameters))
+
+    async def _answer(self, number: int, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        await self.socket.send_str(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            message = json.loads((await self.socket.receive(timeout=60)).data)
+            if message.get("id") == number:
+                assert "error" not in message, message["error"]
+                return message["result"]
+            self._note(message)
+
+    def _listen(self, seconds: float) -> None:
+        async def listen() -> None:
+            async with asyncio.timeout(seconds):
+                while True:
+                    self._note(json.loads((await self.socket.receive()).data))
+
+        try:
+            self.runner.run(listen())
+        except TimeoutError:
+            return
+
+    def _note(self, event: dict[str, Any]) -> None:
+        method, parameters = event.get("method"), event.get("params", {})
+        if method == "Network.requestWillBeSent":
+            self.requests.append(parameters["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.errors.append(str(parameters["exceptionDetails"]))
+        elif method == "Log.entryAdded" and parameters["entry"]["level"] == "error":
+            self.errors.append(parameters["entry"]["text"])
+
+
+@contextmanager
+def chromium_page(profile: Path, width: int = 1600, height: int = 1000) -> Iterator[Page]:
+    """Start a browser with a profile of its own, yield its page, and end the browser."""
+    assert PROGRAM, "there is no Chromium"
+    command = [PROGRAM, *OPTIONS, "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    process = subprocess.Popen(
+        [*command, f"--window-size={width},{height}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with asyncio.Runner() as runner:
+            session, page = runner.run(_connect(profile / "DevToolsActivePort", process, runner))
+            try:
+                for domain in ("Page", "Runtime", "Network", "Log"):
+                    page._call(f"{domain}.enable")
+                yield page
+            finally:
+                runner.run(session.close())
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+async def _connect(
+    port_file: Path, process: subprocess.Popen[bytes], runner: asyncio.Runner
+) -> tuple[aiohttp.ClientSession, Page]:
+    async with asyncio.timeout(60):
+        while not (port_file.exists() and port_file.read_text().count("\n")):
+            assert process.poll() is None, f"Chromium ended with {process.returncode}"
+            await asyncio.sleep(0.05)
+        port = port_file.read_text().splitlines()[0]
+        session = aiohttp.ClientSession()
+        async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+            targets = await answer.json()
+        address = next(each["webSocketDebuggerUrl"] for each in targets if each["type"] == "page")
+        socket = await session.ws_connect(address, max_msg_size=0)
+    return session, Page(runner, socket)
