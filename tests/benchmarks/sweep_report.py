@@ -56,7 +56,8 @@ def plant(lab: Path, n_trials: int) -> None:
         )  # fmt: skip
         floor = 2.2 + apart + rng.gauss(0, 0.02)
         points = [
-            {"iteration": i, "train_tokens": i * 1024, "wall_seconds": i / 50 + 0.1, "val_loss": floor + 2 / (1 + i / 50)}
+            {"iteration": i, "train_tokens": i * 1024, "wall_seconds": i / 50 + 0.1}
+            | {"val_loss": floor + 2 / (1 + i / 50)}
             | ({"train_loss": 2.0, "learning_rate": 1e-3, "grad_norm": 1.0, "tokens_per_second": 51200.0} if i else {})
             for i in range(0, last + 1, 50)
         ]  # fmt: skip

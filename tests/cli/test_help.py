@@ -31,7 +31,8 @@ def commands(command=None, names=()) -> Iterator[tuple[str, ...]]:
 def test_these_are_all_commands() -> None:
     assert {" ".join(names) for names in commands()} == {
         "", "study", "study init", "study plan", "study run", "study list", "study show", "study export",
-        "report", "report scaling", "report sweep", "report compare", "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
+        "report", "report scaling", "report sweep", "report compare",
+        "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
         "laws forecast", "laws verify", "laws ledger", "laws next", "hyperparameters", "schema",
     }  # fmt: skip
 

@@ -154,11 +154,11 @@ def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
 def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("panels: [{panel: differences}]\n")
-    with pytest.raises(BadInput, match="unknown panel 'differences'; allowed: loss, .* slice"):
+    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: loss, .* slice"):
         read_dashboard(mine, "sweep")
     mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     with pytest.raises(
-        BadInput, match="unknown panel 'loss'; allowed: optimization_history, .* studies, differ"
+        BadInput, match=r"unknown panel 'loss'; allowed: optimization_history, .* studies, differ"
     ):
         read_dashboard(mine, "compare")
 

@@ -22,7 +22,7 @@ search:
   learning_rate: [1e-6, 2e-6, 3e-6, 4e-6, 1e-2]
 budget: {trials_per_cell: 5}
 sampler: grid
-pruner: {type: threshold, upper: 4.7, n_warmup_steps: 5}
+pruner: {type: threshold, upper: 4.3, n_warmup_steps: 5}
 seeds: [0, 1]
 engine: {workers: 1, stack: 2}
 """

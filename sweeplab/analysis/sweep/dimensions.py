@@ -10,16 +10,15 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.trials import finite, grid_of, searched_of
+from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
 from sweeplab.study.spec import Choices, Derived, Divisors, Range
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import SearchSpec
 
-# Numbers that lie over so many decades were meant to be drawn by their logarithm.
-LOG_FROM = 30.0
-# A column of numbers with no more values than these is a choice of them.
-FEW = 4
+# A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
+FEW = 6
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,12 @@ def dimension_of(name: str, column: Series) -> Dimension:
     if len(numbers) < column.notna().sum() or numbers.nunique() <= 1:
         return Dimension(name, choices=tuple(sorted({str(each) for each in column.dropna()})))
     low, high = float(numbers.min()), float(numbers.max())
-    return Dimension(name, low, high, low > 0 and (high / low >= LOG_FROM or numbers.nunique() <= FEW))
+    return Dimension(name, low, high, low > 0 and (numbers.nunique() <= FEW or _is_drawn_by_log(name)))
+
+
+def _is_drawn_by_log(name: str) -> bool:
+    suggested = TABLE[name].suggested if name in TABLE else None
+    return isinstance(suggested, Mapping) and bool(suggested.get("log"))
 
 
 def _dimension(name: str, entry: SearchSpec, column: Series) -> Dimension:
