@@ -119,6 +119,7 @@ def write_report(
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
+    from sweeplab.report.columns import CURVES
     from sweeplab.report.panels.material import Material
     from sweeplab.report.writer import write_page
 
@@ -129,6 +130,8 @@ def write_report(
         StudyFolder(lab, names[0]).report if len(names) == 1 else lab / "reports" / _joined(names)
     )
     material = Material.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
+        material.curves(metric)
     return write_page(page, material, studied.runs, folder, dashboard, form)
 
 

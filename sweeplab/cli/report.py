@@ -66,7 +66,7 @@ def scaling(
 def sweep(
     name: Name,
     audit_pruning: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--audit-pruning",
             metavar="N",
@@ -74,7 +74,7 @@ def sweep(
             help="First train N pruned trials to their end, outside of the study and its budget.",
             show_default=False,
         ),
-    ] = 0,
+    ] = None,
     dashboard: Dashboard = None,
     form: Format = Form.html,
     lab: Lab = None,
@@ -89,7 +89,7 @@ def sweep(
     $ sweeplab report sweep small
     $ sweeplab report sweep small --audit-pruning 5
     """
-    if audit_pruning:
+    if audit_pruning is not None:
         from sweeplab.study.listing import find_study
         from sweeplab.study.pruned import audit_pruning as audit
 

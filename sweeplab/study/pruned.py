@@ -63,10 +63,9 @@ def audit_pruning(
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
     with _only_one(folder):
         waiting = [trial for trial in chosen if not _is_done(folder, trial)]
-        dataset = _dataset(folder, spec) if waiting else None
+        dataset = _dataset(folder, spec)
         for at, trial in enumerate(waiting, start=1):
             tell(f"training trial {trial[1]} of {trial[0]} to its end ({at} of {len(waiting)})")
-            assert dataset is not None
             _train(folder, spec, dataset, trial)
     return audited_trials(folder)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +76,20 @@ def dimension_of(name: str, column: Series) -> Dimension:
         return Dimension(name, choices=tuple(sorted({str(each) for each in column.dropna()})))
     low, high = float(numbers.min()), float(numbers.max())
     return Dimension(name, low, high, low > 0 and (numbers.nunique() <= FEW or _is_drawn_by_log(name)))
+
+
+def merged(dimensions: Iterable[Dimension]) -> dict[str, Dimension]:
+    """Return each hyperparameter once, as wide as all studies have it."""
+    found: dict[str, Dimension] = {}
+    for each in dimensions:
+        known = found.get(each.name, each)
+        found[each.name] = replace(
+            known,
+            low=min(known.low, each.low),
+            high=max(known.high, each.high),
+            choices=tuple(dict.fromkeys((*known.choices, *each.choices))),
+        )
+    return found
 
 
 def _is_drawn_by_log(name: str) -> bool:

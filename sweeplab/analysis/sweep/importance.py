@@ -34,7 +34,7 @@ CHANCE = 0.95
 # The best tenth, as Optuna has it, but never fewer than its documentation asks for.
 BEST_SHARE, FEWEST_BEST = 0.1, 5
 # Repeats of either kind. fANOVA grows a forest each time: Optuna's own of 64 full trees takes seconds for 200 trials.
-N_REPEATS: Mapping[Evaluator, int] = {"ped-anova": 40, "fanova": 8}
+N_REPEATS: Mapping[Evaluator, int] = {"ped-anova": 24, "fanova": 6}
 N_TREES, DEPTH = 16, 6
 EVALUATORS: Mapping[Evaluator, str] = {
     "ped-anova": "PED-ANOVA (Watanabe et al. 2023): how far the best tenth of the trials (at least 5) is spread "
@@ -117,10 +117,10 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
     n, repeats = len(trials), N_REPEATS[evaluator]
     everything = np.arange(n)
 
-    study = _Given()
+    given = _Given()
 
     def evaluate(chosen: NDArray[np.int_], losses: Array, seed: int) -> Array:
-        study.given = [trials[at] for at in chosen]
+        given.trials_given = [trials[at] for at in chosen]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
             found = _made(evaluator, len(chosen), seed).evaluate(
@@ -164,10 +164,10 @@ class _Given(optuna.Study):
         storage = optuna.storages.InMemoryStorage()
         storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "given")
         super().__init__("given", storage)
-        self.given: list[FrozenTrial] = []
+        self.trials_given: list[FrozenTrial] = []
 
     def get_trials(self, *_: Any, **__: Any) -> list[FrozenTrial]:
-        return self.given
+        return self.trials_given
 
 
 def _frozen(table: DataFrame, dimensions: Sequence[Dimension]) -> list[FrozenTrial]:

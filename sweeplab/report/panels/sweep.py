@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.sweep.dimensions import Dimension
+from sweeplab.analysis.sweep.dimensions import Dimension, merged
 from sweeplab.analysis.sweep.importance import WITHIN, importances
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
 from sweeplab.errors import BadInput
@@ -81,7 +81,9 @@ def history_panel(spec: PanelSpec, material: Material) -> Panel:
         tables = [_mean_history(table[table["cell"].isin(shared)]) for table in tables]
     data = pd.concat(tables, ignore_index=True)
     if data.empty:
-        raise BadInput("no trial has ended yet")
+        raise BadInput(
+            "no trial has ended yet" + (" in a cell that all studies have" if len(sweeps) > 1 else "")
+        )
     one = "One line a cell; dots are trials that ended."
     return HistoryPanel(
         title=spec.title or "Optimization history",
@@ -176,11 +178,8 @@ def rank_panel(spec: PanelSpec, material: Material) -> Panel:
         raise BadInput(f"pairs need two searched hyperparameters; here there is {dimensions[0].name} alone")
     if not spec.params:
         found = material.once(("importances", sweep.name, "ped-anova"), lambda: importances(sweep))
-        rank = {
-            each.hyperparameter: -each.importance
-            for each in found
-            if each.scope in (WITHIN, *sweep.cells[:1])
-        }
+        scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
+        rank = {each.hyperparameter: -each.importance for each in found if each.scope == scope}
         dimensions = sorted(dimensions, key=lambda each: rank.get(each.name, 0.0))[:MOST_PAIRED]
     data, y = _trials([sweep])
     return RankPanel(
@@ -231,7 +230,7 @@ def _only(material: Material, what: str) -> Sweep:
 
 def _dimensions(spec: PanelSpec, sweeps: Sequence[Sweep]) -> list[Dimension]:
     """Return the dimensions asked for, else all that were searched, each once."""
-    known = {each.name: each for sweep in sweeps for each in (*sweep.dimensions, *sweep.grid)}
+    known = merged(each for sweep in sweeps for each in (*sweep.grid, *sweep.dimensions))
     if missing := [name for name in spec.params if name not in known]:
         raise BadInput(f"{missing[0]} does not vary")
     searched = dict.fromkeys(each.name for sweep in sweeps for each in sweep.dimensions)
