@@ -100,7 +100,8 @@ def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]
 
 
 def _is_done(folder: StudyFolder, trial: Trial) -> bool:
-    return all(audit.outcome for _, audit in _runs(folder, trial))
+    runs = _runs(folder, trial)
+    return bool(runs) and all(audit.outcome for _, audit in runs)
 
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:

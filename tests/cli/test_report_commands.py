@@ -39,6 +39,7 @@ def test_a_comparison_needs_two_studies_that_there_are(cli, finished) -> None:
     assert twice.code == 2 and "named twice" in twice.err
 
 
+@pytest.mark.slow
 def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
     shutil.copytree(finished.lab, tmp_path / "lab")
     lab = tmp_path / "lab"

@@ -34,7 +34,7 @@ def differences_panel(spec: PanelSpec, material: Material) -> Panel:
     """Say of each pair of studies whether their best losses differ, over all shared cells and in each.
 
     Raises:
-        BadInput: there is one study only, or none shares a cell with another.
+        BadInput: there is one study only.
     """
     sweeps, at = material.sweeps, objective_of(material)
     found = differences(sweeps, at)
