@@ -123,9 +123,8 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
         given.trials_given = [trials[at] for at in chosen]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
-            found = _made(evaluator, len(chosen), seed).evaluate(
-                study, target=lambda trial: losses[trial.number]
-            )
+            made = _made(evaluator, len(chosen), seed)
+            found = made.evaluate(given, target=lambda trial: losses[trial.number])
         return np.array([found.get(name, 0.0) for name in names])
 
     raw = evaluate(everything, scope.losses, 0)
