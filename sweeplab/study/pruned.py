@@ -81,7 +81,7 @@ def audited_trials(folder: StudyFolder) -> list[Audited]:
 
 def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
     """Return the pruned trials in the order in which they are audited."""
-    trials = {}
+    trials: dict[Trial, None] = {}
     for run in folder.runs():
         outcome = run.outcome
         if outcome and outcome["ending"]["outcome"] == "pruned":

@@ -69,7 +69,7 @@ def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
     n_evaluations = iterations // interval + 1 + (iterations % interval > 0)
     a_step = finite(runs, "batch_size") * finite(runs, "block_size")
     whole = np.nan if val_tokens is None else float(val_tokens)
-    reads_all = runs["eval_full"].astype(str) == "True" if "eval_full" in runs else False
+    reads_all = runs.get("eval_full", Series(False, index=runs.index)).astype(str) == "True"
     tokens = (finite(runs, "eval_iters") * a_step).mask(reads_all, whole)
     # Backward is twice forward.
     forward = finite(runs, "planned_flops") / (finite(runs, "max_iters") * a_step) / 3

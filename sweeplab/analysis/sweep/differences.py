@@ -130,8 +130,10 @@ def _of_all(a: str, b: str, cells: Sequence[Difference], level: float) -> Differ
     apart = np.array([each.difference for each in cells])
     n = len(apart)
     reach = float(t.ppf((1 + level) / 2, n - 1) * apart.std(ddof=1) / math.sqrt(n))
-    means = [float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")]
-    return Difference(a, b, ALL_CELLS, *means, apart.mean() - reach, apart.mean() + reach, level, n)
+    mean_a, mean_b = (
+        float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
+    )
+    return Difference(a, b, ALL_CELLS, mean_a, mean_b, apart.mean() - reach, apart.mean() + reach, level, n)
 
 
 def _of_cell(

@@ -226,7 +226,7 @@ def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
 
 def _opacity(n: int) -> float:
     """Return how opaque a mark is among so many."""
-    return max(0.35, min(0.9, (150 / max(1, n)) ** 0.5))
+    return max(0.35, min(0.9, math.sqrt(150 / max(1, n))))
 
 
 def _told(data: DataFrame, *dimensions: Dimension) -> DataFrame:

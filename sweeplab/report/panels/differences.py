@@ -110,7 +110,7 @@ def studies_panel(spec: PanelSpec, material: Material) -> Panel:
 def _study(sweep: Sweep, at: str) -> dict[str, Any]:
     ended, spread, cells = sweep.ended, seed_spread(sweep, at), saved(sweep)
     flops, rest = (sum(getattr(each, name) for each in cells) for name in ("flops_spent", "flops_saved"))
-    best = ended.loc[ended["loss"].idxmin()] if len(ended) else None
+    best = ended.nsmallest(1, "loss").iloc[0] if len(ended) else None
     return {
         "study": sweep.name,
         "cells": len(sweep.cells),

@@ -14,6 +14,7 @@ from sweeplab.analysis.sweep.importance import (
     OVER_ALL,
     WITHIN,
     Evaluator,
+    Importance,
     importances,
 )
 from sweeplab.analysis.sweep.trials import Sweep
@@ -42,13 +43,7 @@ def importance_panel(spec: PanelSpec, material: Material) -> Panel:
     """
     evaluator: Evaluator = "fanova" if spec.evaluator == "fanova" else "ped-anova"
     sweeps = material.sweeps
-    found = [
-        each
-        for sweep in sweeps
-        for each in material.once(
-            ("importances", sweep.name, evaluator), lambda sweep=sweep: importances(sweep, evaluator)
-        )
-    ]
+    found = [each for sweep in sweeps for each in importances_of(material, sweep, evaluator)]
     if not found:
         raise BadInput(f"importances need {FEWEST_TRIALS} trials that differ in what was searched, or more")
     data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in found])
@@ -83,6 +78,11 @@ def importance_panel(spec: PanelSpec, material: Material) -> Panel:
         x=Axis("importance", "share of the importance"),
         scopes=scopes,
     )
+
+
+def importances_of(material: Material, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
+    """Return the importances of a study's hyperparameters, computed once for all panels."""
+    return material.once(("importances", sweep.name, evaluator), lambda: importances(sweep, evaluator))
 
 
 def _scopes(sweep: Sweep, with_others: bool) -> dict[tuple[str, str], str]:

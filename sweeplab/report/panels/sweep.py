@@ -10,10 +10,11 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.sweep.dimensions import Dimension, merged
-from sweeplab.analysis.sweep.importance import WITHIN, importances
+from sweeplab.analysis.sweep.importance import WITHIN
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
+from sweeplab.report.panels.importances import importances_of
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import several
 
@@ -177,7 +178,7 @@ def rank_panel(spec: PanelSpec, material: Material) -> Panel:
     if len(dimensions) < 2:
         raise BadInput(f"pairs need two searched hyperparameters; here there is {dimensions[0].name} alone")
     if not spec.params:
-        found = material.once(("importances", sweep.name, "ped-anova"), lambda: importances(sweep))
+        found = importances_of(material, sweep)
         scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
         rank = {each.hyperparameter: -each.importance for each in found if each.scope == scope}
         dimensions = sorted(dimensions, key=lambda each: rank.get(each.name, 0.0))[:MOST_PAIRED]
