@@ -87,7 +87,7 @@ def test_the_history_falls_and_ends_at_the_best(one: Material) -> None:
 def test_importances_show_both_scopes_and_say_what_is_chance(one: Material) -> None:
     found = panel(PanelSpec("param_importances"), one)
     assert list(found.scopes.values()) == [WITHIN, OVER_ALL]
-    (chance,) = (note for note in found.notes if note.startswith("Not told from chance: "))
+    (chance,) = (note for note in found.notes if note.startswith("Not told from chance, within cells: "))
     assert "learning_rate" not in chance and ("activation" in chance or "weight_decay" in chance)
     top = draw(found).layout.yaxis.ticktext[0]
     assert top in ("learning_rate", "dropout")

@@ -13,6 +13,7 @@ from sweeplab.analysis.sweep.importance import (
     LEVEL,
     OVER_ALL,
     WITHIN,
+    WITHIN_CHANCE,
     Evaluator,
     Importance,
     importances,
@@ -48,14 +49,18 @@ def importance_panel(spec: PanelSpec, material: Material) -> Panel:
         raise BadInput(f"importances need {FEWEST_TRIALS} trials that differ in what was searched, or more")
     data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in found])
     scopes = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
-    front = data[[key in scopes for key in zip(data["study"], data["scope"], strict=True)]]
-    chance = sorted(set(front.loc[front["importance"] <= front["chance"], "hyperparameter"]))
     n_cells = data.loc[~data["scope"].isin((WITHIN, OVER_ALL)), ["study", "scope"]].drop_duplicates()
     notes = [f"Bars: {LEVEL:.0%} interval. Ticks: what {1 - CHANCE:.0%} of shuffled losses exceed."]
     if len(scopes) < len(data[["study", "scope"]].drop_duplicates()):
         notes.append(f"Faint: {len(n_cells)} cells with {FEWEST_TRIALS} trials or more.")
-    if chance:
-        notes.append(f"Not told from chance: {listed(chance)}.")
+    for (study, scope), name in scopes.items():
+        chance = [
+            each.hyperparameter
+            for each in found
+            if (each.study, each.scope, each.verdict) == (study, scope, WITHIN_CHANCE)
+        ]
+        if chance:
+            notes.append(f"Not told from chance, {name}: {listed(chance)}.")
     return ImportancePanel(
         title=spec.title or "Importance of the hyperparameters",
         width=spec.width,
