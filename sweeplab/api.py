@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study
 from sweeplab.study.listing import VALUED, show_study, tracking_uri_of
 from sweeplab.study.plan import Plan, make_plan
+from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.supervisor import Progress, run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
@@ -149,7 +151,7 @@ class Study(Results):
         errors, report = list(ending.errors), None
         if any(ending.folder.runs()):
             try:
-                report = scaling_report(ending.folder)
+                report = write_report("scaling", self.lab, [ending.folder.name])[0]
             except (BadInput, TrackingUnavailable) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
@@ -171,20 +173,51 @@ class Study(Results):
         steering.stop(self.folder)
 
 
-def scaling_report(folder: StudyFolder, dashboard: Path | None = None) -> Path:
-    """Write a study's scaling report from what tracking has of it, keep it there too, and return the page.
+def write_report(
+    page: str,
+    lab: Path,
+    names: Sequence[str],
+    folder: Path | None = None,
+    dashboard: Path | None = None,
+    form: str = "html",
+) -> list[Path]:
+    """Write a page about studies from what tracking has of them, and return what there is to open.
+
+    `page` is scaling or sweep, of one study, or compare, of several. A study's pages stand in its own folder, a
+    comparison in the lab's `reports`, where no folder is given. `form` is html, or png, svg or pdf for a picture a
+    figure. What is written of one study is kept in tracking too.
 
     Raises:
-        BadInput: the dashboard asks for what there is not, or tracking has no such study.
+        BadInput: the dashboard asks for what there is not, pictures cannot be made, tracking has no such study, or
+            studies cannot be compared.
+        TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.analysis.table import curves_table
     from sweeplab.report.columns import CURVES
-    from sweeplab.report.scaling import write_scaling_report
+    from sweeplab.report.panels.material import Material
+    from sweeplab.report.writer import write_page
 
-    studied = read_studies(folder.lab, [folder.name])
-    curves = curves_table(folder.lab, folder.name, tracking_uri_of(folder), metrics=tuple(CURVES))
-    page = write_scaling_report(studied.runs, curves, folder.report, dashboard, studied, folder.lab)
-    with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
-        TRACKERS["mlflow"](folder.lab, folder.name, tracking_uri_of(folder)).attach(folder.report, "report")
-    return page
+    studied = read_studies(lab, names)
+    if len(names) > 1:
+        studied.check_comparable()
+    folder = folder or (
+        StudyFolder(lab, names[0]).report if len(names) == 1 else lab / "reports" / _joined(names)
+    )
+    material = Material.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
+        material.curves(metric)
+    written = write_page(page, material, studied.runs, folder, dashboard, form)
+    if len(names) == 1:
+        with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
+            TRACKERS["mlflow"](lab, names[0], tracking_uri_of(StudyFolder(lab, names[0]))).attach(
+                folder, "report"
+            )
+    return written
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return the name of a folder for several studies; no study's own name has a plus."""
+    text = "+".join(names)
+    return (
+        text if len(text) <= LONGEST_KEY else f"{len(names)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    )

@@ -28,7 +28,7 @@ MAY_IMPORT = {
 }
 ONLY_IN = {
     "mlflow": {"tracking"},
-    "optuna": {"study"},
+    "optuna": {"study", "analysis"},
     "plotly": {"report"},
     "typer": {"cli"},
     "rich": {"cli"},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.points import Points, study_points
-from sweeplab.analysis.table import runs_table
+from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.errors import BadInput, Problem
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.listing import find_study, read_spec
@@ -63,6 +63,30 @@ class Studies:
                 Problem("the studies value a run by different evaluations", "--count at=best or at=final")
             )
         return replace(chosen, at=own[0])
+
+    def curves(self, lab: Path, metric: str) -> pd.DataFrame:
+        """Return the curves of a metric; those of several studies say whose they are.
+
+        Raises:
+            TrackingUnavailable: tracking does not answer.
+        """
+        import pandas as pd
+
+        tables = {
+            name: curves_table(lab, name, spec.track.uri, metrics=[metric])
+            for name, spec in self.specs.items()
+        }
+        if len(tables) == 1:
+            return next(iter(tables.values()))
+        return pd.concat([table.assign(study=name) for name, table in tables.items()], ignore_index=True)
+
+    def check_comparable(self) -> None:
+        """Make sure that the studies' losses may be compared.
+
+        Raises:
+            BadInput: they were trained on different text, or on other tokens of it.
+        """
+        self._check_comparable(Conventions())
 
     def bytes_per_token(self, conventions: Conventions) -> dict[str, float] | None:
         """Return the bytes of a token of each study's validation text, None where the loss stays in nats."""

@@ -92,13 +92,15 @@ def curves_table(
     import pandas as pd
 
     tracker = TRACKERS["mlflow"](lab, name, uri)
+    runs = _in_order(tracker)
+    histories = {metric: tracker.histories([run.run_id for run in runs], metric) for metric in metrics}
     rows = []
-    for run in _in_order(tracker):
+    for run in runs:
         tokens_an_iteration = int(run.values["batch_size"]) * int(run.values["block_size"])
         rows += [
             (run.cell, run.trial, run.seed, point.step, point.step * tokens_an_iteration, metric, point.value)
-            for metric in metrics
-            for point in tracker.history(run.run_id, metric)
+            for metric, points in histories.items()
+            for point in points[run.run_id]
         ]
     return pd.DataFrame(rows, columns=list(CURVES)).astype(CURVES)
 

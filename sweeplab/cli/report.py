@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,29 @@ from sweeplab.cli.options import AsJson, Lab
 app = command_group("Write reports of studies.")
 
 
+class Form(StrEnum):
+    """What a report is written as."""
+
+    html = "html"
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)]
+Dashboard = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Which panels to show: a copy of the page's file in dashboards/, edited.",
+        show_default=False,
+    ),
+]
+Format = Annotated[
+    Form, typer.Option("--format", help="A page, or a picture a figure; these need sweeplab[images].")
+]
+
+
 @app.callback()
 def _report() -> None:
     """Write reports of studies."""
@@ -20,15 +45,9 @@ def _report() -> None:
 
 @app.command()
 def scaling(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)],
-    dashboard: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Which panels to show: a copy of dashboards/scaling.yaml, edited.",
-            show_default=False,
-        ),
-    ] = None,
+    name: Name,
+    dashboard: Dashboard = None,
+    form: Format = Form.html,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,12 +59,91 @@ def scaling(
     \b
     $ sweeplab report scaling small
     """
-    from sweeplab.api import scaling_report
+    _write("scaling", [name], lab, None, dashboard, form, as_json)
+
+
+@app.command()
+def sweep(
+    name: Name,
+    audit_pruning: Annotated[
+        int | None,
+        typer.Option(
+            "--audit-pruning",
+            metavar="N",
+            min=1,
+            help="First train N pruned trials to their end, outside of the study and its budget.",
+            show_default=False,
+        ),
+    ] = None,
+    dashboard: Dashboard = None,
+    form: Format = Form.html,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a study's sweep.
+
+    What mattered, where trials failed, what pruning saved and cost, where compute went:
+    importances, slices, parallel coordinates and ranks as one page and as data beside it.
+
+    \b
+    $ sweeplab report sweep small
+    $ sweeplab report sweep small --audit-pruning 5
+    """
+    if audit_pruning is not None:
+        from sweeplab.study.listing import find_study
+        from sweeplab.study.pruned import audit_pruning as audit
+
+        audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True))
+    _write("sweep", [name], lab, None, dashboard, form, as_json)
+
+
+@app.command()
+def compare(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME…", help="Names of two studies or more.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where to write.  [default: reports/ in the lab]", show_default=False
+        ),
+    ] = None,
+    dashboard: Dashboard = None,
+    form: Format = Form.html,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the comparison of several studies.
+
+    Their sweeps side by side, and whether a difference of their best losses is one:
+    by the cells that they share, and by the spread of their seeds.
+
+    \b
+    $ sweeplab report compare small small-relu
+    """
+    from sweeplab.errors import BadInput
+
+    if len(names) < 2:
+        raise BadInput("a comparison needs two studies or more")
+    _write("compare", names, lab, output, dashboard, form, as_json)
+
+
+def _write(
+    page: str,
+    names: Sequence[str],
+    lab: Path | None,
+    output: Path | None,
+    dashboard: Path | None,
+    form: Form,
+    as_json: bool,
+) -> None:
+    from sweeplab.api import write_report
     from sweeplab.cli.tables import print_json
     from sweeplab.study.listing import find_study
 
-    page = scaling_report(find_study(lab, name), dashboard)
+    folders = [find_study(lab, name) for name in names]
+    files = write_report(page, folders[0].lab, names, output, dashboard, form.value)
     if as_json:
-        print_json({"report": str(page)})
+        print_json({"report": str(files[0]), "files": [str(each) for each in files]})
     else:
-        typer.echo(page)
+        typer.echo("\n".join(map(str, files)))

@@ -14,11 +14,16 @@ from sweeplab.study.document import parse
 from sweeplab.study.markdown import read_text
 from sweeplab.study.places import Complaints, Location, Places
 
-DEFAULT = Path(__file__).with_name("scaling.yaml")
 MAX_BYTES = 2**18
+# What the panels of each page may be computed from.
+PAGES = {
+    "scaling": ("runs", "points", "sweeps"),
+    "sweep": ("runs", "points", "sweeps"),
+    "compare": ("sweeps", "studies"),
+}
 
 _COMMON: dict[str, Sequence[str] | None] = {"title": None, "width": ("full", "half")}
-_LISTS = {"log", "lines", "laws", "against"}
+_LISTS = {"log", "lines", "laws", "against", "params"}
 _PARTS = ("title", "panels")
 
 
@@ -30,23 +35,33 @@ class Dashboard:
     panels: tuple[PanelSpec, ...]
 
 
-def read_dashboard(path: Path | None = None) -> Dashboard:
-    """Read a dashboard, or the default one.
+def default_dashboard(page: str) -> Path:
+    """Return the dashboard that a page has when nobody gives one."""
+    return Path(__file__).with_name(f"{page}.yaml")
+
+
+def panels_of(page: str) -> list[str]:
+    """Return the kinds of panels that a page may have."""
+    return [name for name, kind in KINDS.items() if kind.of in PAGES[page]]
+
+
+def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard:
+    """Read a dashboard of a page, or its default one.
 
     Raises:
         BadInput: the file cannot be read, or asks for what there is not; every problem has its line.
     """
-    file = path or DEFAULT
+    file = path or default_dashboard(page)
     complain = Complaints(Places(file))
     document = parse(read_text(file, MAX_BYTES), complain)
     if not complain.problems:
-        _check(document, complain)
+        _check(document, panels_of(page), complain)
     if complain.problems:
         raise BadInput(*complain.problems)
-    return Dashboard(str(document.get("title", "Scaling")), tuple(map(_spec, document["panels"])))
+    return Dashboard(str(document.get("title", page.capitalize())), tuple(map(_spec, document["panels"])))
 
 
-def _check(document: Any, complain: Complaints) -> None:
+def _check(document: Any, kinds: Sequence[str], complain: Complaints) -> None:
     if not isinstance(document, dict):
         complain((), "this is no dashboard", "title: and panels:")
         return
@@ -55,19 +70,19 @@ def _check(document: Any, complain: Complaints) -> None:
         complain((key,), f"unknown part {key!r} of a dashboard", ", ".join(_PARTS), near, at_key=True)
     panels = document.get("panels")
     if not isinstance(panels, list) or not panels:
-        complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(KINDS))
+        complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
         return
     for index, panel in enumerate(panels):
-        _check_panel(panel, ("panels", index), complain)
+        _check_panel(panel, ("panels", index), kinds, complain)
 
 
-def _check_panel(panel: Any, place: Location, complain: Complaints) -> None:
+def _check_panel(panel: Any, place: Location, kinds: Sequence[str], complain: Complaints) -> None:
     kind = panel.get("panel") if isinstance(panel, dict) else None
     if kind is None:
-        complain(place, "this is no panel", "panel: " + " | ".join(KINDS))
+        complain(place, "this is no panel", "panel: " + " | ".join(kinds))
         return
-    if kind not in KINDS:
-        complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(KINDS), nearest(str(kind), KINDS))
+    if kind not in kinds:
+        complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(kinds), nearest(str(kind), kinds))
         return
     options = {"panel": None, **_COMMON, **KINDS[kind].options}
     for name, may_be in KINDS[kind].needs.items():

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from pandas import DataFrame
 
 from sweeplab.analysis.laws.assessment import Assessment
+from sweeplab.analysis.laws.misfit import FLAGGED
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
-from sweeplab.report.panels.trials import ENDED, grid_of, searched_of, trials_table
-from sweeplab.report.words import counted, several, span, told, written
+from sweeplab.analysis.sweep.differences import settings
+from sweeplab.analysis.trials import ENDED, grid_of, searched_of, trials_table
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.material import Material
+from sweeplab.report.words import counted, listed, several, span, told, written
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
+# Studies that differ in more hyperparameters than these are told by their files.
+_MOST_SETTINGS = 8
 _TOLD = ("alpha", "beta", "N_opt exponent")
 
 
@@ -52,6 +58,36 @@ def summarise(runs: DataFrame) -> Summary:
         "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
     }
     return Summary(study, (*entries, ("Lowest loss", _best(best, int(row["seeds"]), tuned))), best)
+
+
+def summarise_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
+    """Put a study and its scaling law into words."""
+    summary = summarise(material.runs)
+    law = next((each.result for each in panels if "parameters" in each.result), None)
+    if law:
+        summary = replace(summary, entries=(*summary.entries, *summarise_law(law), *flagged(panels)))
+    return summary
+
+
+def summarise_comparison(material: Material, panels: Sequence[Panel]) -> Summary:
+    """Put several studies into words: what they have, in what they were set differently, whether they differ."""
+    runs = material.runs
+    if runs.empty:
+        return Summary("no study", (("Runs", "none yet"),))
+    studies = list(runs.groupby("study", sort=False))
+    entries = [(str(name), _extent(own)) for name, own in studies]
+    apart = [f"{name} {' / '.join(values)}" for name, values in settings(material.sweeps).items()]
+    more = f" and {len(apart) - _MOST_SETTINGS} more" if len(apart) > _MOST_SETTINGS else ""
+    entries.append(("Set differently", f"{', '.join(apart[:_MOST_SETTINGS])}{more}" if apart else "nothing"))
+    found = [note for each in panels if "differences" in each.result for note in each.notes]
+    entries += [("Difference", note) for note in found]
+    return Summary(listed([str(name) for name, _ in studies]), tuple(entries))
+
+
+def flagged(panels: Sequence[Panel]) -> tuple[tuple[str, str], ...]:
+    """Return what is wrong with the law's form, as an entry of the summary, where a panel flags it."""
+    said = next((each.result for each in panels if each.result.get("status") == FLAGGED), None)
+    return (("Its form", said["sentences"][0]),) if said else ()
 
 
 def summarise_table(found: Assessment, source: str) -> Summary:
@@ -114,3 +150,11 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
         distinct.values(),
         key=lambda value: (0, value, "") if isinstance(value, int | float) else (1, 0, str(value)),
     )
+
+
+# What stands on top of each page.
+SUMMARIES: dict[str, Callable[[Material, Sequence[Panel]], Summary]] = {
+    "scaling": summarise_scaling,
+    "sweep": lambda material, panels: summarise(material.runs),
+    "compare": summarise_comparison,
+}

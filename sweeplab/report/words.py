@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from pandas import Series
 
+from sweeplab.analysis.trials import STATES
 from sweeplab.study.template import scalar
-
-# The state of a trial is that of its seed which stands first here.
-STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
 
 # What stands before a verdict, and the colour it has: neither says more than the word does.
 MARKS = {
@@ -27,6 +25,12 @@ MARKS = {
     "cannot be told": ("?", ""),
     "held": ("✓", "good"),
     "missed": ("✕", "poor"),
+    "above chance": ("✓", "good"),
+    "within chance": ("?", ""),
+    "crowds here": ("!", "fair"),
+    "spread evenly": ("✓", "good"),
+    "different": ("!", "fair"),
+    "no difference seen": ("=", ""),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from sweeplab.tracking.describe import (
 )
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.folder import RunFolder, read_json
+from sweeplab.tracking.histories import read_histories
 from sweeplab.tracking.tracker import Description, Measure, Summary, TrackedRun, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -318,16 +319,14 @@ class MLflowTracker(Tracker):
                     state = tags["sweeplab.state"]
                     yield TrackedRun(run.info.run_id, *place, state, run.data.params, run.data.metrics)
 
-    def history(self, run_id: str, name: str) -> list[Measure]:
-        """Return a metric's points by step.
+    def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
+        """Return a metric's points of each run by step.
 
         Raises:
             TrackingUnavailable: MLflow does not answer.
         """
         with self._reaching():
-            points = self._client.get_metric_history(run_id, name)
-        measures = [Measure(name, point.value, point.timestamp, point.step) for point in points]
-        return sorted(measures, key=lambda measure: measure.step)
+            return read_histories(self._client, run_ids, name)
 
     # ------------------------------------------------------------ calls to MLflow
 

@@ -113,8 +113,12 @@ class Tracker(ABC):
         """
 
     @abstractmethod
+    def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
+        """Return all points of one metric of each run, by step."""
+
     def history(self, run_id: str, name: str) -> list[Measure]:
         """Return all points of one metric of a run, by step."""
+        return self.histories([run_id], name)[run_id]
 
 
 def _mlflow(lab: Path, study: str, uri: str | None = None) -> Tracker:

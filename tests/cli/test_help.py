@@ -34,7 +34,8 @@ def test_these_are_all_commands() -> None:
         "study best", "study clone", "study diff",
         "study watch", "study logs", "study pause", "study resume", "study stop", "study extend", "study enqueue",
         "study retry", "study work", "study rename", "study rm", "trial", "trial stop",
-        "report", "report scaling", "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
+        "report", "report scaling", "report sweep", "report compare",
+        "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
         "laws forecast", "laws verify", "laws ledger", "laws next", "hyperparameters", "schema",
         "ui", "doctor",
     }  # fmt: skip

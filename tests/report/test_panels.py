@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
 
+from sweeplab.analysis.trials import ENDED, STATES, plain, searched_of, trials_table
 from sweeplab.report.drawing import draw
 from sweeplab.report.drawing.style import colours, ticks_of
 from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.base import PanelSpec
 from sweeplab.report.panels.material import Material
-from sweeplab.report.panels.trials import ENDED, plain, searched_of, trials_table
 from sweeplab.report.summary import summarise
-from sweeplab.report.words import STATES, short, written
+from sweeplab.report.words import short, written
 
 LOSS = PanelSpec("loss", x="n_params", log=("x", "y"))
 ITERATIONS, TOKENS = (0, 100, 200, 300), 16 * 64

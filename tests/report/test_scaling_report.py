@@ -8,8 +8,7 @@ import pytest
 from pandas import DataFrame
 
 from sweeplab.errors import BadInput
-from sweeplab.report import dashboard
-from sweeplab.report.dashboard import read_dashboard
+from sweeplab.report.dashboard import PAGES, default_dashboard, read_dashboard
 from sweeplab.report.panels import KINDS
 from sweeplab.report.scaling import write_scaling_report
 
@@ -137,13 +136,31 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted) -> Non
         write_scaling_report(*planted, tmp_path / "report")
 
 
-def test_the_dashboard_to_copy_is_the_packages_own() -> None:
-    assert (REPOSITORY / "dashboards" / "scaling.yaml").read_bytes() == dashboard.DEFAULT.read_bytes()
+@pytest.mark.parametrize("name", PAGES)
+def test_the_dashboard_to_copy_is_the_packages_own(name: str) -> None:
+    copied = REPOSITORY / "dashboards" / f"{name}.yaml"
+    assert copied.read_bytes() == default_dashboard(name).read_bytes()
 
 
-def test_the_dashboard_explains_every_panel() -> None:
-    comments = [line for line in dashboard.DEFAULT.read_text().splitlines() if line.startswith("#")]
-    assert all(any(line.startswith(f"# {name} ") for line in comments) for name in KINDS)
+def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
+    explained = {}
+    for name in PAGES:
+        lines = default_dashboard(name).read_text().splitlines()
+        explained[name] = {kind for kind in KINDS if any(line.startswith(f"# {kind} ") for line in lines)}
+        assert {KINDS[each.panel].of for each in read_dashboard(page=name).panels} <= set(PAGES[name])
+    assert set.union(*explained.values()) == set(KINDS)
+
+
+def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("panels: [{panel: differences}]\n")
+    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: loss, .* slice"):
+        read_dashboard(mine, "sweep")
+    mine.write_text("panels: [{panel: loss, x: n_params}]\n")
+    with pytest.raises(
+        BadInput, match=r"unknown panel 'loss'; allowed: optimization_history, .* studies, differ"
+    ):
+        read_dashboard(mine, "compare")
 
 
 def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:

@@ -17,14 +17,24 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.report.columns import CURVES, FACTS, LOSSES, PROGRESS
 from sweeplab.report.panels.audit import audit_panel
 from sweeplab.report.panels.base import Panel, PanelSpec
+from sweeplab.report.panels.differences import differences_panel, regions_panel, studies_panel
+from sweeplab.report.panels.importances import importance_panel
 from sweeplab.report.panels.laws import law_panel
 from sweeplab.report.panels.ledger import calibration_panel, ledger_panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.panels.misfit import backtest_panel, misfit_panel
+from sweeplab.report.panels.pruning import compute_panel, pruning_panel
 from sweeplab.report.panels.residuals import AGAINST, residuals_panel
 from sweeplab.report.panels.roads import isoflop_panel, roads_panel
 from sweeplab.report.panels.runs import curves_panel, heat_map_panel, loss_panel, table_panel
 from sweeplab.report.panels.shape import SHAPES, shape_map_panel, shape_panel
+from sweeplab.report.panels.sweep import (
+    edf_panel,
+    history_panel,
+    parallel_panel,
+    rank_panel,
+    slice_panel,
+)
 from sweeplab.report.panels.verdicts import verdicts_panel
 
 
@@ -32,18 +42,19 @@ from sweeplab.report.panels.verdicts import verdicts_panel
 class Kind:
     """A kind of panel: who computes it, what each option may be (None is any text), which options it needs.
 
-    `of` is what it is computed from: the runs of a study, or the points of any table; `named` is its title where
-    there is nothing to show.
+    `of` is what it is computed from: the runs of one study, the points of any table, the sweeps of one study or
+    several, or several studies; `named` is its title where there is nothing to show.
     """
 
     build: Callable[[PanelSpec, Material], Panel]
     options: Mapping[str, Sequence[str] | None]
     needs: Mapping[str, str] = field(default_factory=dict)
-    of: Literal["runs", "points"] = "runs"
+    of: Literal["runs", "points", "sweeps", "studies"] = "runs"
     named: str = ""
 
 
 _SIZES = (*FACTS, *TABLE)
+_PARAMS = {"params": tuple(TABLE)}
 _LAW = {"law": tuple(LAWS), "delta": tuple(DELTAS)}
 KINDS: dict[str, Kind] = {
     "loss": Kind(
@@ -66,6 +77,22 @@ KINDS: dict[str, Kind] = {
     "backtest": Kind(backtest_panel, {**_LAW, "laws": tuple(LAWS)}, of="points", named="Back-test"),
     "isoflop": Kind(isoflop_panel, _LAW, of="points", named="IsoFLOP"),
     "roads": Kind(roads_panel, _LAW, of="points", named="Roads to the best use of compute"),
+    "optimization_history": Kind(history_panel, {}, of="sweeps", named="Optimization history"),
+    "param_importances": Kind(
+        importance_panel,
+        {"evaluator": ("ped-anova", "fanova")},
+        of="sweeps",
+        named="Importance of the hyperparameters",
+    ),
+    "slice": Kind(slice_panel, _PARAMS, of="sweeps", named="Slice"),
+    "parallel_coordinate": Kind(parallel_panel, _PARAMS, of="sweeps", named="Parallel coordinates"),
+    "rank": Kind(rank_panel, _PARAMS, of="sweeps", named="Rank"),
+    "edf": Kind(edf_panel, {}, of="sweeps", named="Empirical distribution function"),
+    "pruning": Kind(pruning_panel, {}, of="sweeps", named="What pruning saved"),
+    "compute": Kind(compute_panel, {}, of="sweeps", named="Where compute and time went"),
+    "regions": Kind(regions_panel, {}, of="sweeps", named="Where trials diverged or failed"),
+    "studies": Kind(studies_panel, {}, of="studies", named="Studies"),
+    "differences": Kind(differences_panel, {}, of="studies", named="Differences"),
 }
 
 

@@ -25,6 +25,8 @@ class PanelSpec:
     laws: tuple[str, ...] = ()
     delta: str = "auto"
     against: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()
+    evaluator: str = "ped-anova"
 
 
 @dataclass(frozen=True)

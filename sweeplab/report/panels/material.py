@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +11,11 @@ from pandas import DataFrame
 
 from sweeplab.analysis.laws.assessment import Assessment, assess, find_law
 from sweeplab.analysis.points import Points, study_points
+from sweeplab.analysis.sweep.trials import Sweep, sweep_of
+from sweeplab.analysis.trials import plain
 from sweeplab.errors import BadInput
-from sweeplab.report.panels.trials import plain
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
@@ -25,13 +28,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Material:
-    """The runs and curves of a study, which a page of a table does not have, and the points that laws read.
+    """The runs and curves of studies, which a page of a table does not have, and the points that laws read.
 
-    `studied` has the study itself, where it is at hand, and `lab` is where its ledger lies.
+    `read_curve` is called for a metric when a panel first needs its curves. `studied` has the studies themselves,
+    where they are at hand, and `lab` is where they and their ledger lie.
     """
 
     runs: DataFrame
-    curves: DataFrame
+    read_curve: Callable[[str], DataFrame]
     table: Points | None = None
     studied: Studies | None = None
     lab: Path | None = None
@@ -39,17 +43,64 @@ class Material:
 
     @classmethod
     def of_study(
-        cls, runs: DataFrame, curves: DataFrame, studied: Studies | None = None, lab: Path | None = None
+        cls,
+        runs: DataFrame,
+        curves: DataFrame | Callable[[str], DataFrame],
+        studied: Studies | None = None,
+        lab: Path | None = None,
     ) -> Material:
-        """Return what a study's page is made of; both tables may be empty."""
-        return cls(plain(runs, _RUN_COLUMNS), plain(curves, _CURVE_COLUMNS), studied=studied, lab=lab)
+        """Return what a page of studies is made of; both tables may be empty, and curves be read by metric."""
+        if callable(curves):
+            return cls(plain(runs, _RUN_COLUMNS), curves, studied=studied, lab=lab)
+        whole = plain(curves, _CURVE_COLUMNS)
+        return cls(
+            plain(runs, _RUN_COLUMNS),
+            lambda metric: whole[whole["metric"] == metric],
+            studied=studied,
+            lab=lab,
+        )
 
     @classmethod
     def of_table(cls, found: Assessment) -> Material:
         """Return what the page of a table is made of: the law that was fitted to it, and its points."""
-        material = cls(DataFrame(), DataFrame(), table=found.points)
+        material = cls(DataFrame(), lambda metric: DataFrame(), table=found.points)
         material._kept["assess", found.fit.law.name, found.delta] = found
         return material
+
+    def curves(self, metric: str, study: str | None = None) -> DataFrame:
+        """Return a metric's curves, of all runs or of one study's."""
+        curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))
+        return curves[curves["study"] == study] if study and "study" in curves else curves
+
+    @property
+    def curves_read(self) -> list[DataFrame]:
+        """Return the curves that panels have asked for, a table a metric."""
+        return [kept for key, kept in self._kept.items() if isinstance(key, tuple) and key[0] == "curves"]
+
+    @property
+    def sweeps(self) -> Sequence[Sweep]:
+        """Return each study's trials.
+
+        Raises:
+            BadInput: no study has a run.
+        """
+        if self.runs.empty:
+            raise BadInput("the study has no runs yet")
+        search = self.studied.search if self.studied else {}
+        return self.once(
+            "sweeps",
+            lambda: [
+                sweep_of(own, search.get(str(name))) for name, own in self.runs.groupby("study", sort=False)
+            ],
+        )
+
+    def audited(self, study: str) -> list[Audited]:
+        """Return the study's pruned trials that were trained to their end after all."""
+        lab = self.lab
+        return self.once(
+            ("audited", study),
+            lambda: audited_trials(StudyFolder(lab, study)) if lab and self.studied else [],
+        )
 
     @property
     def points(self) -> Points:

@@ -175,7 +175,7 @@ def _curves(material: Material) -> Curves | None:
         return None
     studied = material.studied
     runs = material.runs if studied is None else studied.runs
-    return curves_of_study(runs, material.curves, studied.settled() if studied else None)
+    return curves_of_study(runs, material.curves("val_loss"), studied.settled() if studied else None)
 
 
 def _isoflop_rows(budget: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from pandas import DataFrame, Series
 from pandas.api.types import is_numeric_dtype
 
-from sweeplab.hyperparameters import TABLE
-from sweeplab.report.columns import CURVES, FACTS, LOSSES, PROGRESS, title_of
-from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel
-from sweeplab.report.panels.material import Material
-from sweeplab.report.panels.trials import (
+from sweeplab.analysis.trials import (
     ENDED,
     TRIAL,
     finite,
@@ -25,6 +21,10 @@ from sweeplab.report.panels.trials import (
     searched_of,
     trials_table,
 )
+from sweeplab.hyperparameters import TABLE
+from sweeplab.report.columns import CURVES, FACTS, LOSSES, PROGRESS, title_of
+from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel
+from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, several, written
 
 _RUN = [*TRIAL, "seed"]
@@ -128,11 +128,11 @@ def heat_map_panel(spec: PanelSpec, material: Material) -> Panel:
 
 def curves_panel(spec: PanelSpec, material: Material) -> Panel:
     """Follow a metric of every run while it trains."""
-    runs, curves = material.runs, material.curves
+    runs = material.runs
     metric, x = spec.metric or "val_loss", spec.x or "train_tokens"
     trials = trials_table(runs)
     kept = runs[~runs["state"].isin(("diverged", "failed"))]
-    drawn = curves[curves["metric"] == metric].merge(kept[_RUN], on=_RUN)
+    drawn = material.curves(metric).merge(kept[_RUN], on=_RUN)
     drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
     for axis in spec.log:
         drawn = drawn[drawn[{"x": "x", "y": "value"}[axis]] > 0]

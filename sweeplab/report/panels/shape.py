@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pandas import DataFrame, concat
 
 from sweeplab.analysis.shape import Shape, shape_of
+from sweeplab.analysis.trials import marks_of
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES, title_of
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.material import Material
 from sweeplab.report.panels.numbers import shown_of
 from sweeplab.report.panels.runs import HeatMapPanel
-from sweeplab.report.panels.trials import marks_of
 from sweeplab.report.words import several, short
 
 SHAPES = ("params", "n_layer", "n_embd", "aspect_ratio")

@@ -14,8 +14,9 @@ from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 
 from sweeplab.hyperparameters import TABLE
-from sweeplab.report.words import STATES
 
+# The state of a trial is that of its seed which stands first here.
+STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
 ENDED = ("complete", "stopped")
 FEW = 10
 TRIAL = ["cell", "trial"]

@@ -1,0 +1,206 @@
+"""How much each hyperparameter mattered, by Optuna's evaluators, with its spread and with what chance alone gives.
+
+An importance says nothing by itself: with ten trials and five hyperparameters one of them always looks important. So
+each stands beside its spread over the trials, and beside the importance it has when losses are shuffled.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.importance import BaseImportanceEvaluator, FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+from optuna.trial import FrozenTrial, TrialState
+from pandas import DataFrame
+
+from sweeplab.analysis.sweep.dimensions import Dimension
+from sweeplab.analysis.sweep.trials import Sweep, has_ended
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+Array = NDArray[np.float64]
+Evaluator = Literal["ped-anova", "fanova"]
+ABOVE_CHANCE, WITHIN_CHANCE = "above chance", "within chance"
+FEWEST_TRIALS = 10
+LEVEL = 0.9
+CHANCE = 0.95
+# The best tenth, as Optuna has it, but never fewer than its documentation asks for.
+BEST_SHARE, FEWEST_BEST = 0.1, 5
+# Repeats of either kind. fANOVA grows a forest each time: Optuna's own of 64 full trees takes seconds for 200 trials.
+N_REPEATS: Mapping[Evaluator, int] = {"ped-anova": 24, "fanova": 6}
+N_TREES, DEPTH = 16, 6
+EVALUATORS: Mapping[Evaluator, str] = {
+    "ped-anova": "PED-ANOVA (Watanabe et al. 2023): how far the best tenth of the trials (at least 5) is spread "
+    "otherwise than all of them. Trials cut short count as worse than those of their cell that ended.",
+    "fanova": f"fANOVA (Hutter et al. 2014): the share of the losses' variance, in a forest of {N_TREES} trees; "
+    "trials cut short are left out.",
+}
+WITHIN, OVER_ALL = "within cells", "over all, sizes too"
+
+
+@dataclass(frozen=True)
+class Importance:
+    """A hyperparameter's share of all importance in one scope, with its interval and what chance gives.
+
+    `scope` is a cell, WITHIN (each trial by where it stands in its cell) or OVER_ALL (losses as they are, and the
+    grid's hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty.
+    """
+
+    study: str
+    scope: str
+    hyperparameter: str
+    importance: float
+    low: float
+    high: float
+    chance: float
+    n_trials: int
+
+    @property
+    def verdict(self) -> str:
+        """Say whether this is more than what chance gives."""
+        return ABOVE_CHANCE if self.importance > self.chance else WITHIN_CHANCE
+
+
+@dataclass(frozen=True)
+class _Scope:
+    name: str
+    trials: DataFrame
+    dimensions: Sequence[Dimension]
+    losses: Array
+
+
+def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
+    """Return the importances of every scope with enough trials: within all cells, over all, and each cell."""
+    return [
+        each
+        for scope in _scopes(sweep, evaluator)
+        if len(scope.trials) >= FEWEST_TRIALS and scope.dimensions
+        for each in _importances(sweep.name, scope, evaluator)
+    ]
+
+
+def _scopes(sweep: Sweep, evaluator: Evaluator) -> list[_Scope]:
+    ended = has_ended(sweep.trials)
+    counted = ended if evaluator == "fanova" else sweep.trials["standing"].notna()
+    trials = sweep.trials[counted]
+    standing = trials["standing"].to_numpy(float)
+    if len(sweep.cells) == 1:
+        return [_Scope(sweep.cells[0], trials, sweep.dimensions, _losses(trials, evaluator))]
+    whole = sweep.trials[ended]
+    both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
+    found = [
+        _Scope(WITHIN, trials, sweep.dimensions, standing),
+        _Scope(OVER_ALL, whole, list(both.values()), whole["loss"].to_numpy(float)),
+    ]
+    for cell in sweep.cells:
+        own = trials[trials["cell"] == cell]
+        found.append(_Scope(cell, own, sweep.dimensions, _losses(own, evaluator)))
+    return found
+
+
+def _losses(trials: DataFrame, evaluator: Evaluator) -> Array:
+    """Return what a cell's trials are compared by: their losses, or their order where some have no end."""
+    return trials["loss" if evaluator == "fanova" else "standing"].to_numpy(float)
+
+
+def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Importance]:
+    random = np.random.default_rng(len(scope.trials))
+    trials = _frozen(scope.trials, scope.dimensions)
+    names = [each.name for each in scope.dimensions]
+    n, repeats = len(trials), N_REPEATS[evaluator]
+    everything = np.arange(n)
+
+    given = _Given()
+
+    def evaluate(chosen: NDArray[np.int_], losses: Array, seed: int) -> Array:
+        given.trials_given = [trials[at] for at in chosen]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
+            made = _made(evaluator, len(chosen), seed)
+            found = made.evaluate(given, target=lambda trial: losses[trial.number])
+        return np.array([found.get(name, 0.0) for name in names])
+
+    raw = evaluate(everything, scope.losses, 0)
+    # Half of the trials, drawn without repetition, scatter around the whole as the whole does around the truth
+    # (the delete-half jackknife); repeated trials, as in a bootstrap, would look like a peak in the density.
+    halves = [random.permutation(n)[: max(2, n // 2)] for _ in range(repeats)]
+    shares = np.array([_share(evaluate(half, scope.losses, at)) for at, half in enumerate(halves)])
+    shuffled = [evaluate(everything, scope.losses[random.permutation(n)], at) for at in range(repeats)]
+    value, total = _share(raw), max(float(raw.sum()), 1e-12)
+    around = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) - np.median(shares, axis=0)
+    low, high = np.clip(value + around, 0.0, 1.0)
+    chance = np.quantile(np.array(shuffled), CHANCE, axis=0) / total
+    return [
+        Importance(
+            study, scope.name, name, float(value[at]), float(low[at]), float(high[at]), float(chance[at]), n
+        )
+        for at, name in enumerate(names)
+    ]
+
+
+def _share(raw: Array) -> Array:
+    total = raw.sum()
+    return raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
+
+
+def _made(evaluator: Evaluator, n: int, seed: int) -> BaseImportanceEvaluator:
+    if evaluator == "fanova":
+        return FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
+    return PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(BEST_SHARE, FEWEST_BEST / n)))
+
+
+class _Given(optuna.Study):
+    """A study of trials that are at hand, which evaluators read and nothing stores."""
+
+    def __init__(self) -> None:
+        storage = optuna.storages.InMemoryStorage()
+        storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "given")
+        super().__init__("given", storage)
+        self.trials_given: list[FrozenTrial] = []
+
+    def get_trials(self, *_: Any, **__: Any) -> list[FrozenTrial]:
+        return self.trials_given
+
+
+def _frozen(table: DataFrame, dimensions: Sequence[Dimension]) -> list[FrozenTrial]:
+    """Return the rows as Optuna's trials; their numbers are their places in the table."""
+    columns: dict[str, list[Any]] = {}
+    distributions: dict[str, BaseDistribution] = {}
+    for each in dimensions:
+        if each.choices:
+            distributions[each.name] = CategoricalDistribution(each.choices)
+            columns[each.name] = [
+                str(value) if str(value) in each.choices else None for value in table[each.name]
+            ]
+        else:
+            distributions[each.name] = FloatDistribution(0.0, 1.0)
+            places = each.coordinates(table[each.name])
+            columns[each.name] = [None if place != place else float(place) for place in places]
+    rows = [
+        {name: column[at] for name, column in columns.items() if column[at] is not None}
+        for at in range(len(table))
+    ]
+    now = datetime.now()
+    return [
+        FrozenTrial(
+            number=at,
+            trial_id=at,
+            state=TrialState.COMPLETE,
+            value=0.0,
+            datetime_start=now,
+            datetime_complete=now,
+            params=row,
+            distributions={name: distributions[name] for name in row},
+            user_attrs={},
+            system_attrs={},
+            intermediate_values={},
+        )
+        for at, row in enumerate(rows)
+    ]

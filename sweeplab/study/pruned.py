@@ -1,0 +1,178 @@
+"""Train pruned trials to their end after all, to see what pruning cost.
+
+They are trained outside of the study: Optuna hears nothing of them, no budget counts them, tracking does not have
+them. What they leave stands in `audit/` in the study's folder, in folders like those of its runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from sweeplab.data.generators import generator_key
+from sweeplab.errors import BadInput
+from sweeplab.study.curves import SeedCurves
+from sweeplab.study.folder import RunFolder, StudyFolder
+from sweeplab.study.listing import read_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sweeplab.data.dataset import Dataset
+    from sweeplab.study.spec import StudySpec
+
+AUDIT = "audit"
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A pruned trial that was trained to its end; values are means over its seeds, in nats a token.
+
+    It was pruned at `iteration` with `value_then`; `value` is None where a seed diverged later.
+    """
+
+    cell: str
+    trial: int
+    iteration: int
+    value_then: float | None
+    value: float | None
+
+
+Trial = tuple[str, int]
+
+
+def audit_pruning(
+    folder: StudyFolder, n: int, tell: Callable[[str], None] = lambda text: None
+) -> list[Audited]:
+    """Train up to `n` of a study's pruned trials to their end and return all that have been, now or before.
+
+    Which ones follows from the study's seed and the trials' names: more trials begin with the same ones.
+    `tell` hears of each trial before it is trained.
+
+    Raises:
+        BadInput: no trial was pruned, the data have changed, or another process audits the study.
+    """
+    spec = read_spec(folder)
+    chosen = _chosen(folder, spec)[:n]
+    if not chosen:
+        raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
+    with _only_one(folder):
+        waiting = [trial for trial in chosen if not _is_done(folder, trial)]
+        dataset = _dataset(folder, spec)
+        for at, trial in enumerate(waiting, start=1):
+            tell(f"training trial {trial[1]} of {trial[0]} to its end ({at} of {len(waiting)})")
+            _train(folder, spec, dataset, trial)
+    return audited_trials(folder)
+
+
+def audited_trials(folder: StudyFolder) -> list[Audited]:
+    """Return the pruned trials that have been trained to their end."""
+    at = read_spec(folder).objective.at
+    files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
+    described = [RunFolder(file.parent).description for file in files]
+    trials = dict.fromkeys((str(each["cell"]), int(each["trial"])) for each in described)
+    return [_audited(folder, trial, at) for trial in trials if _is_done(folder, trial)]
+
+
+def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
+    """Return the pruned trials in the order in which they are audited."""
+    trials: dict[Trial, None] = {}
+    for run in folder.runs():
+        outcome = run.outcome
+        if outcome and outcome["ending"]["outcome"] == "pruned":
+            described = run.description
+            trials[described["cell"], int(described["trial"])] = None
+    return sorted(trials, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
+
+
+def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
+    """Return the runs of a trial, a seed each, and beside each the folder of its audit."""
+    cell, number = trial
+    places = sorted((folder.path / "runs" / cell).glob(f"{number}-*/run.json"))
+    return [
+        (RunFolder(each.parent), RunFolder(folder.path / AUDIT / cell / each.parent.name)) for each in places
+    ]
+
+
+def _is_done(folder: StudyFolder, trial: Trial) -> bool:
+    runs = _runs(folder, trial)
+    return bool(runs) and all(audit.outcome for _, audit in runs)
+
+
+def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
+    """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
+    from sweeplab.train.devices import settle_devices
+    from sweeplab.train.run import Run
+    from sweeplab.train.stack import Stack
+
+    audits: dict[str, RunFolder] = {}
+    runs = []
+    for run, audit in _runs(folder, trial):
+        described = run.description
+        values = settle_devices(described["values"])
+        runs.append(Run(described["key"], values))
+        audits[described["key"]] = audit
+        # What an interrupted audit has left is of no use.
+        for file in audit.path.glob("*"):
+            file.unlink()
+        audit.start({**described, "values": values})
+    stack = Stack(runs[0].values, dataset.train, dataset.val, len(runs))
+    for each in runs:
+        stack.admit(each)
+    states: dict[str, str] = {}
+    while len(stack):
+        for record in stack.advance():
+            audits[record.key].append([{"iteration": record.iteration, "val_loss": record.val_loss}])
+            if record.state != "running":
+                states[record.key] = record.state
+                stack.release(record.key)
+    for key, audit in audits.items():
+        audit.end({"state": states[key]})
+
+
+def _audited(folder: StudyFolder, trial: Trial, at: Any) -> Audited:
+    runs = _runs(folder, trial)
+    curves = SeedCurves(range(len(runs)))
+    for seed, (_, audit) in enumerate(runs):
+        points = audit.points()
+        for point in points:
+            if point["val_loss"] is not None:
+                curves.add(seed, point["iteration"], point["val_loss"], ended=point is points[-1])
+    outcomes = [run.outcome or {} for run, _ in runs]
+    diverged = any((audit.outcome or {}).get("state") == "diverged" for _, audit in runs)
+    then = outcomes[0].get("value")
+    return Audited(
+        *trial,
+        iteration=max(int(each.get("iteration", 0)) for each in outcomes),
+        value_then=then if then is None or math.isfinite(then) else None,
+        value=None if diverged else curves.value(at),
+    )
+
+
+def _dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
+    """Return the study's data, as they were when it was run."""
+    import json
+
+    from sweeplab.data.dataset import prepare
+
+    dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    known = json.loads(folder.data_file.read_text(encoding="utf-8"))
+    if dataset.token_digest != known["token_digest"]:
+        raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
+    return dataset
+
+
+@contextmanager
+def _only_one(folder: StudyFolder) -> Iterator[None]:
+    lock = FileLock(folder.path / "audit.lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
+    with lock:
+        yield

@@ -1,0 +1,103 @@
+"""Whether two studies differ, against pairs that do and pairs that do not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from analysis.planted_sweep import CELLS, SEARCH, plant_sweep
+
+from sweeplab.analysis.sweep.differences import (
+    ALL_CELLS,
+    DIFFERENT,
+    NOT_SEEN,
+    UNKNOWN,
+    differences,
+    seed_spread,
+    settings,
+)
+from sweeplab.analysis.sweep.trials import Sweep, sweep_of
+from sweeplab.errors import BadInput
+
+ONE_CELL = CELLS[:1]
+
+
+def planted(name: str, key: int, **how) -> Sweep:
+    return sweep_of(plant_sweep(**{"n_trials": 8, "noise": 0.02} | how, name=name, key=key), SEARCH)
+
+
+def test_a_planted_difference_is_seen_over_the_cells_with_its_size() -> None:
+    found = differences([planted("a", 1), planted("b", 2, shift=0.2)])
+    first = found[0]
+    assert (first.a, first.b, first.cell, first.n) == ("a", "b", ALL_CELLS, 6)
+    assert first.verdict == DIFFERENT
+    assert first.low < 0.2 < first.high
+    assert [each.cell for each in found[1:]] == [f"n_layer={a},n_embd={b}" for a, b in CELLS]
+
+
+def test_no_difference_is_seldom_called_one() -> None:
+    """Each study draws its trials anew, so that one is lucky: the over-all verdict has to allow for it."""
+    alarms = sum(
+        differences([planted("a", 2 * key), planted("b", 2 * key + 1)])[0].verdict == DIFFERENT
+        for key in range(50)
+    )
+    assert alarms <= 6, "more than 5%, allowing for fifty pairs' own noise"
+
+
+def test_the_true_difference_lies_in_the_interval() -> None:
+    held = sum(
+        found.low <= 0.05 <= found.high
+        for key in range(50)
+        for found in differences([planted("a", 2 * key), planted("b", 2 * key + 1, shift=0.05)])[:1]
+    )
+    assert held >= 43
+
+
+def test_one_shared_cell_is_told_by_its_seeds() -> None:
+    a, b = (
+        planted(name, 5, cells=ONE_CELL, seeds=4, shift=shift) for name, shift in (("a", 0.0), ("b", 0.2))
+    )
+    (found,) = differences([a, b])
+    assert found.verdict == DIFFERENT and found.low < 0.2 < found.high and found.n == 4
+    (same,) = differences([a, sweep_of(a.runs.assign(study="c"), SEARCH)])
+    assert same.verdict == NOT_SEEN
+
+
+def test_one_seed_in_one_cell_cannot_be_told() -> None:
+    (found,) = differences([planted("a", 1, cells=ONE_CELL), planted("b", 2, cells=ONE_CELL, shift=9.0)])
+    assert found.verdict == UNKNOWN and found.why == "no trial of a and b has two seeds"
+    assert math.isnan(found.low)
+
+
+def test_studies_without_a_common_cell_cannot_be_told() -> None:
+    (found,) = differences([planted("a", 1, cells=CELLS[:2]), planted("b", 2, cells=CELLS[2:])])
+    assert found.verdict == UNKNOWN and "no cell in common" in found.why
+
+
+def test_several_pairs_share_one_rate_of_false_alarms() -> None:
+    found = differences([planted(name, key) for key, name in enumerate("abc")])
+    assert {(each.a, each.b) for each in found} == {("a", "b"), ("a", "c"), ("b", "c")}
+    assert {each.level for each in found} == {1 - 0.05 / 3}
+
+
+def test_final_losses_are_compared_where_they_value_a_run() -> None:
+    pair = [planted("a", 1), planted("b", 2)]
+    best, final = differences(pair, "best")[0], differences(pair, "final")[0]
+    assert final.loss_a == pytest.approx(best.loss_a + 0.01)
+
+
+def test_the_spread_of_seeds_is_the_planted_one() -> None:
+    spread = seed_spread(planted("a", 1, n_trials=20, seeds=4))
+    assert spread.freedom == 6 * 20 * 3
+    assert spread.sd == pytest.approx(0.02, rel=0.12)
+    assert math.isnan(seed_spread(planted("a", 1)).sd)
+
+
+def test_settings_that_differ_are_named() -> None:
+    found = settings([planted("a", 1), planted("b", 2, max_iters=600)])
+    assert found == {"max_iters": ["300", "600"]}
+
+
+def test_one_study_is_no_comparison() -> None:
+    with pytest.raises(BadInput, match="two studies or more"):
+        differences([planted("a", 1)])

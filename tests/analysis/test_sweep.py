@@ -1,0 +1,199 @@
+"""What a sweep says, against sweeps whose truth was planted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.planted_sweep import CELLS, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
+
+from sweeplab.analysis.sweep.compute import spent
+from sweeplab.analysis.sweep.dimensions import Dimension, dimension_of, searched_dimensions
+from sweeplab.analysis.sweep.importance import (
+    ABOVE_CHANCE,
+    FEWEST_TRIALS,
+    OVER_ALL,
+    WITHIN,
+    WITHIN_CHANCE,
+    importances,
+)
+from sweeplab.analysis.sweep.pruning import cost, saved
+from sweeplab.analysis.sweep.regions import FOUND, NOT_FOUND, regions
+from sweeplab.analysis.sweep.trials import sweep_of
+from sweeplab.study.expressions import Expression
+from sweeplab.study.pruned import Audited
+from sweeplab.study.spec import Choices, Range
+
+ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
+
+
+def test_dimensions_are_the_studys_own_ranges_and_else_those_of_the_values() -> None:
+    runs = plant_sweep(10)
+    own = {each.name: each for each in searched_dimensions(runs, SEARCH)}
+    assert list(own) == list(SEARCH)
+    assert own["learning_rate"] == Dimension("learning_rate", 1e-4, 1e-1, log=True)
+    assert own["activation"].choices == ("relu", "gelu")
+    guessed = {each.name: each for each in searched_dimensions(runs)}
+    assert guessed["learning_rate"].log and not guessed["dropout"].log
+    assert guessed["learning_rate"].low == runs["learning_rate"].min()
+    assert guessed["activation"].choices == ("gelu", "relu")
+
+
+def test_places_run_from_0_to_1_and_back() -> None:
+    rate = Dimension("learning_rate", 1e-4, 1e-2, log=True)
+    assert rate.coordinates(pd.Series([1e-4, 1e-3, 1e-2, None])).tolist()[:3] == pytest.approx([0, 0.5, 1])
+    assert rate.value_at(0.5) == pytest.approx(1e-3)
+    either = Dimension("betas", choices=("(0.9, 0.95)", "(0.9, 0.99)"))
+    assert either.coordinates(pd.Series(["(0.9, 0.99)", "(0.9, 0.95)"])).tolist() == [1, 0]
+    assert dimension_of("n_layer", pd.Series([1, 2, 4])).log
+
+
+def test_what_was_not_sampled_is_missing() -> None:
+    runs = plant_sweep(20)
+    search = SEARCH | {"dropout": Range(0.0, 0.5, when=Expression("activation == 'gelu'"))}
+    trials = sweep_of(runs, search).trials
+    assert trials["dropout"].isna().equals(trials["activation"] == "relu")
+
+
+def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short() -> None:
+    trials = sweep_of(plant_sweep(40, state=slow_ones_pruned), SEARCH).trials
+    for _, cell in trials.groupby("cell"):
+        ended = cell[cell["state"] == "complete"]
+        assert ended["standing"].rank().equals(ended["loss"].rank())
+        pruned = cell.loc[cell["state"] == "pruned", "standing"]
+        assert pruned.nunique() == 1 and pruned.min() > ended["standing"].max()
+        assert ended["above"].min() == 0
+
+
+@pytest.mark.parametrize("evaluator", ["ped-anova", "fanova"])
+def test_importances_find_what_was_planted(evaluator) -> None:
+    found = importances(sweep_of(plant_sweep(60, SOME_CELLS), SEARCH), evaluator)
+    within = {each.hyperparameter: each for each in found if each.scope == WITHIN}
+    assert max(within.values(), key=lambda each: each.importance).hyperparameter == "learning_rate"
+    assert within["learning_rate"].verdict == ABOVE_CHANCE and within["learning_rate"].importance > 0.5
+    assert within["activation"].verdict == within["weight_decay"].verdict == WITHIN_CHANCE
+    assert all(each.low <= each.importance <= each.high for each in found)
+    assert sum(each.importance for each in within.values()) == pytest.approx(1)
+    over_all = {each.hyperparameter: each for each in found if each.scope == OVER_ALL}
+    assert set(over_all) == {*SEARCH, "n_layer", "n_embd"}
+    assert over_all["n_layer"].verdict == ABOVE_CHANCE
+    assert {each.scope for each in found} - {WITHIN, OVER_ALL} == {
+        f"n_layer={a},n_embd={b}" for a, b in SOME_CELLS
+    }
+
+
+def test_fanova_gives_the_shares_of_the_variance() -> None:
+    """The variance of x^2 over -1..1 is 4/45, that of x/4 is 1/48: shares 0.81 and 0.19."""
+    found = importances(sweep_of(plant_sweep(300, ONE_CELL, noise=1e-3), SEARCH), "fanova")
+    shares = {each.hyperparameter: each for each in found}
+    assert shares["learning_rate"].importance == pytest.approx(0.81, abs=0.06)
+    assert shares["dropout"].importance == pytest.approx(0.19, abs=0.06)
+
+
+def test_chance_alone_is_told_from_importance() -> None:
+    verdicts = [
+        each.verdict
+        for key in range(6)
+        for each in importances(sweep_of(plant_sweep(30, ONE_CELL, loss=lambda _: 0.0, key=key), SEARCH))
+    ]
+    assert verdicts.count(ABOVE_CHANCE) <= 0.15 * len(verdicts)
+
+
+def test_spread_narrows_with_more_trials() -> None:
+    def width(n: int) -> float:
+        found = importances(sweep_of(plant_sweep(n, ONE_CELL), SEARCH), "fanova")
+        return next(each.high - each.low for each in found if each.hyperparameter == "learning_rate")
+
+    assert width(200) < 0.6 * width(20)
+
+
+def test_too_few_trials_have_no_importances() -> None:
+    assert importances(sweep_of(plant_sweep(FEWEST_TRIALS - 1, ONE_CELL), SEARCH)) == []
+
+
+def test_what_pruning_saved_is_what_was_not_trained() -> None:
+    sweep = sweep_of(plant_sweep(30, state=slow_ones_pruned), SEARCH)
+    for cell in saved(sweep):
+        own = sweep.trials[sweep.trials["cell"] == cell.cell]
+        pruned = int((own["state"] == "pruned").sum())
+        whole = float(own["planned_flops"].iloc[0])
+        assert cell.n_pruned == pruned and cell.n_trials == 30
+        assert cell.flops_saved == pytest.approx(pruned * whole * 2 / 3)
+        assert cell.seconds_saved == pytest.approx(pruned * 2.0)
+        assert cell.share == pytest.approx(cell.flops_saved / (30 * whole))
+
+
+def test_what_pruning_cost_counts_those_that_would_be_best() -> None:
+    sweep = sweep_of(plant_sweep(30, ONE_CELL, state=slow_ones_pruned), SEARCH)
+    cell, best = sweep.cells[0], float(sweep.ended["loss"].min())
+    values = [best - 0.1, best + 0.1, best + 0.2, None]
+    found = cost(sweep, [Audited(cell, at, 100, 3.0, value) for at, value in enumerate(values)])
+    assert found.n_better == 1 and found.audited["is_better"].tolist() == [True, False, False, False]
+    # Clopper and Pearson's limits of 1 in 4 at 90%, from tables.
+    assert (found.low, found.high) == pytest.approx((0.0127, 0.7514), abs=1e-4)
+    none = cost(sweep, [Audited(cell, 0, 100, 3.0, best + 1)])
+    assert none.low == 0 and none.high == pytest.approx(0.95)
+
+
+def test_compute_is_told_by_state_and_phase() -> None:
+    runs = plant_sweep(20, ONE_CELL, state=slow_ones_pruned)
+    tokens = 8 * 16
+    speeds = pd.DataFrame(
+        [
+            (row.cell, row.trial, row.seed, at, at * tokens, "tokens_per_second", 100 * tokens / 0.8)
+            for row in runs.itertuples()
+            for at in range(100, int(row.iterations) + 1, 100)
+        ],
+        columns=["cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"],
+    )
+    found = {(each.state, each.phase): each for each in spent(sweep_of(runs, SEARCH), speeds)}
+    complete = int((runs["state"] == "complete").sum())
+    assert found["complete", "training"].n_runs == complete
+    assert found["complete", "training"].seconds == pytest.approx(2.4 * complete)
+    assert found["complete", "evaluation"].seconds == pytest.approx(0.6 * complete)
+    # Four evaluations of two batches, forward alone, against 300 steps forward and backward.
+    share = found["complete", "evaluation"].flops / found["complete", "training"].flops
+    assert share == pytest.approx(4 * 2 / (300 * 3))
+    without = spent(sweep_of(runs, SEARCH), speeds.iloc[:0])
+    assert all(math.isnan(each.seconds) for each in without)
+
+
+def test_a_region_that_diverges_is_found_where_it_was_planted() -> None:
+    found = regions(sweep_of(plant_sweep(40, state=too_fast), SEARCH))
+    first = found[0]
+    assert (first.state, first.hyperparameter, first.verdict) == ("diverged", "learning_rate", FOUND)
+    assert first.range.startswith("above ") and 0.015 < float(first.range.split()[1]) < 0.06
+    assert first.inside / first.n_inside > 0.5 > first.outside / first.n_outside
+    assert first.inside + first.outside == int(
+        (sweep_of(plant_sweep(40, state=too_fast)).trials["state"] == "diverged").sum()
+    )
+    assert all(each.verdict == NOT_FOUND for each in found[1:])
+
+
+def test_what_diverges_anywhere_has_no_region() -> None:
+    alarms = sum(
+        any(
+            each.verdict == FOUND
+            for each in regions(sweep_of(plant_sweep(40, ONE_CELL, state=anywhere, key=key), SEARCH))
+        )
+        for key in range(40)
+    )
+    assert alarms <= 4
+
+
+def test_choices_are_regions_too() -> None:
+    def state(values, random: np.random.Generator) -> str:
+        return "failed" if values["activation"] == "relu" and random.random() < 0.5 else "complete"
+
+    first = regions(sweep_of(plant_sweep(30, state=state), SEARCH))[0]
+    assert (first.state, first.hyperparameter, first.range) == ("failed", "activation", "relu")
+    assert first.outside == 0
+
+
+def test_pairs_are_choices() -> None:
+    runs = plant_sweep(12, ONE_CELL)
+    runs["betas"] = ["(0.9, 0.95)" if at % 2 else "(0.9, 0.99)" for at in range(len(runs))]
+    search = SEARCH | {"betas": Choices(((0.9, 0.95), (0.9, 0.99)))}
+    assert sweep_of(runs, search).dimensions[-1].choices == ("(0.9, 0.95)", "(0.9, 0.99)")

@@ -1,0 +1,75 @@
+"""`sweeplab report`: a page of a study that has been run, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
+    said = cli("report", "sweep", "tiny", "--lab", finished.lab)
+    assert (said.code, said.err) == (0, "")
+    page = Path(said.out.strip())
+    assert page == finished.lab / "studies" / "tiny" / "report" / "sweep.html"
+    report = json.loads(page.with_suffix(".json").read_text())
+    by_title = {each["title"]: each for each in report["panels"]}
+    assert "need 10 trials" in by_title["Importance of the hyperparameters"]["missing"]
+    assert by_title["What pruning saved"]["missing"] == "no trial was pruned"
+    spent = by_title["Where compute and time went"]["data"]
+    assert {row["phase"] for row in spent} == {"training", "evaluation"}
+    assert all(row["seconds"] > 0 and row["flops"] > 0 for row in spent)
+    assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
+
+
+def test_a_dashboard_of_ones_own_and_json(cli, finished, folder: Path) -> None:
+    (folder / "mine.yaml").write_text("panels: [{panel: slice, params: [learning_rate]}]\n")
+    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--dashboard", "mine.yaml", "--json")
+    assert said.code == 0 and json.loads(said.out)["report"].endswith("sweep.html")
+
+
+def test_a_comparison_needs_two_studies_that_there_are(cli, finished) -> None:
+    one = cli("report", "compare", "tiny", "--lab", finished.lab)
+    assert one.code == 2 and "two studies or more" in one.err
+    unknown = cli("report", "compare", "tiny", "tinny", "--lab", finished.lab)
+    assert unknown.code == 2 and "did you mean 'tiny'?" in unknown.err
+    twice = cli("report", "compare", "tiny", "tiny", "--lab", finished.lab)
+    assert twice.code == 2 and "named twice" in twice.err
+
+
+@pytest.mark.slow
+def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
+    shutil.copytree(finished.lab, tmp_path / "lab")
+    lab = tmp_path / "lab"
+    ran = cli("study", "run", finished.file, "--lab", lab, "--name", "longer", "-o", "max_iters=40", "--json")
+    assert ran.code == 0, ran.err
+    said = cli("report", "compare", "tiny", "longer", "--lab", lab)
+    assert (said.code, said.err) == (0, "")
+    page = Path(said.out.strip())
+    assert page == lab / "reports" / "tiny+longer" / "compare.html"
+    report = json.loads(page.with_suffix(".json").read_text())
+    assert "max_iters 20 / 40" in report["summary"]["Set differently"]
+    assert report["summary"]["Difference"].startswith("longer against tiny: ")
+
+
+@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
+def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished, form: str) -> None:
+    pytest.importorskip("plotly")
+    try:
+        import kaleido  # noqa: F401
+    except ImportError:
+        said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", form)
+        assert said.code == 2
+        assert (
+            said.err
+            == f"error: --format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
+        )
+
+
+def test_there_is_nothing_to_audit_where_nothing_was_pruned(cli, finished) -> None:
+    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--audit-pruning", "2")
+    assert said.code == 2 and "no pruned trial" in said.err
+    none = cli("report", "sweep", "tiny", "--lab", finished.lab, "--audit-pruning", "0")
+    assert none.code == 2
