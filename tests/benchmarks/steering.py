@@ -95,7 +95,9 @@ class Steered:
             assert time.time() - started < MOST_SECONDS, f"{kind}: never obeyed"
             threading.Event().wait(0.001)
         obeyed, given = time.time(), orders.read()[0].given
-        self.found[kind].append((self.evaluations.most_between(given, obeyed), obeyed - given))
+        evaluations, seconds = self.evaluations.most_between(given, obeyed), obeyed - given
+        self.found[kind].append((evaluations, seconds))
+        print(f"# {kind} {len(self.found[kind])}: {evaluations} evaluations, {seconds:.2f} s", flush=True)
 
     def begun(self) -> int:
         """Return the number of the trial that was last begun."""

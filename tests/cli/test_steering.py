@@ -263,7 +263,7 @@ def test_a_worker_of_other_code_is_refused_and_forced(long, folder: Path, cli) -
     assert refused.returncode == 2
     assert "is run with another version of sweeplab's sources (" in refused.stderr
     assert cli("study", "extend", "long", "--trials-per-cell", "5").code == 0
-    forced = subprocess.Popen([*command, "--force"], env=environment, stderr=subprocess.PIPE, text=True)
+    forced = subprocess.Popen([*command, "--force"], env=environment, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: len(list(study.runs())) == 5)
         forced.send_signal(signal.SIGINT)
