@@ -35,8 +35,9 @@ class Parameter:
             return trial.suggest_int(
                 self.name, int(entry.min), int(entry.max), step=int(entry.step or 1), log=entry.log
             )
+        # From a range of hardly any width some samplers draw a number of NumPy's.
         return self.decoded(
-            trial.suggest_float(self.name, entry.min, entry.max, step=entry.step, log=entry.log)
+            float(trial.suggest_float(self.name, entry.min, entry.max, step=entry.step, log=entry.log))
         )
 
     def distribution(self) -> BaseDistribution:

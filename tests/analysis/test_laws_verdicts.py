@@ -168,7 +168,7 @@ def test_bad_designs_do_not_and_no_number_is_given(design: str, truth: str, nois
     assert lacking in entries["alpha"]["why"]
 
 
-@pytest.mark.parametrize(("design", "truth"), zip(NEAR, cycle([*HELD_OUT, *TRUTHS]), strict=False))
+@pytest.mark.parametrize(("design", "truth"), list(zip(NEAR, cycle([*HELD_OUT, *TRUTHS]), strict=False)))
 def test_designs_near_the_gate_do_not_either(design: str, truth: str) -> None:
     entries = assess(table(design, 0.003, truth=truth), CHINCHILLA).as_dict()
     for name in ("alpha", "N_opt exponent", "tokens per parameter"):
