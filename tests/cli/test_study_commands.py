@@ -96,7 +96,10 @@ def test_report_is_written_again(cli, finished, folder: Path) -> None:
     page = lab / "studies" / "tiny" / "report" / "scaling.html"
     before = {path.name for path in page.parent.iterdir()}
     shutil.rmtree(page.parent)
-    assert json.loads(cli("report", "scaling", "tiny", "--json").out) == {"report": str(page)}
+    assert json.loads(cli("report", "scaling", "tiny", "--json").out) == {
+        "report": str(page),
+        "files": [str(page)],
+    }
     assert (
         {path.name for path in page.parent.iterdir()}
         == before

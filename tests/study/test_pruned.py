@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.api import Study
+from sweeplab import load_study
 from sweeplab.errors import BadInput
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.pruned import audit_pruning, audited_trials
@@ -32,7 +32,7 @@ engine: {workers: 1, stack: 2}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     place = tmp_path_factory.mktemp("pruned")
     (place / "pruned.yaml").write_text(STUDY)
-    result = Study(place / "pruned.yaml", lab=place / "lab").run()
+    result = load_study(place / "pruned.yaml", lab=place / "lab").run()
     assert result.folder.states() == {"pruned": 8, "complete": 2}
     return result.folder
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 import sweeplab
 from sweeplab.study.identity import as_written
 from sweeplab.study.reading import read_study
-from sweeplab.study.writing import REMOVED, edited, study_file
+from sweeplab.study.writing import REMOVED, edited, flow, study_file
 
 FILE = """\
 # What this is for.
@@ -90,7 +90,7 @@ VALUES = st.one_of(st.integers(1, 99), st.floats(1e-9, 1e9), st.booleans(), st.n
 def test_edits_mean_what_they_say(before, changes, block: bool) -> None:
     text = study_file({"name": "a", "fixed": before})
     if block and before:
-        lines = "".join(f"  {line}\n" for line in study_file({"fixed": before})[8:-2].split(", "))
+        lines = "".join(f"  {line}\n" for line in flow(before)[1:-1].split(", "))
         text = f"name: a\nfixed:  # here\n{lines}"
     after = {name: each for name, each in {**before, **changes}.items() if each is not REMOVED}
     read = YAML(typ="safe").load(edited(text, {("fixed", name): each for name, each in changes.items()}))
