@@ -107,6 +107,7 @@ def chromium_page(profile: Path, width: int = 1600, height: int = 1000) -> Itera
                     page._call(f"{domain}.enable")
                 yield page
             finally:
+                runner.run(page.socket.close())
                 runner.run(session.close())
     finally:
         process.terminate()
