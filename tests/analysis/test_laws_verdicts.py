@@ -87,9 +87,8 @@ def test_intervals_cover() -> None:
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("design", GOOD)
 def test_intervals_cover_on_every_good_design(design: str, truth: str) -> None:
-    found = covered(design, 100, 0.01, truth)
-    # Five standard errors of 100 tables below 90%: neighbouring numbers and designs share their tables' luck.
-    assert all(0.75 <= share <= 0.99 for share in found.values()), found
+    found = covered(design, 300, 0.01, truth)  # numbers and designs share their tables' luck: 100 are too few
+    assert all(0.82 <= share <= 0.99 for share in found.values()), found
 
 
 def test_intervals_are_the_same_alone_as_side_by_side() -> None:

@@ -26,10 +26,8 @@ from sweeplab.errors import BadInput
 N_CUTS = 4
 SPARE = 2  # more rows below a cut than the largest law has parameters
 FEWEST_ABOVE = 2
-SHARE_BELOW, SHARE_ABOVE = (
-    0.35,
-    0.1,
-)  # of the rows: a law that saw less says more of its noise than of its form
+# Of the rows: a law that saw less says more of its noise than of its form.
+SHARE_BELOW, SHARE_ABOVE = 0.35, 0.1
 _BY = ("flops", "tokens", "params")
 
 

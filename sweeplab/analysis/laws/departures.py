@@ -27,13 +27,8 @@ from sweeplab.analysis.points import Points
 
 BEYOND = 10.0  # times the largest compute: where a departure has to matter
 INTERACTION, TOGETHER = "interaction of params and tokens", "bend in params and tokens together"
-_BREAKS = (
-    0.5,
-    0.2,
-    0.35,
-    0.65,
-    0.8,
-)  # of a column's range of logs; the first is the one that power is given for
+# Of a column's range of logs; the first is the one that power is given for.
+_BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)
 _SHARPNESS = 2.0
 _FOLLOWS = 1e-3
 _BOTH = {"params", "tokens"}
