@@ -28,6 +28,7 @@ MAY_IMPORT = {
 }
 ONLY_IN = {
     "mlflow": {"tracking"},
+    "wandb": {"tracking"},
     "optuna": {"study", "analysis"},
     "plotly": {"report"},
     "typer": {"cli"},

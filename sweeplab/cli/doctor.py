@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab.cli.completion import studies
 from sweeplab.cli.options import AsJson, Lab
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 def doctor(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of a study.", show_default=False)
+        str | None, typer.Argument(metavar="[NAME]", help="Name of a study.", show_default=False, autocompletion=studies)
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,

@@ -51,17 +51,20 @@ class Interrupts:
         self._say(STOPPING[self.count - 1])
 
 
-def is_live(console: Console, as_json: bool) -> bool:
+def is_live(console: Console) -> bool:
     """Say whether a view can be drawn again and again: what FORCE_COLOR calls a terminal may be a log."""
-    return sys.stderr.isatty() and not console.is_dumb_terminal and not as_json
+    return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
 
 
-def run_with_view(study: Study, as_json: bool) -> int:
-    """Run a study, show how it goes on standard error, print how it ended, and return the exit code."""
-    console = Console(stderr=True, highlight=False)
-    live = is_live(console, as_json)
+def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
+    """Run a study, show how it goes on standard error, print how it ended, and return the exit code.
+
+    A program that reads JSON is shown lines, and with `quiet` nothing is said but what goes wrong.
+    """
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    live = is_live(console) and not as_json
     # A signal may come in the middle of a print: the view tells of it when next it is drawn.
-    with Interrupts(lambda text: None if live else write_line(text)) as interrupts:
+    with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
         view = View(study.spec.name, lambda: interrupts.count)
         shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
         with shown if live else nullcontext():
@@ -69,11 +72,11 @@ def run_with_view(study: Study, as_json: bool) -> int:
             result = study.run(heard, lambda: interrupts.count)
         if as_json:
             print_json(_as_json(result))
-        else:
+        elif not quiet:
             say_how_it_stands(result.folder, result.status)
             _say_where_it_is(result)
     for error in result.errors:
-        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        Console(stderr=True, highlight=False).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
     return EXIT_CODES[result.status]
 
 
@@ -118,7 +121,7 @@ def _say_where_it_is(result: StudyResult) -> None:
 def watch_with_view(folder: StudyFolder) -> int:
     """Show a study that another process runs until it ends, and return the exit code of its run."""
     console = Console(stderr=True, highlight=False)
-    live = is_live(console, as_json=False)
+    live = is_live(console)
     view = View(folder.name, lambda: 0)
     shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
     try:

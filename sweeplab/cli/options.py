@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sweeplab.cli.completion import studies
+
 Lab = Annotated[
     Path | None,
     typer.Option(
@@ -16,7 +18,10 @@ Lab = Annotated[
         show_default=False,
     ),
 ]
-StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)]
+StudyName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the study.", show_default=False, autocompletion=studies),
+]
 InCell = Annotated[
     str | None,
     typer.Option(
@@ -44,4 +49,5 @@ Overrides = Annotated[
 AllowPlugins = Annotated[
     bool, typer.Option("--allow-plugins", help="Import the Python files that the study names.")
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from sweeplab.cli.app import command_group
-from sweeplab.cli.options import AsJson, Lab
+from sweeplab.cli.completion import studies
+from sweeplab.cli.options import AsJson, Lab, StudyName
 
 app = command_group("Write reports of studies.")
 
@@ -24,7 +25,6 @@ class Form(StrEnum):
     pdf = "pdf"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", show_default=False)]
 Dashboard = Annotated[
     Path | None,
     typer.Option(
@@ -45,7 +45,7 @@ def _report() -> None:
 
 @app.command()
 def scaling(
-    name: Name,
+    name: StudyName,
     dashboard: Dashboard = None,
     form: Format = Form.html,
     lab: Lab = None,
@@ -64,7 +64,7 @@ def scaling(
 
 @app.command()
 def sweep(
-    name: Name,
+    name: StudyName,
     audit_pruning: Annotated[
         int | None,
         typer.Option(
@@ -100,7 +100,7 @@ def sweep(
 @app.command()
 def compare(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME…", help="Names of two studies or more.", show_default=False)
+        list[str], typer.Argument(metavar="NAME…", help="Names of two studies or more.", show_default=False, autocompletion=studies)
     ],
     output: Annotated[
         Path | None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sweeplab.cli.completion import studies
 from sweeplab.cli.files import Force, file_of, write_file
 from sweeplab.cli.options import AsJson, Lab, Overrides, StudyName
 
@@ -41,8 +42,8 @@ def clone(
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="Name of a study.", show_default=False)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Name of another.", show_default=False)],
+    a: Annotated[str, typer.Argument(metavar="A", help="Name of a study.", show_default=False, autocompletion=studies)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Name of another.", show_default=False, autocompletion=studies)],
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

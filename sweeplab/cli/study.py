@@ -11,20 +11,15 @@ from sweeplab.cli.app import command_group
 from sweeplab.cli.follow import logs, watch
 from sweeplab.cli.init import init
 from sweeplab.cli.move import rename, rm
-from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, Name, Overrides, StudyName
+from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, Name, Overrides, Quiet, StudyName
 from sweeplab.cli.reuse import best, clone, diff
 from sweeplab.cli.steer import enqueue, extend, pause, resume, retry, stop
 from sweeplab.cli.work import work
 
 app = command_group("Write, preview, run and look at studies.")
-app.command()(init)
-for each in (watch, logs, pause, resume, stop, extend, enqueue, retry, work, best, clone, diff, rename, rm):
-    app.command()(each)
-
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.", show_default=False)]
 
 
-@app.command()
 def plan(
     file: File,
     override: Overrides = None,
@@ -51,7 +46,6 @@ def plan(
         print_plan(found)
 
 
-@app.command()
 def run(
     file: File,
     override: Overrides = None,
@@ -59,6 +53,7 @@ def run(
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a study to the end of its budget, or go on with it.
@@ -76,12 +71,16 @@ def run(
     from sweeplab.cli.live import run_with_view
 
     study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
-    raise typer.Exit(run_with_view(study, as_json))
+    raise typer.Exit(run_with_view(study, as_json, quiet))
 
 
-@app.command(name="list")
 def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
-    """List the studies of the lab."""
+    """List the studies of the lab.
+
+    \b
+    $ sweeplab study list
+    $ sweeplab study list --json
+    """
     from sweeplab.cli.tables import print_json, print_rows
     from sweeplab.study.folder import lab_folder
     from sweeplab.study.listing import states_in_words, study_rows
@@ -99,7 +98,6 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
         typer.echo(f"no studies in {lab_folder(lab)}")
 
 
-@app.command()
 def show(
     name: StudyName,
     trial: Annotated[
@@ -136,7 +134,6 @@ def show(
         printed(shown)
 
 
-@app.command()
 def export(
     name: StudyName,
     output: Annotated[
@@ -167,3 +164,13 @@ def export(
         print_json({"output": str(output), "rows": len(frame)})
     else:
         typer.echo(f"{len(frame)} runs written to {output}")
+
+
+# In the order in which help shows them: before a run, during it, its results, keeping house.
+for each in (init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work):
+    app.command()(each)
+for each in (show, best, export, diff, clone):
+    app.command()(each)
+app.command(name="list")(list_studies)
+for each in (rename, rm):
+    app.command()(each)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab.cli.completion import studies
 from sweeplab.cli.options import AsJson, Lab
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def ui(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the study.", show_default=False)
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the study.", show_default=False, autocompletion=studies)
     ] = None,
     port: Annotated[
         int | None,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AllowPlugins, Lab, StudyName
+from sweeplab.cli.options import AllowPlugins, Lab, Quiet, StudyName
 
 
 def work(
@@ -15,6 +15,7 @@ def work(
         bool, typer.Option("--force", help="Work with other code or data than the others, too.")
     ] = False,
     allow_plugins: AllowPlugins = False,
+    quiet: Quiet = False,
     lab: Lab = None,
 ) -> None:
     """Start one more worker on a running study, in the foreground.
@@ -32,6 +33,8 @@ def work(
     folder = find_study(lab, name)
 
     def hear(event: dict[str, Any]) -> None:
+        if quiet:
+            return
         if event["event"] == "ready":
             write_line(f"{name}: one more worker is at work")
         elif event["event"] in ("claimed", "ended", "put_away"):
@@ -40,7 +43,7 @@ def work(
             loss = f"  val_loss {value:.4f}" if value is not None else ""
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
-    with Interrupts(write_line) as interrupts:
+    with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
         losses = work_along(folder, force, hear, lambda: interrupts.count, allow_plugins)
     for loss in losses:
         write_line(f"error: {loss}")

@@ -35,8 +35,7 @@ def _file(folder: StudyFolder) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a file says; nothing where an older version wrote none."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _between(a: Any, b: Any, place: str = "") -> list[Difference]:

@@ -83,9 +83,8 @@ class Feed:
             self._live.remove(run)
             if (run.cell, run.trial) not in self._ended:
                 self._ended.add((run.cell, run.trial))
-                ended = outcome.get("ended") or (run.folder.path / "end.json").stat().st_mtime
                 reason = outcome.get("stop_reason")
-                yield run.named("ended", **outcome["ending"], ended=ended, stop_reason=reason)
+                yield run.named("ended", **outcome["ending"], ended=outcome["ended"], stop_reason=reason)
 
     def _begun(self) -> Iterator[Event]:
         for cell in sorted(self._runs.glob("*")):

@@ -74,8 +74,7 @@ def _run(run: RunFolder, unended: str) -> dict[str, Any]:
     wall_seconds = points[-1]["wall_seconds"] if points else 0.0
     evaluations = [point["eval_seconds"] for point in points if "eval_seconds" in point]
     evaluation = sum(evaluations) if evaluations else None
-    # A run of an earlier version did not write down when it ended.
-    ended = outcome.get("ended") if outcome else time.time()
+    ended = outcome["ended"] if outcome else time.time()
     checkpoint = next((run.path / name for name in CHECKPOINTS if (run.path / name).is_dir()), None)
     return {
         "key": described["key"],
@@ -90,7 +89,7 @@ def _run(run: RunFolder, unended: str) -> dict[str, Any]:
         ],
         "checkpoint": str(checkpoint) if checkpoint else None,
         "seconds": {
-            "waiting": None if ended is None else max(0.0, ended - described["started"] - wall_seconds),
+            "waiting": max(0.0, ended - described["started"] - wall_seconds),
             "training": None if evaluation is None else wall_seconds - evaluation,
             "evaluation": evaluation,
             "total": wall_seconds,

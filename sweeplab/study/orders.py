@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, Text, func, insert, select
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import IntegrityError
 
 from sweeplab.study.database import READS, open_database
 
@@ -96,27 +96,15 @@ class Orders:
     def read(self) -> list[Order]:
         """Return the orders that are new since the last time, and take them in."""
         query = select(_ORDERS).where(_ORDERS.c.revision > self.now.revision).order_by(_ORDERS.c.revision)
-        try:
-            with self._reading.connect() as connection:
-                rows = connection.execute(query).all()
-        except (OperationalError, ProgrammingError):
-            if self._is_there():
-                raise
-            return []  # a study of an earlier version
+        with self._reading.connect() as connection:
+            rows = connection.execute(query).all()
         orders = [Order(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows]
         for order in orders:
             self.now = self.now.after(order)
         return orders
 
-    def _is_there(self) -> bool:
-        from sqlalchemy import inspect
-
-        return bool(inspect(self._engine).has_table(_ORDERS.name))
-
     def add(self, kind: str, value: Any = None, after: int | None = None) -> bool:
         """Give an order; with `after`, only if none has been given since that revision. Say whether it was given."""
-        if self.now.revision == 0:
-            self.create_table()  # a study of an earlier version has none
         for last in self._last_revisions(after):
             row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
             try:

@@ -209,6 +209,9 @@ class StudySpec(Section):
     plugins: list[PluginFile] = Field(
         default=[], description="Python files of yours with parts that the study names"
     )
+    notify: list[str] = Field(
+        default=[], description="Environment variables with Apprise URLs that hear when the study ends or idles"
+    )
 
     _places: Places = PrivateAttr(default_factory=Places)
 
@@ -238,6 +241,17 @@ class StudySpec(Section):
         if repeated := [each for each in sources if sources.count(each) > 1]:
             raise Refusal(f"has {repeated[0]} more than once")
         return sources
+
+    @field_validator("notify")
+    @classmethod
+    def _variables(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise Refusal(
+                    "has what is no name of an environment variable",
+                    "names such as MY_PHONE; URLs, which may hold secrets, stand in the variables",
+                )
+        return names
 
     @property
     def first_seed(self) -> int:
@@ -301,6 +315,7 @@ class StudySpec(Section):
                 "engine": plain["engine"],
                 "track": plain["track"],
                 **({"warm_start": self.warm_starts} if self.warm_start else {}),
+                **({"notify": list(self.notify)} if self.notify else {}),
             },
         }
 

@@ -28,9 +28,10 @@ from sweeplab.study.feed import Event as Event  # part of what is told of a stud
 from sweeplab.study.feed import Feed
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import check_same_study, write_study
+from sweeplab.study.notify import Notifier
 from sweeplab.study.plan import Plan, make_plan, warm_starts
 from sweeplab.study.versions import code_versions, machine, versions
-from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable
+from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable, mirrors
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -110,23 +111,24 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or another one of its name stands in the lab.
     """
+    notifier = Notifier(spec)
     plan, cells, _ = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     made = _make(folder)
     with _only_one(folder):
-        write_study(spec, folder, plan.data)
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.study.store import Store
 
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
             from sweeplab.study.warm_start import bring_in
 
             bring_in(store, warm_starts(spec, folder, store.spaces, plan.data), folder)
         tracker = TRACKERS["mlflow"](lab, spec.name, spec.track.uri)
-        supervisor = _Supervisor(spec, folder, plan, store, tracker, listen, interrupts)
+        supervisor = _Supervisor(spec, folder, plan, store, tracker, notifier, listen, interrupts)
         try:
             return supervisor.run()
         except BadInput:
@@ -154,10 +156,13 @@ class _Supervisor:
         plan: Plan,
         store: Store,
         tracker: Tracker,
+        notifier: Notifier,
         listen: Callable[[Event, Progress], None],
         interrupts: Callable[[], int],
     ) -> None:
         self.spec, self.folder, self.store, self.tracker = spec, folder, store, tracker
+        self.shown = [tracker, *mirrors(spec.fixed, folder.path)]
+        self.notifier = notifier
         self.listen, self.interrupts = listen, interrupts
         cells = {each.cell.key: {"counted": each.counted, "best": each.best} for each in store.counts()}
         self.progress = Progress(plan, cells)
@@ -180,10 +185,17 @@ class _Supervisor:
             self._follow()
             ending = self._finish()
             status = ending.status
+        except Exception as error:
+            self._notify("failed", [f"{type(error).__name__}: {error}"])
+            raise
         finally:
             self.crew.kill()
             self.orders.add("ended", status)
-        return ending
+        self._notify(status, ending.errors)
+        return Ending(self.folder, status, [*ending.errors, *self.notifier.errors])
+
+    def _notify(self, status: str, errors: list[str]) -> None:
+        self.notifier.ended(self.folder, status, summarise(self.folder, status), errors)
 
     def _start(self) -> dict[str, Any]:
         """Return what others may want to know of who runs the study from here on."""
@@ -197,8 +209,10 @@ class _Supervisor:
         }
 
     def _open_tracking(self) -> None:
+        description = describe(self.spec, self.folder, self.progress.plan)
         try:
-            self.tracker.open(describe(self.spec, self.folder, self.progress.plan))
+            for each in self.shown:
+                each.open(description)
         except TrackingUnavailable as error:
             raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
 
@@ -224,6 +238,7 @@ class _Supervisor:
             if now - shipped > SHIP_SECONDS:
                 self._ship()
                 self._hear_of_others()
+                self.notifier.look(self.orders.now.wanted)
                 self.folder.write_elapsed(self.elapsed)
                 shipped = time.monotonic()
         self.folder.write_elapsed(self.elapsed)
@@ -272,6 +287,7 @@ class _Supervisor:
                 self._take_in(event)
 
     def _take_in(self, event: Event) -> None:
+        self.notifier.heard()
         self.progress.take_in(event)
         self.listen(event, self.progress)
 
@@ -279,10 +295,11 @@ class _Supervisor:
         """Bring tracking up to date with every run, and return what it could not take: the next time it may."""
         refused = []
         for run in self.folder.runs():
-            try:
-                self.tracker.ship(run.path)
-            except TrackingUnavailable as error:
-                refused.append(str(error))
+            for each in self.shown:
+                try:
+                    each.ship(run.path)
+                except TrackingUnavailable as error:
+                    refused.append(str(error))
         return refused
 
     def _finish(self) -> Ending:
@@ -294,8 +311,10 @@ class _Supervisor:
         was_stopped = self.interrupts() or self.orders.now.wanted == "stop"
         cut_short = (left or was_stopped) and self._has_work()
         status = "interrupted" if cut_short else "failed" if errors else "complete"
+        summary = summarise(self.folder, status)
         try:
-            self.tracker.close(summarise(self.folder, status))
+            for each in self.shown:
+                each.close(summary)
         except TrackingUnavailable as error:
             return Ending(self.folder, "failed", [*errors, str(error)])
         return Ending(self.folder, status, errors)

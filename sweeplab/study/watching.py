@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from sweeplab.errors import BadInput
 from sweeplab.study.feed import Event, Feed
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.orders import Orders
@@ -18,13 +17,7 @@ LOOK_SECONDS = 0.5
 
 
 def how_it_stands(folder: StudyFolder, feed: Feed, orders: Orders) -> Progress:
-    """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart.
-
-    Raises:
-        BadInput: an earlier version, which kept no plan, has started it.
-    """
-    if not folder.plan_file.exists():
-        raise BadInput(f"study {folder.name} was started by an earlier version, which cannot be watched")
+    """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart."""
     plan = Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
     progress = Progress(plan, {cell.cell: {"counted": 0, "best": None} for cell in plan.cells})
     start = orders.now.start

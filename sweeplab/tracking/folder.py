@@ -17,6 +17,7 @@ from sweeplab.tracking.tracker import Measure
 
 METRICS = ("train_loss", "val_loss", "learning_rate", "grad_norm", "tokens_per_second")
 BY_TOKENS = ("train_loss", "val_loss")
+OVER_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
 REQUIRED = {"iteration", "train_tokens", "wall_seconds"}
 FACTS = ("n_params", "n_params_non_embedding")
 TOTALS = {
@@ -102,7 +103,7 @@ class RunFolder:
             values = {name: point.get(name) for name in METRICS}
             measures = self._new(values, step=point["iteration"], wall_seconds=point["wall_seconds"])
             by_tokens = [
-                measure._replace(name=f"{measure.name}_by_tokens", step=point["train_tokens"])
+                measure._replace(name=measure.name + OVER_TOKENS, step=point["train_tokens"])
                 for measure in measures
                 if measure.name in BY_TOKENS
             ]

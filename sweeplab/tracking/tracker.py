@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -71,30 +72,35 @@ class TrackedRun:
     metrics: Mapping[str, float]
 
 
-class Tracker(ABC):
-    """Keep the numbers and files of one study.
+class Mirror(ABC):
+    """Show the runs of one study; nothing is read back.
 
     Every method may raise TrackingUnavailable, and may be called again after it.
     """
 
     @abstractmethod
     def open(self, description: Description) -> str:
-        """Find or create the study, bring its description up to date, and return its id.
-
-        Runs that tracking still has as running, from a process that was killed, are set back to waiting.
-        """
+        """Find or create the study, bring its description up to date, and return its id."""
 
     @abstractmethod
     def ship(self, folder: Path) -> None:
-        """Bring tracking up to date with a run's folder; one shipped to its end costs microseconds."""
+        """Bring what is shown up to date with a run's folder; one shipped to its end costs microseconds."""
+
+    @abstractmethod
+    def close(self, summary: Summary) -> None:
+        """Write the study's state and best values."""
+
+
+class Tracker(Mirror):
+    """Keep the numbers and files of one study: what analysis reads.
+
+    `open` sets runs that tracking still has as running, from a process that was killed, back to waiting; `close`
+    does so with what has not ended.
+    """
 
     @abstractmethod
     def wait(self, folder: Path) -> None:
         """Say that a run shipped before is no longer worked on; the next new point makes it running again."""
-
-    @abstractmethod
-    def close(self, summary: Summary) -> None:
-        """Write the study's state and best values; what has not ended is waiting from here on."""
 
     @abstractmethod
     def attach(self, files: Path, folder: str) -> None:
@@ -127,4 +133,22 @@ def _mlflow(lab: Path, study: str, uri: str | None = None) -> Tracker:
     return MLflowTracker(lab, study, uri)
 
 
+def _wandb(folder: Path, project: str) -> Mirror:
+    from sweeplab.tracking.wandb import WandbMirror
+
+    return WandbMirror(folder, project)
+
+
 TRACKERS: dict[str, Callable[[Path, str, str | None], Tracker]] = {"mlflow": _mlflow}
+# By the package that each needs: the hyperparameter whose value is the project, and what makes one for a study's
+# folder. Where it is set and the package is installed, every run is shown there too.
+MIRRORS: dict[str, tuple[str, Callable[[Path, str], Mirror]]] = {"wandb": ("wandb_project", _wandb)}
+
+
+def mirrors(fixed: Mapping[str, Any], folder: Path) -> list[Mirror]:
+    """Return the mirrors that a study asks for by the values it fixes, but for those that are not installed."""
+    return [
+        make(folder, fixed[name])
+        for package, (name, make) in MIRRORS.items()
+        if fixed.get(name) and find_spec(package)
+    ]

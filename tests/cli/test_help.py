@@ -13,6 +13,8 @@ from typer.main import get_command
 
 from sweeplab.cli import app
 
+from cli.reference import README, parts, reference
+
 HEAVY = {"torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic", "rich", "ruamel"}
 PROGRAM = (
     "import atexit, sys; from sweeplab.cli import main;"
@@ -69,6 +71,20 @@ def examples() -> Iterator[str]:
         for name in names:
             command = command.commands[name]
         yield from re.findall(r"^\s*\$ sweeplab (.*)$", command.help or "", re.MULTILINE)
+
+
+@pytest.mark.parametrize("names", [names for names in commands() if names], ids=" ".join)
+def test_every_command_has_an_example(names: tuple[str, ...]) -> None:
+    command = get_command(app)
+    for name in names:
+        command = command.commands[name]
+    if not hasattr(command, "commands"):
+        assert re.search(rf"^\s*\$ sweeplab {' '.join(names)}\b", command.help or "", re.MULTILINE)
+
+
+def test_the_readme_has_the_commands_as_their_help_tells_of_them() -> None:
+    found = parts(README.read_text("utf-8"))[1]
+    assert found == reference(), "python tests/cli/reference.py writes it anew"
 
 
 @pytest.mark.parametrize("example", list(examples()))

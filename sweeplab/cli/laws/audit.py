@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sweeplab.cli.completion import studies
 from sweeplab.cli.laws.source import Count, studies_from
 from sweeplab.cli.options import AsJson, Lab
 
@@ -14,7 +15,7 @@ _MOST_NAMED = 8
 
 def audit(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="A study, or several: small,other.", show_default=False)
+        str, typer.Argument(metavar="STUDY", help="A study, or several: small,other.", show_default=False, autocompletion=studies)
     ],
     count: Count = None,
     lab: Lab = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab.cli.completion import tables_and_studies
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="FILE|STUDY", help="A .csv or .parquet file, or studies: small,other.", show_default=False
+        metavar="FILE|STUDY",
+        help="A .csv or .parquet file, or studies: small,other.",
+        show_default=False,
+        autocompletion=tables_and_studies,
     ),
 ]
 Columns = Annotated[

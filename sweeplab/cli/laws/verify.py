@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sweeplab.cli.completion import studies
 from sweeplab.cli.laws.place import Ledger, ledger_file
 from sweeplab.cli.laws.source import Columns, Count
 from sweeplab.cli.options import AsJson, Lab
@@ -15,7 +16,7 @@ from sweeplab.cli.options import AsJson, Lab
 def verify(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY", help="Only forecasts of this study, or from it.", show_default=False),
+        typer.Argument(metavar="STUDY", help="Only forecasts of this study, or from it.", show_default=False, autocompletion=studies),
     ] = None,
     against: Annotated[
         Path | None,

@@ -1,0 +1,60 @@
+"""The README's table of commands, from their own help: `python tests/cli/reference.py` writes it anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from sweeplab.cli import app
+
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- commands: written by tests/cli/reference.py -->\n", "<!-- end of commands -->\n"
+
+
+def leaves(command: Any, names: tuple[str, ...] = ("sweeplab",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command that does something, with the words that call it."""
+    if hasattr(command, "commands"):
+        for name in command.list_commands(None):
+            yield from leaves(command.commands[name], (*names, name))
+    else:
+        yield names, command
+
+
+def reference() -> str:
+    """Return the table: a command with its arguments, its sentence, its options."""
+    rows = ["| command | what it does | options |", "|---|---|---|"]
+    for names, command in leaves(get_command(app)):
+        arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+        options = [f"`{_option(each)}`" for each in command.params if each.param_type_name == "option"]
+        sentence = command.help.partition("\n")[0]
+        rows.append(f"| `{' '.join([*names, *arguments])}` | {sentence} | {' '.join(options)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _argument(argument: Any) -> str:
+    return _plain(argument.metavar or argument.name.upper())
+
+
+def _option(option: Any) -> str:
+    name = max(option.opts, key=len)
+    return name if option.is_flag else f"{name} {_plain(option.metavar or option.name.upper())}"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")  # in a table a bar ends the cell, even in code
+
+
+def parts(text: str) -> tuple[str, str, str]:
+    """Return what stands in the README before the table, the table, and what stands after it."""
+    found = re.fullmatch(f"(.*{re.escape(BEGIN)})(.*)({re.escape(END)}.*)", text, re.DOTALL)
+    assert found, "the README has no place for the table of commands"
+    return found[1], found[2], found[3]
+
+
+if __name__ == "__main__":
+    before, _, after = parts(README.read_text("utf-8"))
+    README.write_text(before + reference() + after, "utf-8")

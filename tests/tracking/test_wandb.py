@@ -1,0 +1,113 @@
+"""The mirror in Weights & Biases: the real package, offline, and what it wrote read back from its own files."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeplab.tracking.tracker import MIRRORS, Mirror, mirrors
+
+pytest.importorskip("wandb", reason="wandb, an extra, is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "studies" / "planets"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def make(study: Path) -> Callable[[], Mirror]:
+    def make() -> Mirror:
+        (mirror,) = mirrors({"wandb_project": "nightly"}, study)
+        mirror.open({})
+        return mirror
+
+    return make
+
+
+def records(folder: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        store = DataStore()
+        store.open_for_scan(str(file))
+        while data := store.scan_data():
+            record = Record()
+            record.ParseFromString(data)
+            yield record
+
+
+def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[str, Any]]:
+    """Return the runs, the histories of all metrics by step, and the summary."""
+    runs, history, summary = [], defaultdict(dict), {}
+    for record in records(folder):
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            runs.append(record.run)
+        elif kind == "history":
+            for item in record.history.item:
+                name = item.key or item.nested_key[0]
+                history[name][record.history.step.num] = json.loads(item.value_json)
+        elif kind == "summary":
+            summary |= {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.summary.update}
+    return runs, history, summary
+
+
+def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
+    make: Callable[[], Mirror], study: Path, writer: Any
+) -> None:
+    mirror, folder = make(), writer.begin(study / "runs/n_layer=1/7-3", "n_layer=1/7/3")
+    writer.append(folder, writer.lines(0, 10, 20, 30))
+    mirror.ship(folder)
+    assert not list(records(study)), "a run under way is not sent yet"
+    writer.end(folder, "pruned")
+    mirror.ship(folder)
+    mirror.close({})
+    runs, history, summary = shown(study)
+    assert {(run.project, run.run_group, run.job_type, run.display_name, *run.tags) for run in runs} == {
+        ("nightly", "planets", "n_layer=1", "n_layer=1 #7 seed 3", "pruned")
+    }
+    config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
+    assert {"n_embd": writer.values["n_embd"], "cell": "n_layer=1", "trial": 7, "seed": 3}.items() <= config.items()
+    assert history["val_loss"] == {0: 4.0, 10: 3.875, 20: 3.75, 30: 3.625}
+    assert history["train_tokens"] == {0: 0, 10: 640, 20: 1280, 30: 1920}
+    assert set(history["train_loss"]) == {10, 20, 30}
+    assert {"state": "pruned", "n_params": 1234, "best_val_loss": 3.8}.items() <= summary.items()
+
+
+def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(
+    make: Callable[[], Mirror], study: Path, writer: Any
+) -> None:
+    folder = writer.begin(study / "runs/n_layer=1/0-0", "n_layer=1/0/0")
+    writer.append(folder, writer.lines(0, 10))
+    writer.end(folder, iteration=10)
+    for mirror in (make(), make()):
+        mirror.ship(folder)
+        mirror.ship(folder)
+    sent = json.loads((folder / "wandb.json").read_text())
+    assert len(list(study.glob("wandb/offline-run-*"))) == 1
+    (folder / "wandb.json").write_text(json.dumps({**sent, "sent": False}))  # killed before it could say so
+    make().ship(folder)
+    assert {run.run_id for run in shown(study)[0]} == {sent["id"]}
+
+
+def test_only_a_study_that_fixes_a_project_is_mirrored(study: Path) -> None:
+    assert mirrors({}, study) == mirrors({"wandb_project": None}, study) == []
+
+
+def test_a_package_that_is_not_installed_mirrors_nothing(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MIRRORS, "no_such_tracker", ("wandb_project", MIRRORS["wandb"][1]))
+    assert len(mirrors({"wandb_project": "nightly"}, study)) == 1
