@@ -84,9 +84,13 @@ class Studies:
         """Make sure that the studies' losses may be compared.
 
         Raises:
-            BadInput: they were trained on different text, or on other tokens of it.
+            BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics.
         """
         self._check_comparable(Conventions())
+        metrics = {name: spec.objective.metric for name, spec in self.specs.items()}
+        if len(set(metrics.values())) > 1:
+            said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
+            raise BadInput(f"the studies value their trials differently: {said}")
 
     def bytes_per_token(self, conventions: Conventions) -> dict[str, float] | None:
         """Return the bytes of a token of each study's validation text, None where the loss stays in nats."""

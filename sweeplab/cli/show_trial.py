@@ -9,6 +9,7 @@ from sweeplab.cli.tables import cell_text, console, print_rows
 from sweeplab.cli.words import duration
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
+PLOT_MARGIN = 12  # for the losses beside it
 # What a person asked for or the sampler chose comes first, what the table says last.
 ORDER = ("enqueued", "searched", "derived", "grid", "fixed", "default")
 
@@ -34,7 +35,7 @@ def print_trial(shown: dict[str, Any]) -> None:
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
         for run in shown["runs"]
     ]
-    if lines := plot(curves, PLOT_WIDTH, PLOT_HEIGHT):
+    if lines := plot(curves, min(PLOT_WIDTH, out.width - PLOT_MARGIN), PLOT_HEIGHT):
         say("\nval_loss over iterations")
         for line in lines:
             say(line)

@@ -89,7 +89,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
     elif rows:
-        shown = ("name", "runs", "best_val_loss")
+        shown = ("name", "trials", "best_value")
         print_rows(
             [{key: row[key] for key in shown} | {"states": states_in_words(row["states"])} for row in rows],
             text=("name", "states"),

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def ui(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the study.", show_default=False, autocompletion=studies)
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Name of the study.", show_default=False, autocompletion=studies
+        ),
     ] = None,
     port: Annotated[
         int | None,

@@ -46,9 +46,14 @@ class StudyFolder:
         return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
     @property
+    def database(self) -> Path:
+        """Return the file of the trials' storage."""
+        return self.path / "trials.db"
+
+    @property
     def storage_url(self) -> str:
         """Return the URL of the trials' storage."""
-        return f"sqlite:///{self.path / 'trials.db'}"
+        return f"sqlite:///{self.database}"
 
     @property
     def study_file(self) -> Path:
@@ -92,6 +97,11 @@ class StudyFolder:
     def runs(self) -> Iterator[RunFolder]:
         """Yield the folders of all trainings that were ever started."""
         for file in sorted((self.path / "runs").glob("*/*/run.json")):
+            yield RunFolder(file.parent)
+
+    def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
+        """Yield the folders of one trial's trainings."""
+        for file in sorted((self.path / "runs" / cell).glob(f"{trial}-*/run.json")):
             yield RunFolder(file.parent)
 
     def states(self, unended: str = "waiting") -> dict[str, int]:

@@ -26,11 +26,10 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
         BadInput: no trial of this number has begun, or several cells have one.
     """
     numbers: dict[str, set[int]] = defaultdict(set)
-    for path in (folder.path / "runs").glob("*/*"):
-        numbers[path.parent.name].add(int(path.name.rpartition("-")[0]))
+    for run in folder.runs():
+        numbers[run.path.parent.name].add(int(run.path.name.rpartition("-")[0]))
     key = find_trial(folder.name, numbers, number, cell)
-    paths = (folder.path / "runs" / key).glob(f"{number}-*")
-    runs = [RunFolder(path) for path in sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))]
+    runs = sorted(folder.runs_of(key, number), key=lambda run: int(run.path.name.rpartition("-")[2]))
     described = runs[0].description
     ending = next((outcome["ending"] for run in runs if (outcome := run.outcome)), None)
     return {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.study.folder import RunFolder, StudyFolder, lab_folder
+from sweeplab.study.tally import tallies
 from sweeplab.tracking.tracker import ENDED
 
 if TYPE_CHECKING:
@@ -57,18 +58,19 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
 
 
 def study_rows(lab: Path) -> list[dict[str, Any]]:
-    """Return a row a study: its runs by state, its best value, where it lies."""
+    """Return a row a study: its trials by state, its best value, where it lies."""
     rows = []
     for name in study_names(lab):
         folder = StudyFolder(lab, name)
-        states = folder.states(folder.unended)
-        best = _best(folder)
+        cells = tallies(folder).values()
+        states = sum((each.states for each in cells), Counter[str]())
+        best = min((each.best for each in cells if each.best is not None), default=None)
         rows.append(
             {
                 "name": name,
-                "runs": sum(states.values()),
-                "states": states,
-                "best_val_loss": best["value"] if best else None,
+                "trials": sum(states.values()),
+                "states": dict(states),
+                "best_value": best,
                 "folder": str(folder.path),
             }
         )
@@ -76,14 +78,15 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
 
 
 def states_in_words(states: Mapping[str, int]) -> str:
-    """Write how many runs are in each state."""
+    """Write how many runs or trials are in each state."""
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
 def show_study(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` are those that count towards the budget, `known` those that a warm start brought in.
+    `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
+    a warm start brought in.
     Cells stand in the order of the grid; those that it no longer has come last.
     """
     from sweeplab.study.space import cells
@@ -94,13 +97,15 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     by_cell: dict[str, list[RunFolder]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
     for run in folder.runs():
         by_cell.setdefault(run.description["cell"], []).append(run)
-    started_from = _started_from(folder)
+    started_from, known = _started_from(folder), tallies(folder)
     return {
         "name": folder.name,
         "metric": spec.objective.metric,
         "trials_per_cell": spec.budget.trials_per_cell,
         "cells": [
-            _cell_row(cell, runs, unended) | {"known": sum(started_from.get(cell, {}).values())}
+            _cell_row(cell, runs, unended)
+            | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
+            | {"known": sum(started_from.get(cell, {}).values())}
             for cell, runs in by_cell.items()
         ],
         "warm_start": started_from,

@@ -79,7 +79,9 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
     for index, variable in enumerate(spec.notify):
         place, target, urls = ("notify", index), Apprise(), os.environ.get(variable, "")
         if not urls.strip():
-            problems.append(spec.problem(place, f"{variable} is not set", "one or more URLs of Apprise's in it"))
+            problems.append(
+                spec.problem(place, f"{variable} is not set", "one or more URLs of Apprise's in it")
+            )
         elif not target.add(urls):
             problems.append(
                 spec.problem(place, f"{variable} holds what is no URL to Apprise", "such as ntfys://my-topic")

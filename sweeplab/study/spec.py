@@ -210,7 +210,8 @@ class StudySpec(Section):
         default=[], description="Python files of yours with parts that the study names"
     )
     notify: list[str] = Field(
-        default=[], description="Environment variables with Apprise URLs that hear when the study ends or idles"
+        default=[],
+        description="Environment variables with Apprise URLs that hear when the study ends or idles",
     )
 
     _places: Places = PrivateAttr(default_factory=Places)

@@ -21,7 +21,7 @@ NOBODY = "0"  # the process that a trial is given back to
 
 def storage_check(study: StudyFolder) -> Check:
     """Read the study's descriptions and go through its database."""
-    database = study.path / "trials.db"
+    database = study.database
     cure = f"put a copy of it back, or move {study.path} away and run the study again"
     try:
         read_spec(study)
@@ -59,7 +59,7 @@ def version_check(study: StudyFolder) -> Iterator[Check]:
     except RuntimeError as error:
         cure = shlex.join(["optuna", "storage", "upgrade", "--storage", study.storage_url])
         found = str(error).partition(". ")[0]
-        yield Check("storage", str(study.path / "trials.db"), "bad", found, f"copy the file, then: {cure}")
+        yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
 
 
 def worker_checks(patient: Patient) -> Iterator[Check]:
