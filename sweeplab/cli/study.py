@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -167,10 +168,9 @@ def export(
 
 
 # In the order in which help shows them: before a run, during it, its results, keeping house.
-for each in (init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work):
-    app.command()(each)
-for each in (show, best, export, diff, clone):
-    app.command()(each)
-app.command(name="list")(list_studies)
-for each in (rename, rm):
-    app.command()(each)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
+    *(show, best, export, diff, clone, list_studies, rename, rm),
+)
+for each in COMMANDS:
+    app.command("list" if each is list_studies else None)(each)
