@@ -21,7 +21,7 @@ def print_trial(shown: dict[str, Any]) -> None:
     def say(text: str = "") -> None:
         out.print(text, markup=False, soft_wrap=True)
 
-    value = "" if shown["value"] is None else f", val_loss {shown['value']:.4f}"
+    value = "" if shown["value"] is None else f", {shown['metric']} {shown['value']:.4f}"
     again = "" if shown["retries"] is None else f"; trial {shown['retries']} tried again"
     say(f"{shown['study']}: trial {shown['trial']} of {shown['cell']}: {shown['state']}{value}{again}")
     say(f"{shown['facts']['n_params']:,} parameters, {shown['facts']['train_tokens']:,} tokens to train on")

@@ -31,17 +31,19 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
     key = find_trial(folder.name, numbers, number, cell)
     runs = sorted(folder.runs_of(key, number), key=lambda run: int(run.path.name.rpartition("-")[2]))
     described = runs[0].description
+    spec = read_spec(folder)
     ending = next((outcome["ending"] for run in runs if (outcome := run.outcome)), None)
     return {
         "study": folder.name,
         "cell": key,
         "trial": number,
         "state": ending["outcome"] if ending else folder.unended,
+        "metric": spec.objective.metric,
         "value": ending["value"] if ending else None,
         "error": ending["error"] if ending else None,
         "retries": described.get("retries"),
         "facts": described["facts"],
-        "hyperparameters": _hyperparameters(read_spec(folder), described),
+        "hyperparameters": _hyperparameters(spec, described),
         "runs": [_run(run, folder.unended) for run in runs],
     }
 
