@@ -235,6 +235,8 @@ class _Supervisor:
             self.listen({"event": "tick"}, self.progress)
             if self.interrupts() > times:
                 times = self.interrupts()
+                if times == 1:
+                    self.orders.add("wanted", "stop")  # for workers of other commands
                 self.crew.stop() if times == 1 else self.crew.kill()
             if now - shipped > SHIP_SECONDS:
                 self._ship()
@@ -268,7 +270,7 @@ class _Supervisor:
         if len(self.crew):
             return True
         now = self.orders.now
-        if self.interrupts():
+        if self.interrupts() and not (self.interrupts() == 1 and self.store.n_held()):
             self.orders.add("wanted", "closing")
             return False
         if now.wanted == "pause" or self.store.n_held():  # by workers of other commands
