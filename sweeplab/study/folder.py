@@ -51,9 +51,17 @@ class StudyFolder:
         return self.path / "trials.db"
 
     @property
+    def storage_file(self) -> Path:
+        """Return the file that holds the storage's URL where that is another database than the study's own."""
+        return self.path / "storage.url"
+
+    @property
     def storage_url(self) -> str:
         """Return the URL of the trials' storage."""
-        return f"sqlite:///{self.database}"
+        try:
+            return self.storage_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return f"sqlite:///{self.database}"
 
     @property
     def study_file(self) -> Path:

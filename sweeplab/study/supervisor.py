@@ -119,8 +119,10 @@ def run_study(
     with _only_one(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
+        from sweeplab.study.database import choose_storage
         from sweeplab.study.store import Store
 
+        choose_storage(folder)
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:

@@ -25,7 +25,7 @@ FROM trials
 JOIN studies USING (study_id)
 LEFT JOIN trial_values USING (trial_id)
 LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id AND outcome.key = 'outcome'
-WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN ({", ".join("?" * len(VOID))}))
+WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {VOID})
 GROUP BY study_name, state, outcome.value_json
 """
 
@@ -55,9 +55,28 @@ def tallies(folder: StudyFolder) -> dict[str, Tally]:
 
 
 def _rows(folder: StudyFolder) -> list[tuple[str, str, str | None, int, float | None]]:
+    if folder.storage_file.exists():
+        return _rows_elsewhere(folder)
     database = f"{folder.database.absolute().as_uri()}?mode=ro"  # a missing file is not to be made here
     try:
         with closing(sqlite3.connect(database, uri=True)) as connection:
-            return connection.execute(_QUERY, VOID).fetchall()
+            return connection.execute(_QUERY).fetchall()
     except sqlite3.Error as error:
         raise BadInput(f"{folder.database}: {error}; {folder.command('doctor')} says more") from error
+
+
+def _rows_elsewhere(folder: StudyFolder) -> list[tuple[str, str, str | None, int, float | None]]:
+    from sqlalchemy import text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from sweeplab.study.database import open_database
+
+    try:
+        engine = open_database(folder.storage_url)
+        with engine.connect() as connection:
+            rows = [(*row,) for row in connection.execute(text(_QUERY))]
+        engine.dispose()
+    except SQLAlchemyError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise BadInput(f"the storage of study {folder.name} does not answer: {reason}") from error
+    return rows

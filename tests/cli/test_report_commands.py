@@ -71,7 +71,9 @@ def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: s
 def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished) -> None:
     said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", "png")
     assert said.code == 2
-    assert said.err == "error: --format png needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
+    assert (
+        said.err == "error: --format png needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
+    )
 
 
 def test_there_is_nothing_to_audit_where_nothing_was_pruned(cli, finished) -> None:
