@@ -240,7 +240,8 @@ def _dimensions(spec: PanelSpec, sweeps: Sequence[Sweep]) -> list[Dimension]:
 
 
 def _above(material: Material) -> str:
-    return f"{material.loss_title}, above the best of its cell"
+    title = material.loss_title.removesuffix(" (nats/token)")
+    return f"{title} above the cell's best"
 
 
 def _trials(material: Material) -> tuple[DataFrame, Axis]:
