@@ -95,7 +95,7 @@ def test_a_study_is_run_steered_and_looked_at(run, tmp_path: Path, monkeypatch) 
     run("study", "rename", "tiny", "small", "--yes")
     run("study", "resume", "small")
     (row,) = json.loads(run("study", "list", "--json"))
-    assert (row["name"], row["trials"]) == ("small", 13)
+    assert (row["name"], row["trials"]) == ("small", 12)
 
 
 def test_two_labs_of_one_server_do_not_touch_each_other(run, tmp_path: Path) -> None:
