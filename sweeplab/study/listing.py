@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
+_Run = tuple[RunFolder, dict[str, Any], dict[str, Any] | None]
+
 MOST_NAMED = 10
 # Runs in these states have a value that counts.
 VALUED = ("complete", "stopped")
@@ -94,26 +96,28 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     spec = read_spec(folder)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
     unended = folder.unended
-    by_cell: dict[str, list[RunFolder]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
-    for run in folder.runs():
-        by_cell.setdefault(run.description["cell"], []).append(run)
+    # A training as its folder, what it was begun as, and how it ended: files are read once.
+    runs = [(run, run.description, run.outcome) for run in folder.runs()]
+    by_cell: dict[str, list[_Run]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
+    for run in runs:
+        by_cell.setdefault(run[1]["cell"], []).append(run)
     started_from, known = _started_from(folder), tallies(folder)
     return {
         "name": folder.name,
         "metric": spec.objective.metric,
         "trials_per_cell": spec.budget.trials_per_cell,
         "cells": [
-            _cell_row(cell, runs, unended)
+            _cell_row(cell, own, unended)
             | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
             | {"known": sum(started_from.get(cell, {}).values())}
-            for cell, runs in by_cell.items()
+            for cell, own in by_cell.items()
         ],
         "warm_start": started_from,
-        "best": _best(folder),
+        "best": _best(runs),
         "failures": [
-            {"key": run.description["key"], "error": outcome["error"].strip().splitlines()[-1]}
-            for run in folder.runs()
-            if (outcome := run.outcome) and outcome["state"] == "failed"
+            {"key": described["key"], "error": outcome["error"].strip().splitlines()[-1]}
+            for _, described, outcome in runs
+            if outcome and outcome["state"] == "failed"
         ],
     }
 
@@ -124,9 +128,9 @@ def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
-def _cell_row(cell: str, runs: list[RunFolder], unended: str) -> dict[str, Any]:
-    described = [run.description for run in runs]
-    outcomes = [run.outcome or {"state": unended} for run in runs]
+def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
+    described = [each for _, each, _ in runs]
+    outcomes = [outcome or {"state": unended} for _, _, outcome in runs]
     ended = {
         each["trial"]
         for each, outcome in zip(described, outcomes, strict=True)
@@ -143,14 +147,11 @@ def _cell_row(cell: str, runs: list[RunFolder], unended: str) -> dict[str, Any]:
     }
 
 
-def _best(folder: StudyFolder) -> dict[str, Any] | None:
-    found = []
-    for run in folder.runs():
-        outcome = run.outcome
-        if outcome and outcome["state"] in VALUED:
-            described = run.description
-            found.append(
-                {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
-                | {"folder": str(run.path)}
-            )
+def _best(runs: list[_Run]) -> dict[str, Any] | None:
+    found = [
+        {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
+        | {"folder": str(run.path)}
+        for run, described, outcome in runs
+        if outcome and outcome["state"] in VALUED
+    ]
     return min(found, key=lambda each: each["value"], default=None)
