@@ -42,8 +42,8 @@ def _from_tables(experiment: Experiment, tag: tuple[str, str]) -> Iterator[Track
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
     from sqlalchemy import select
 
-    marked = select(SqlTag.run_uuid).where(SqlTag.key == tag[0], SqlTag.value == tag[1])
-    chosen = (
+    marked: Any = select(SqlTag.run_uuid).where(SqlTag.key == tag[0], SqlTag.value == tag[1])
+    chosen: Any = (
         select(SqlRun.run_uuid)
         .where(SqlRun.experiment_id == int(experiment.find() or -1), SqlRun.lifecycle_stage == "active")
         .where(SqlRun.run_uuid.in_(marked))
