@@ -102,6 +102,11 @@ class StudyFolder:
         """Return the folder of one training."""
         return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")
 
+    @staticmethod
+    def read(file: Path) -> dict[str, Any]:
+        """Return what one of the study's JSON files says."""
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
     def runs(self) -> Iterator[RunFolder]:
         """Yield the folders of all trainings that were ever started."""
         for file in sorted((self.path / "runs").glob("*/*/run.json")):

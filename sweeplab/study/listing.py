@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,21 +90,19 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     a warm start brought in.
     Cells stand in the order of the grid; those that it no longer has come last.
     """
-    from sweeplab.study.space import cells
-
-    spec = read_spec(folder)
-    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+    # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
+    plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
     unended = folder.unended
     # A training as its folder, what it was begun as, and how it ended: files are read once.
     runs = [(run, run.description, run.outcome) for run in folder.runs()]
-    by_cell: dict[str, list[_Run]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
+    by_cell: dict[str, list[_Run]] = {cell["cell"]: [] for cell in plan["cells"]}
     for run in runs:
         by_cell.setdefault(run[1]["cell"], []).append(run)
     started_from, known = _started_from(folder), tallies(folder)
     return {
         "name": folder.name,
-        "metric": spec.objective.metric,
-        "trials_per_cell": spec.budget.trials_per_cell,
+        "metric": plan["metric"],
+        "trials_per_cell": study["budget"]["trials_per_cell"],
         "cells": [
             _cell_row(cell, own, unended)
             | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
@@ -124,8 +121,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
 
 def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:
     """Return how many trials of each source came into which cell, counted in no other number."""
-    file = folder.warm_start_file
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+    return folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
 
 
 def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
