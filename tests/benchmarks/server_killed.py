@@ -101,7 +101,8 @@ def run(folder: Path, seconds: float | None) -> tuple[float, list[str]]:
         if seconds is not None:
             timer.start()
         result = study.run(hear)
-        timer.join()
+        if seconds is not None:
+            timer.join()
     finally:
         server.kill()
     wrong = [f"{count} failed" for state, count in outcomes.items() if state == "failed"]
