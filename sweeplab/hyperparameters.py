@@ -139,11 +139,15 @@ _ROWS = (
         unit="tokens", low=2, high=2**20, shape=True, automatic=True,
     ),
     _row(
+        "family", "model", "str", "decoder", "Which transformer: it predicts what follows, what is masked, or one text from another",
+        choices=("decoder", "encoder", "encoder_decoder"), shape=True,
+    ),
+    _row(
         "n_embd", "model", "int", 192, "Width of the residual stream",
         low=1, high=2**16, shape=True, suggested=(64, 96, 128, 192, 256),
     ),
     _row(
-        "n_head", "model", "int", 6, "Attention heads a layer; must divide n_embd",
+        "n_head", "model", "int", 6, "Attention heads a layer; must divide n_embd unless head_dim is given",
         low=1, high=2**10, shape=True, suggested={"min": 1, "max": 16, "divides": "n_embd"},
     ),
     _row(
@@ -151,21 +155,118 @@ _ROWS = (
         low=1, high=2**10, shape=True, suggested={"min": 1, "max": 8},
     ),
     _row(
+        "n_encoder_layer", "model", "int", 3, "Blocks of the encoder of an encoder_decoder; n_layer, unless given",
+        low=1, high=2**10, shape=True, automatic=True,
+    ),
+    _row(
+        "n_decoder_layer", "model", "int", 3, "Blocks of the decoder of an encoder_decoder; n_layer, unless given",
+        low=1, high=2**10, shape=True, automatic=True,
+    ),
+    _row(
+        "head_dim", "model", "int", 32, "Width of one attention head; n_embd // n_head, unless given",
+        low=1, high=2**12, shape=True, automatic=True,
+    ),
+    _row(
+        "n_kv_head", "model", "int", 6, "Heads of keys and values, each shared by some of n_head; n_head, unless given",
+        low=1, high=2**10, shape=True, automatic=True,
+    ),
+    _row(
+        "d_ff", "model", "int", 768,
+        "Width of the feed-forward layers; unless given 4 n_embd, or 8/3 n_embd for a gated activation",
+        low=1, high=2**18, shape=True, automatic=True,
+    ),
+    _row(
         "dropout", "model", "float", 0.2, "Share of embeddings, attention weights and residuals dropped in training",
         low=0.0, below=1.0, suggested={"min": 0.0, "max": 0.4, "step": 0.05},
+    ),
+    _row(
+        "embedding_dropout", "model", "float", 0.2, "Share of the embeddings dropped in training; dropout, unless given",
+        low=0.0, below=1.0, automatic=True,
+    ),
+    _row(
+        "attention_dropout", "model", "float", 0.2, "Share of attention weights dropped in training; dropout, unless given",
+        low=0.0, below=1.0, automatic=True,
+    ),
+    _row(
+        "residual_dropout", "model", "float", 0.2,
+        "Share of what a sub-layer adds that is dropped in training; dropout, unless given",
+        low=0.0, below=1.0, automatic=True,
+    ),
+    _row(
+        "stochastic_depth", "model", "float", 0.0,
+        "Chance that the last block's sub-layers are skipped for a sequence in training; it rises linearly from the first's",
+        low=0.0, below=1.0,
+    ),
+    _row(
+        "label_smoothing", "model", "float", 0.0, "Share of a target's probability spread over all tokens, in training only",
+        low=0.0, below=1.0,
     ),
     _row(
         "tie_weights", "model", "bool", True, "The head uses the token embedding's weights",
         shape=True, suggested=(True, False),
     ),
+    _row("tie_scale", "model", "bool", False, "Multiply the logits of a tied head by n_embd^-0.5", shape=True),
+    _row(
+        "share_embeddings", "model", "bool", True, "Source and target of an encoder_decoder share their token embeddings",
+        shape=True,
+    ),
+    _row("scale_embedding", "model", "bool", False, "Multiply token embeddings by the square root of n_embd", shape=True),
+    _row(
+        "n_token_types", "model", "int", 0, "Kinds of tokens that have an embedding of their own besides, as BERT's two",
+        low=0, high=2**10, shape=True,
+    ),
+    _row("embedding_norm", "model", "bool", False, "A norm after the embeddings", shape=True),
     _row(
         "activation", "model", "str", "gelu", "Non-linearity of the feed-forward layers",
-        choices=("gelu", "relu"), shape=True, suggested=("gelu", "relu"),
+        choices=("gelu", "relu", "relu2", "swiglu", "geglu"), shape=True, suggested=("gelu", "relu"),
     ),
-    _row("norm", "model", "str", "layernorm", "Normalisation before each sub-layer", choices=("layernorm",), shape=True),
+    _row("norm", "model", "str", "layernorm", "Normalisation of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True),
+    _row(
+        "norm_position", "model", "str", "pre", "The norm comes before each sub-layer, or after its residual is added",
+        choices=("pre", "post"), shape=True,
+    ),
+    _row(
+        "parallel_block", "model", "bool", False, "Attention and feed-forward read the same norm and are added together",
+        shape=True,
+    ),
+    _row(
+        "positions", "model", "str", "learned", "How a token's place is told",
+        choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"), shape=True,
+    ),
+    _row("rotary_base", "model", "float", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0, shape=True),
+    _row(
+        "relative_buckets", "model", "int", 32, "Distances that relative positions tell apart, in buckets; an even number",
+        low=4, high=2**12, shape=True,
+    ),
+    _row(
+        "relative_max_distance", "model", "int", 128, "Distance from which relative positions share one bucket",
+        unit="tokens", low=2, high=2**20, shape=True,
+    ),
+    _row(
+        "attention", "model", "str", "full", "Which positions are attended to, and how",
+        choices=("full", "local", "strided", "linear"), shape=True,
+    ),
+    _row(
+        "attention_window", "model", "int", 64, "Local attention sees positions less than this far away",
+        unit="tokens", low=1, high=2**20, shape=True,
+    ),
+    _row(
+        "attention_stride", "model", "int", 16, "Strided attention sees this far, and every position this many apart beyond",
+        unit="tokens", low=1, high=2**20, shape=True,
+    ),
+    _row("qk_norm", "model", "bool", False, "An RMS norm of each head's queries and keys", shape=True),
+    _row("n_expert", "model", "int", 1, "Feed-forward layers a block, among which a router chooses", low=1, high=2**10, shape=True),
+    _row("n_expert_active", "model", "int", 1, "Experts that a token is given to", low=1, high=2**10, shape=True),
+    _row("router_balance", "model", "float", 0.01, "Weight of the loss that spreads tokens over the experts", low=0.0),
+    _row("router_z", "model", "float", 0.001, "Weight of the loss that keeps the router's logits small", low=0.0),
     _row("bias", "model", "bool", True, "Biases in the linear layers and the norms", shape=True, suggested=(True, False)),
     _row("qkv_bias", "model", "bool", True, "Biases in query, key and value too, where bias is true", shape=True),
+    _row("out_bias", "model", "bool", True, "A bias in attention's output projection, where bias is true", shape=True),
     _row("head_bias", "model", "bool", False, "A bias in an untied head", shape=True),
+    _row(
+        "init", "model", "str", "normal", "How matrices start: as GPT-2, or by Glorot and Bengio's rule as the original",
+        choices=("normal", "xavier"), shape=True,
+    ),
     _row(
         "batch_size", "training", "int", 48, "Sequences a training step",
         unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64),

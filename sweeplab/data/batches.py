@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,21 @@ from sweeplab.data.generators import generator_key
 # and not in iterations: then what is kept (512 chunks of 32 KB) does not grow with the batch.
 DRAWS_PER_CHUNK = 4096
 CHUNKS_KEPT = 512
+
+
+class Batch(NamedTuple):
+    """What a step reads; numpy arrays from the data, tensors with a leading run dimension in a model.
+
+    inputs [B, T] are the tokens that the blocks read, targets [B, T] what is to be predicted, -1 where no loss is
+    taken. source [B, S] are the tokens that the encoder of an encoder_decoder reads. lengths and source_lengths
+    [B] say where sequences differ in length: the rest, on the right, is padding.
+    """
+
+    inputs: Any
+    targets: Any
+    source: Any = None
+    lengths: Any = None
+    source_lengths: Any = None
 
 
 def _draw(key: int, stream: int, count: int, below: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.dataset import Dataset, check_length, prepare
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import SHAPE
+from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.model.accounting import train_memory_bytes
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.engines import Allotment, allot
@@ -128,7 +128,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=[*_warnings([valid for _, valid in probes]), *_unheeded(spec, sources)],
+        warnings=[*_warnings(spec.search.keys(), [valid for _, valid in probes]), *_unheeded(spec, sources)],
         **_totals(plans, spec.budget.trials_per_cell),
         device=settled["device"],
         dtype=settled["dtype"],
@@ -321,13 +321,13 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
     )
 
 
-def _warnings(cells: list[list[dict[str, Any]]]) -> list[str]:
+def _warnings(searched: Set[str], cells: list[list[dict[str, Any]]]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
     found = []
     sizes = sorted(
         name
-        for name in set(SHAPE) - {"activation", "bias", "tie_weights"}
-        if any(len({values[name] for values in cell}) > 1 for cell in cells)
+        for name in searched & set(SHAPE)
+        if TABLE[name].kind == "int" and any(len({values[name] for values in cell}) > 1 for cell in cells)
     )
     if sizes:
         found.append(f"{', '.join(sizes)} searched: sampling and pruning compare unlike sizes inside a cell")

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.legality import requirements
+from sweeplab.model.requirement import Requirement
+from sweeplab.model.shape import SETTLED, ModelShape, settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
 
 # What the facts of a model follow from.
-_SIZES = frozenset(
-    {"vocab_size", "block_size", "n_layer", "n_embd", "bias", "qkv_bias", "head_bias", "tie_weights"}
-)
+_SIZES = frozenset(field.name for field in fields(ModelShape))
 _TOKENS = frozenset({"max_iters", "batch_size", "block_size"})
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
-    "n_params_non_embedding": _SIZES - {"block_size"},
-    "head_dim": frozenset({"n_embd", "n_head"}),
+    "n_params_active": _SIZES,
+    "n_params_non_embedding": _SIZES,
     "train_tokens": _TOKENS,
-    "train_flops": _TOKENS | {"vocab_size", "n_layer", "n_embd"},
+    "train_flops": _TOKENS | _SIZES,
 }
+_NOWHERE: Location = ("name",)
 # Not for expressions: a trial is the same for every seed and on every machine.
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
@@ -36,8 +37,8 @@ def facts(values: Mapping[str, Any]) -> dict[str, Any]:
     train_tokens = values["max_iters"] * values["batch_size"] * values["block_size"]
     return {
         "n_params": accounting.n_params(shape),
+        "n_params_active": accounting.n_params_active(shape),
         "n_params_non_embedding": accounting.n_params_non_embedding(shape),
-        "head_dim": shape.head_dim,
         "train_tokens": train_tokens,
         "train_flops": accounting.train_flops_per_token(shape) * train_tokens,
     }
@@ -49,6 +50,8 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: it has none.
     """
+    if expression.names & SETTLED.keys():
+        values = settled(values)
     if not expression.names & FACTS.keys():
         return expression.value(values)
     try:
@@ -84,19 +87,23 @@ def needs(entry: SearchSpec) -> frozenset[str]:
     return names | {entry.of} if isinstance(entry, Divisors) else names
 
 
-def expanded(names: Iterable[str]) -> set[str]:
-    """Return the hyperparameters among `names` and those that its facts follow from."""
-    return {each for name in names for each in FACTS.get(name, (name,))}
+def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
+    """Return the hyperparameters among `names` and those that its facts and autos follow from.
+
+    What a study gives is not auto.
+    """
+    known = {each for name in names for each in FACTS.get(name, (name,))}
+    return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - given))
 
 
-def order(search: Mapping[str, SearchSpec]) -> list[str]:
+def order(search: Mapping[str, SearchSpec], given: Set[str]) -> list[str]:
     """Return the names of the search so that each comes after what it needs, else as written.
 
     Raises:
         ValueError: some need each other.
     """
     ordered: list[str] = []
-    waiting = {name: expanded(needs(entry)) & search.keys() for name, entry in search.items()}
+    waiting = {name: expanded(needs(entry), given) & search.keys() for name, entry in search.items()}
     while waiting:
         ready = next((name for name, needed in waiting.items() if needed <= set(ordered)), None)
         if ready is None:
@@ -119,7 +126,9 @@ class Rule:
 def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
     found = [_search_rule(name, entry) for name, entry in spec.search.items()]
-    found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
+    found += [_shape_rule(each, spec) for each in requirements()]
+    if _place(spec, "head_dim") == _NOWHERE:
+        found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
     found.append(_expression_rule(f"vocab_size >= {vocab_size or 0}", _place(spec, "vocab_size")))
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
@@ -142,6 +151,16 @@ def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
     return Rule(text, ("search", name), needs(entry) | {name}, divides)
 
 
+def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
+    def holds(values: Mapping[str, Any]) -> bool:
+        try:
+            return requirement.holds(ModelShape.of(values))
+        except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
+            return False
+
+    return Rule(requirement.text, _place(spec, *sorted(requirement.names)), requirement.names, holds)
+
+
 def _expression_rule(text: str, path: Location) -> Rule:
     expression = Expression(text)
 
@@ -158,4 +177,4 @@ def _place(spec: StudySpec, *names: str) -> Location:
     """Return where the study gives the first of these hyperparameters that it gives."""
     sections = {"fixed": spec.fixed, "grid": spec.grid, "search": spec.search}
     paths = [(section, name) for name in names for section, held in sections.items() if name in held]
-    return paths[0] if paths else ("name",)
+    return paths[0] if paths else _NOWHERE

@@ -6,13 +6,14 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
+from sweeplab.model.shape import settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter, Scalar
 from sweeplab.study.places import shown
@@ -84,7 +85,7 @@ def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
     given = defaults() | spec.fixed | spec.grid
     names = sorted(rule.names & given.keys() - spec.search.keys())
-    values = [f"{name} is {shown(given[name])}" for name in names]
+    values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
     return spec.problem(rule.path, text)
 
@@ -109,15 +110,18 @@ class Space:
         self._constant = dict(self._base)
         self._parameters: dict[str, Parameter] = {}
         self._of: dict[str, list[Parameter]] = {}
-        self._order = order(spec.search)
+        self._given = {*spec.fixed, *cell.values, *spec.search}
+        self._order = order(spec.search, self._given)
         self._conditional: set[str] = set()
         for name in self._order:
             self._enter(name, spec.search[name])
-        self._rules = [rule for rule in rules(spec, vocab_size) if not expanded(rule.names) & self._unknown]
+        self._rules = [
+            rule for rule in rules(spec, vocab_size) if not self._expanded(rule.names) & self._unknown
+        ]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
         """Take a hyperparameter of the search in; all that it needs has been."""
-        needed = expanded(needs(entry))
+        needed = self._expanded(needs(entry))
         if isinstance(entry, Derived):
             self._constant[name] = derive(name, entry, self._constant)
             for group in (self._varying, self._unknown):
@@ -137,6 +141,9 @@ class Space:
             self._parameters |= {parameter.name: parameter for parameter in self._of[name]}
             self._conditional |= {name} if needed & self._varying else set()
             self._varying.add(name)
+
+    def _expanded(self, names: Iterable[str]) -> set[str]:
+        return expanded(names, self._given)
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
         """Return Optuna's name of a parameter: it refuses choices that change, so each list has its own."""
@@ -179,7 +186,7 @@ class Space:
         )
 
     def _repeats(self, when: Expression, index: int) -> bool:
-        varying = sorted(expanded(when.names) & self._varying)
+        varying = sorted(self._expanded(when.names) & self._varying)
         try:
             if not varying:
                 return bool(evaluate(when, self._constant))
@@ -239,7 +246,8 @@ class Space:
             entry = self._search[name]
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
-        return {name: values[name] for name in TABLE}
+        known = settled(values)
+        return {name: known[name] for name in TABLE}
 
     def broken(self, values: Mapping[str, Any]) -> str | None:
         """Return the first rule that effective hyperparameters do not meet, in words."""
@@ -255,7 +263,7 @@ class Space:
         return next((rule for rule in self._rules if not self._can_hold(rule)), None)
 
     def _can_hold(self, rule: Rule) -> bool:
-        free = sorted(expanded(rule.names) & self._varying)
+        free = sorted(self._expanded(rule.names) & self._varying)
         options = [self._possible(name) for name in free]
         listed = [each for each in options if each is not None]
         if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:

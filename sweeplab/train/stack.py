@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import Batches
+from sweeplab.data.batches import Batch, Batches
 from sweeplab.data.generators import generator_key
-from sweeplab.model.decoder import Decoder
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
 from sweeplab.train.optimiser import Rates, adamw_, clip_, gradient_norms
 from sweeplab.train.progress import Progress, State
-from sweeplab.train.run import Run, shape_key
+from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.schedule import learning_rate
 
 Point = dict[str, float]
@@ -62,6 +62,7 @@ class _Member:
 
     run: Run
     dropout_key: int
+    drop_chances: Mapping[str, float]
     iteration: int = 0
     evaluated: int = -1
     counted: int = 0
@@ -109,7 +110,7 @@ class _Member:
     @classmethod
     def restored(cls, run: Run, numbers: Mapping[str, Any]) -> _Member:
         rest = {name: value for name, value in numbers.items() if name != "progress"}
-        member = cls(run, generator_key(run.values["seed"], "dropout"), **rest)
+        member = cls(run, generator_key(run.values["seed"], "dropout"), drop_chances(run.values), **rest)
         member.progress = Progress(**numbers.get("progress", {}))
         return member
 
@@ -126,22 +127,23 @@ class Stack:
     ) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
-        self.decoder = Decoder(ModelShape.of(like))
+        self.transformer = Transformer(ModelShape.of(like))
         self.device = torch.device(like["device"])
         self._batches = Batches(train, like["block_size"], like["batch_size"])
         self._val_batches = Batches(val, like["block_size"], like["batch_size"])
         self._n_eval = None if like["eval_full"] else like["eval_iters"]
         self._half = like["dtype"] == "bfloat16"
-        self._drops = like["dropout"] > 0
-        self._losses = self.decoder.losses
+        self._drops = any(chance > 0 for chance in drop_chances(like).values())
+        self._smooths, self._routes = like["label_smoothing"] > 0, like["n_expert"] > 1
+        self._losses = self.transformer.losses
         if like["compile"]:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
-        n_elements = self.decoder.most_dropped(like["batch_size"]) if self._drops else 0
+        n_elements = self.transformer.most_dropped(like["batch_size"]) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[_Member] = []
         names = ("weights", "first", "second", "best")
-        size = self.decoder.layout.row_size
+        size = self.transformer.layout.row_size
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name in names}
         self._gradient = torch.zeros(capacity, size, device=self.device)
         # Sums since the last point: on the device, so that a step waits for nothing.
@@ -166,7 +168,7 @@ class Stack:
                 rows[row].copy_(snapshot.rows[name])
             return
         self._members.append(_Member.restored(run, {}))
-        initial = self.decoder.layout.initial_row(generator_key(run.values["seed"], "init"))
+        initial = self.transformer.layout.initial_row(generator_key(run.values["seed"], "init"))
         for name, rows in self._rows.items():
             rows[row].copy_(initial) if name in ("weights", "best") else rows[row].zero_()
 
@@ -187,7 +189,7 @@ class Stack:
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
         """Return copies of a run's weights by name: those of now, or of its best evaluation."""
         row = self._rows["best" if best else "weights"][self._row(key)]
-        views = self.decoder.layout.views(row[None])
+        views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
@@ -206,10 +208,10 @@ class Stack:
         tokens = self._on_device(
             np.stack([self._batches.training(each.run.values["seed"], each.iteration) for each in members])
         )
-        layout, weights, gradient = self.decoder.layout, self._rows["weights"][:n], self._gradient[:n]
+        layout, weights, gradient = self.transformer.layout, self._rows["weights"][:n], self._gradient[:n]
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         with self._precision():
-            losses = self._losses(leaves, tokens, self._dropout())
+            losses = self._losses(leaves, _windows(tokens), self._dropout(), *self._beside(), dense=True)
         pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
         with torch.no_grad():
             layout.gather(pieces, out=gradient)
@@ -237,12 +239,12 @@ class Stack:
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
         rows = self._rows["weights"][: len(self._members)]
-        weights = self.decoder.layout.views(rows if len(due) == len(rows) else rows[due])
+        weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
         for batch in self._evaluation_batches():
             tokens = self._on_device(batch).expand(len(due), -1, -1)
             with self._precision():
-                sums += self._losses(weights, tokens).double() * len(batch)
+                sums += self._losses(weights, _windows(tokens), dense=True).double() * len(batch)
             n_sequences += len(batch)
         losses = (sums / n_sequences).tolist()
         seconds = time.perf_counter() - started
@@ -273,10 +275,19 @@ class Stack:
         return Dropout(
             [member.dropout_key for member in self._members],
             [member.iteration for member in self._members],
-            [member.run.values["dropout"] for member in self._members],
-            self.decoder.n_dropout_sites,
+            [member.drop_chances for member in self._members],
+            self.transformer.sites,
             self._elements,
         )
+
+    def _beside(self) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+        """Return what training's loss has besides the cross-entropy: smoothing, and the routers' two weights."""
+
+        def column(name: str) -> Tensor:
+            return torch.tensor([member.run.values[name] for member in self._members], device=self.device)
+
+        smoothing = column("label_smoothing") if self._smooths else None
+        return smoothing, (column("router_balance"), column("router_z")) if self._routes else None
 
     def _precision(self) -> Any:
         return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
@@ -286,3 +297,8 @@ class Stack:
 
     def _row(self, key: str) -> int:
         return self.keys.index(key)
+
+
+def _windows(tokens: Tensor) -> Batch:
+    """Return windows [K, B, T + 1] as inputs and what follows each of them."""
+    return Batch(tokens[:, :, :-1], tokens[:, :, 1:])

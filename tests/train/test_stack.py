@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sweeplab.data.batches import Batch
 from sweeplab.study.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
@@ -245,8 +246,9 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     (record,) = stack.advance()
     windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
     weights = stack._rows["weights"]
-    expected = stack.decoder.losses(
-        stack.decoder.layout.views(weights), torch.from_numpy(windows)[None]
+    expected = stack.transformer.losses(
+        stack.transformer.layout.views(weights),
+        Batch(torch.from_numpy(windows[None, :, :-1]), torch.from_numpy(windows[None, :, 1:])),
     ).item()
     assert record.val_loss == pytest.approx(expected, rel=1e-6)
 
