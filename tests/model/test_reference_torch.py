@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout
 from sweeplab.model.reference import loss_and_gradients
+from sweeplab.model.reference.attention import self_attention, sight
 from sweeplab.model.reference.functions import ACTIVATIONS, GATES, NORMS, cross_entropy, elu_plus_one, softmax
+from sweeplab.model.reference.passes import Pass
 from sweeplab.model.shape import ModelShape
 
 THEIRS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -60,6 +62,26 @@ def test_cross_entropy_is_torchs(smoothing: float) -> None:
     np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-11, atol=1e-15)
 
 
+def test_attention_is_torchs_in_output_and_weights() -> None:
+    rng = np.random.default_rng(0)
+    shape = ModelShape(13, 8, 1, 3, 12, positions="none")
+    sizes = {"qkv.weight": (12, 36), "qkv.bias": (36,), "out.weight": (12, 12), "out.bias": (12,)}
+    weights = {f"a.{name}": rng.normal(size=size) for name, size in sizes.items()}
+    x, p = rng.normal(size=(2, 8, 12)), Pass(shape, weights)
+    y, _ = self_attention(p, "a", sight(p, "", x, np.array([8, 5]), causal=True), x)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
+    own = {"in_proj_weight": "qkv.weight", "in_proj_bias": "qkv.bias"}
+    own |= {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
+    theirs.load_state_dict({name: torch.from_numpy(weights[f"a.{ours}"].T) for name, ours in own.items()})
+    padding = torch.arange(8) >= torch.tensor([[8], [5]])
+    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    out, mixing = theirs(
+        *[torch.from_numpy(x)] * 3, key_padding_mask=padding, attn_mask=future, average_attn_weights=False
+    )
+    np.testing.assert_allclose(y, out.detach().numpy(), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(dict(p.steps)["a.weights"], mixing.detach().numpy(), rtol=1e-11, atol=1e-13)
+
+
 LENGTHS, SOURCE_LENGTHS = torch.tensor([8, 3, 6]), torch.tensor([2, 7, 5])
 Weights = dict[str, torch.Tensor]
 
@@ -71,11 +93,11 @@ def torchs_block(w: Weights, block: str, crosses: bool) -> Weights:
     norms = ["attention_norm", *(["cross_norm"] if crosses else []), "feed_forward_norm"]
     found = {}
     for kind in ("weight", "bias"):
-        found |= {f"{theirs}{kind}": w[f"{block}.{ours}.{kind}"].T for theirs, ours in linear.items()}
+        found |= {f"{theirs}{kind}": w[f"{block}.{ours}.{kind}"].t() for theirs, ours in linear.items()}
         if crosses:
             joined = torch.cat([w[f"{block}.cross.q.{kind}"], w[f"{block}.cross.kv.{kind}"]], dim=-1)
-            found[f"multihead_attn.in_proj_{kind}"] = joined.T
-            found[f"multihead_attn.out_proj.{kind}"] = w[f"{block}.cross.out.{kind}"].T
+            found[f"multihead_attn.in_proj_{kind}"] = joined.t()
+            found[f"multihead_attn.out_proj.{kind}"] = w[f"{block}.cross.out.{kind}"].t()
     for n, norm in enumerate(norms, 1):
         found |= {f"norm{n}.weight": w[f"{block}.{norm}.gain"], f"norm{n}.bias": w[f"{block}.{norm}.bias"]}
     return found
@@ -101,7 +123,7 @@ def torchs_stack(
     return x
 
 
-def torchs_loss(shape: ModelShape, w: Weights, batch: SimpleNamespace) -> torch.Tensor:
+def torchs_loss(shape: ModelShape, w: Weights, batch: Batch) -> torch.Tensor:
     """The whole model of torch's own layers."""
     padding = torch.arange(8) >= LENGTHS[:, None]
     future = torch.ones(8, 8, dtype=torch.bool).triu(1)
@@ -136,7 +158,7 @@ def test_loss_and_gradients_are_those_of_torchs_own_layers(
     }
     tokens = torch.randint(0, 13, (3, 3, 8), generator=generator)
     targets = tokens[1].masked_fill(torch.arange(8) >= LENGTHS[:, None], -1)
-    batch = SimpleNamespace(
+    batch = Batch(
         inputs=tokens[0],
         targets=targets,
         source=tokens[2, :, :7],
@@ -145,7 +167,7 @@ def test_loss_and_gradients_are_those_of_torchs_own_layers(
     )
     loss = torchs_loss(shape, w, batch)
     expected = torch.autograd.grad(loss, list(w.values()))
-    arrays = SimpleNamespace(**{name: value.numpy() for name, value in vars(batch).items()})
+    arrays = Batch(*(each.numpy() for each in batch))
     ours, gradients = loss_and_gradients(
         shape, {name: value.detach().numpy() for name, value in w.items()}, arrays
     )

@@ -132,15 +132,15 @@ def attend(p: Pass, name: str, q: Array, k: Array, v: Array, bias: Array, visibl
     (Linear attention's running sums are the same numbers, summed in another order.) y = weights v, so the gradient
     by the weights is dy vᵀ and by v it is weightsᵀ dy; with the product q kᵀ likewise.
     """
-    scale, weigh, unseen = 1.0 / math.sqrt(q.shape[-1]), softmax, -np.inf
-    if p.shape.attention == "linear":
-        scale, weigh, unseen = 1.0, normalise, 0.0
-    weights, back_weights = weigh(np.where(visible, scale * (q @ k.swapaxes(2, 3)) + bias, unseen))
+    linear = p.shape.attention == "linear"
+    scale = 1.0 if linear else 1.0 / math.sqrt(q.shape[-1])
+    scores = np.where(visible, scale * (q @ k.swapaxes(2, 3)) + bias, 0.0 if linear else -np.inf)
+    weights, back_weights = normalise(scores) if linear else softmax(scores)
 
     def back(dy: Array) -> tuple[Array, Array, Array, Array]:
-        scores = np.where(visible, back_weights(dy @ v.swapaxes(2, 3)), 0.0)
-        dq, dk = scale * (scores @ k), scale * (scores.swapaxes(2, 3) @ q)
-        return dq, dk, weights.swapaxes(2, 3) @ dy, scores.sum(0)
+        d_scores = np.where(visible, back_weights(dy @ v.swapaxes(2, 3)), 0.0)
+        dq, dk = scale * (d_scores @ k), scale * (d_scores.swapaxes(2, 3) @ q)
+        return dq, dk, weights.swapaxes(2, 3) @ dy, d_scores.sum(0)
 
     return p.note(f"{name}.mixed", p.note(f"{name}.weights", weights) @ v), back
 

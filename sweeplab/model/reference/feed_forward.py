@@ -52,8 +52,9 @@ def experts(p: Pass, name: str, present: Mask, x: Array) -> Step:
 
     def back(dy: Array) -> Array:
         dy = dy.reshape(tokens.shape)
-        dx = back_answers(shares.T[:, :, None] * dy).sum(0)
-        return (dx + back_shares(np.einsum("nc,enc->ne", dy, answers))).reshape(x.shape)
+        dx = back_shares(np.einsum("nc,enc->ne", dy, answers))
+        dx += back_answers(shares.T[:, :, None] * dy).sum(0)
+        return dx.reshape(x.shape)
 
     return np.einsum("ne,enc->nc", shares, answers).reshape(x.shape), back
 

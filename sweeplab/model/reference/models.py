@@ -41,12 +41,13 @@ def residual(p: Pass, name: str, sublayer: Function, x: Array) -> Step:
 
     The gradient by a sum goes to both its terms: past the sublayer, and through it.
     """
-    norm = partial(p.norm, f"{name}_norm")
-    if p.shape.norm_position == "post":
-        return chain(x, lambda x: add(x, same, sublayer), partial(p.noted, f"{name}.added"), norm)
-    return chain(
-        x, lambda x: add(x, same, lambda x: chain(x, norm, sublayer)), partial(p.noted, f"{name}.added")
-    )
+    norm, after = partial(p.norm, f"{name}_norm"), p.shape.norm_position == "post"
+
+    def update(x: Array) -> Step:
+        return sublayer(x) if after else chain(x, norm, sublayer)
+
+    last = [norm] if after else []
+    return chain(x, lambda x: add(x, same, update), partial(p.noted, f"{name}.added"), *last)
 
 
 def block(p: Pass, name: str, seen: Sight, memory: Memory | None, x: Array) -> Step:
@@ -66,9 +67,8 @@ def embed(p: Pass, prefix: str, tokens: Any) -> tuple[Array, Back]:
     """Look up the tokens [B, T]: their vectors [B, T, C] and where they stand, summed (and normed)."""
     shape = p.shape
     own = "source_embedding" if prefix and not shape.share_embeddings else "token_embedding"
-    terms = {
-        "token_embedding": p.rows(own, tokens, math.sqrt(shape.n_embd) if shape.scale_embedding else 1.0)
-    }
+    scale = math.sqrt(shape.n_embd) if shape.scale_embedding else 1.0
+    terms = {"token_embedding": p.rows(own, tokens, scale)}
     if shape.positions == "learned":
         places = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
         terms["position_embedding"] = p.rows(f"{prefix}position_embedding", places)

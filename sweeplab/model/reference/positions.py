@@ -50,12 +50,13 @@ def relative_buckets(distance: Indices, causal: bool, n_buckets: int, max_distan
     Half of the buckets hold one distance each, the others ranges that grow logarithmically up to max_distance.
     Where a query sees what follows it, the keys after it have the upper half of all buckets to themselves.
     """
+    after = np.zeros_like(distance)
     if causal:
-        ahead, distance = 0, np.maximum(distance, 0)
+        distance = np.maximum(distance, 0)
     else:
         n_buckets //= 2
-        ahead, distance = n_buckets * (distance < 0), np.abs(distance)
+        after, distance = n_buckets * (distance < 0), np.abs(distance)
     exact = n_buckets // 2
     share = np.log(np.maximum(distance, exact) / exact) / math.log(max_distance / exact)
     far = exact + (share * (n_buckets - exact)).astype(np.int64)
-    return np.asarray(ahead + np.where(distance < exact, distance, np.minimum(far, n_buckets - 1)))
+    return np.asarray(after + np.where(distance < exact, distance, np.minimum(far, n_buckets - 1)))
