@@ -22,6 +22,13 @@ from sweeplab.model.shape import ModelShape
 FAMILIES = ("decoder", "encoder", "encoder_decoder")
 POSITIONS = ("learned", "sinusoidal", "relative", "rotary", "alibi", "none")
 ATTENTIONS = ("full", "local", "strided", "linear")
+# Linear attention has no scores that positions could be added to.
+PAIRS = [
+    (attention, positions)
+    for attention in ATTENTIONS
+    for positions in POSITIONS
+    if attention != "linear" or positions not in ("relative", "alibi")
+]
 SMALL = {"vocab_size": 11, "block_size": 9, "n_layer": 2, "n_head": 2, "n_embd": 8}
 SMALL |= {"attention_window": 3, "attention_stride": 3, "relative_buckets": 8, "relative_max_distance": 8}
 LENGTHS, SOURCE_LENGTHS = np.array([7, 4, 6]), np.array([5, 8, 3])
@@ -52,51 +59,38 @@ def batch_of(shape: ModelShape, seed: int = 0, padded: bool = True) -> Batch:
     )
 
 
-def drawn(index: int) -> tuple[ModelShape, dict[str, float]]:
-    """A model of parts drawn at random, and what its loss is made of."""
+CHOICES = {
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("pre", "post"),
+    "activation": ("relu", "gelu", "swiglu", "geglu", "relu2"),
+    "n_layer": (1, 2),
+    "n_kv_head": (1, 2),
+    "head_dim": (2, 4),
+    "d_ff": (5, 11),
+    "n_token_types": (0, 2),
+    "parallel_block": (True, False, False),
+}
+SWITCHES = ("bias", "qkv_bias", "out_bias", "head_bias", "tie_weights", "tie_scale", "share_embeddings")
+SWITCHES += ("embedding_norm", "scale_embedding", "qk_norm")
+
+
+def drawn(index: int) -> ModelShape:
+    """A legal model of parts drawn at random."""
     rng = np.random.default_rng([7, index])
-    attention = str(rng.choice(ATTENTIONS))
-    positions = [each for each in POSITIONS if attention != "linear" or each not in ("relative", "alibi")]
-    norm_position = str(rng.choice(["pre", "post"]))
-    choices = {
-        "family": FAMILIES[index % 3],
-        "attention": attention,
-        "positions": str(rng.choice(positions)),
-        "norm": str(rng.choice(["layernorm", "rmsnorm"])),
-        "norm_position": norm_position,
-        "activation": str(rng.choice(["relu", "gelu", "swiglu", "geglu", "relu2"])),
-        "n_kv_head": int(rng.choice([1, 2])),
-        "head_dim": int(rng.choice([2, 4])),
-        "d_ff": int(rng.integers(5, 12)),
-        "n_token_types": int(rng.choice([0, 2])),
-        "n_expert": int(rng.choice([1, 1, 3])),
-        "n_layer": int(rng.integers(1, 3)),
-    }
-    choices["n_expert_active"] = int(rng.integers(1, choices["n_expert"], endpoint=True))
-    switches = (
-        "bias",
-        "qkv_bias",
-        "out_bias",
-        "head_bias",
-        "tie_weights",
-        "embedding_norm",
-        "scale_embedding",
-    )
-    switches += ("qk_norm", "share_embeddings", "tie_scale")
-    choices |= {switch: bool(rng.random() < 0.5) for switch in switches}
-    choices["parallel_block"] = bool(rng.random() < 0.3)
-    whims = {"parallel_block": False, "tie_scale": False, "share_embeddings": True}
-    shape = shape_of(**choices)
-    shape = shape if why_not(shape) is None else replace(shape, **whims)
-    parts = {"smoothing": 0.1 * (index % 2), "router_balance": 0.3, "router_z": 0.2}
-    return shape_of(
-        **{name: getattr(value, "item", lambda value=value: value)() for name, value in choices.items()}
-    ), parts
+    while True:
+        attention, positions = PAIRS[rng.integers(len(PAIRS))]
+        parts = {name: of[rng.integers(len(of))] for name, of in CHOICES.items()}
+        parts |= {switch: bool(rng.integers(2)) for switch in SWITCHES}
+        n_expert, active = ((1, 1), (1, 1), (3, 1), (3, 2))[rng.integers(4)]
+        parts |= {"n_expert": n_expert, "n_expert_active": active}
+        shape = shape_of(family=FAMILIES[index % 3], attention=attention, positions=positions, **parts)
+        if why_not(shape) is None:
+            return shape
 
 
 @pytest.mark.parametrize("index", range(48))
 def test_gradients_are_what_finite_differences_say(index: int) -> None:
-    shape, parts = drawn(index)
+    shape, parts = drawn(index), {"smoothing": 0.1 * (index % 2), "router_balance": 0.3, "router_z": 0.2}
     weights, batch = weights_of(shape, index), batch_of(shape, index, padded=index % 4 > 0)
     _, gradients = loss_and_gradients(shape, weights, batch, **parts)
     assert gradients.keys() == weights.keys()
@@ -199,14 +193,11 @@ def test_cross_entropy_of_no_idea_is_log_of_the_vocabulary() -> None:
     assert cross_entropy(1e3 * np.eye(7)[None, [3, 2, 0]], targets)[0] == 0
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize(("attention", "positions"), PAIRS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_later_token_changes_no_earlier_logits_of_a_decoder(
     family: str, attention: str, positions: str
 ) -> None:
-    if attention == "linear" and positions in ("relative", "alibi"):
-        pytest.skip("no scores to add positions to")
     shape = shape_of(family=family, attention=attention, positions=positions, norm_position="post")
     weights, batch = weights_of(shape), batch_of(shape, padded=False)
     before = logits(shape, weights, batch)
@@ -215,12 +206,9 @@ def test_a_later_token_changes_no_earlier_logits_of_a_decoder(
     assert changed.tolist() == ([True] * 7 if family == "encoder" else [False] * 4 + [True] * 3)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize(("attention", "positions"), PAIRS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_changes_nothing(family: str, attention: str, positions: str) -> None:
-    if attention == "linear" and positions in ("relative", "alibi"):
-        pytest.skip("no scores to add positions to")
     shape = shape_of(family=family, attention=attention, positions=positions)
     weights, batch = weights_of(shape), batch_of(shape)
     whole, gradients = loss_and_gradients(shape, weights, batch)
@@ -230,11 +218,7 @@ def test_padding_changes_nothing(family: str, attention: str, positions: str) ->
         alone = Batch(
             inputs=batch.inputs[row : row + 1, :length],
             targets=batch.targets[row : row + 1, :length],
-            source=batch.source
-            if batch.source is None
-            else batch.source[row : row + 1, : SOURCE_LENGTHS[row]],
-            lengths=None,
-            source_lengths=None,
+            source=None if batch.source is None else batch.source[row : row + 1, : SOURCE_LENGTHS[row]],
         )
         np.testing.assert_allclose(
             given[row, :length], logits(shape, weights, alone)[0], rtol=1e-9, atol=1e-12
@@ -246,6 +230,24 @@ def test_padding_changes_nothing(family: str, attention: str, positions: str) ->
     assert whole == pytest.approx(total / n_counted, rel=1e-12)
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, sums[name] / n_counted, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("index", range(24))
+def test_more_padding_changes_nothing(index: int) -> None:
+    shape = drawn(index)
+    weights, batch = weights_of(shape), batch_of(shape)
+    wider = Batch(
+        *(
+            each if each is None or each.ndim == 1 else np.pad(each, ((0, 0), (0, 1)), constant_values=fill)
+            for each, fill in zip(batch, (3, -1, 5, None, None), strict=True)
+        )
+    )
+    parts = {"router_balance": 0.3, "router_z": 0.2}
+    before, expected = loss_and_gradients(shape, weights, batch, **parts)
+    after, gradients = loss_and_gradients(shape, weights, wider, **parts)
+    assert after == pytest.approx(before, rel=1e-12)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -261,15 +263,13 @@ def test_parts_that_come_to_the_same(family: str) -> None:
         np.testing.assert_array_equal(logits(replace(shape, **same), weights, batch), expected)
     assert np.abs(logits(replace(shape, attention="local"), weights, batch) - expected).max() > 1e-3
     # Every query head a key head of its own, with the weights of the one it shared.
-    heads = np.repeat(np.arange(2), 2)[:, None] * 2 + np.arange(2)
-    grouped = {
-        "qkv": [*range(8), *(8 + heads).flat, *(12 + heads).flat],
-        "kv": [*heads.flat, *(4 + heads).flat],
+    own = np.repeat(np.arange(2), 2)[:, None] * 2 + np.arange(2)
+    columns = {
+        "attention.qkv": [*range(8), *(8 + own).flat, *(12 + own).flat],
+        "cross.kv": [*own.flat, *(4 + own).flat],
     }
     alone = {
-        name: value[..., grouped.get(name.split(".")[-2], slice(None))]
-        if "attention.qkv" in name or "cross.kv" in name
-        else value
+        name: value[..., columns.get(".".join(name.split(".")[-3:-1]), slice(None))]
         for name, value in weights.items()
     }
     np.testing.assert_allclose(logits(replace(shape, n_kv_head=4), alone, batch), expected, rtol=1e-12)
@@ -294,17 +294,25 @@ def test_equal_experts_are_one() -> None:
 
 
 def test_a_trace_goes_from_the_tokens_to_the_logits() -> None:
-    shape = shape_of(family="encoder_decoder", n_encoder_layer=1, n_decoder_layer=2)
-    weights, batch = weights_of(shape), batch_of(shape)
-    steps = trace(shape, weights, batch)
-    names = [name for name, _ in steps]
-    assert len(names) == len(set(names)) and names[-1] == "logits"
-    assert (
-        names.index("encoder.blocks.0.feed_forward.added")
-        < names.index("embedding")
-        < names.index("blocks.0.cross.weights")
+    shape = shape_of(family="encoder_decoder", n_encoder_layer=1)
+    names = [name for name, _ in trace(shape, weights_of(shape), batch_of(shape))]
+    ordered = (
+        "encoder.token_embedding",
+        "encoder.blocks.0.feed_forward.added",
+        "embedding",
+        "blocks.1.cross.weights",
     )
-    np.testing.assert_array_equal(steps[-1][1], logits(shape, weights, batch))
-    for name, value in steps:
-        if name.endswith(".weights"):
-            np.testing.assert_allclose(value.sum(-1), 1.0, rtol=1e-12)
+    places = [names.index(name) for name in (*ordered, "logits")]
+    assert places == sorted(places) and places[0] == 0 and places[-1] == len(names) - 1
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_a_trace_names_each_step_once(index: int) -> None:
+    shape = drawn(index)
+    weights, batch = weights_of(shape), batch_of(shape, padded=False)
+    steps = trace(shape, weights, batch)
+    by_name = dict(steps)
+    assert len(by_name) == len(steps)
+    np.testing.assert_array_equal(by_name["logits"], logits(shape, weights, batch))
+    mixing = [value for name, value in steps if name.endswith("weights")]
+    assert mixing and all(np.allclose(value.sum(-1), 1.0, rtol=1e-12) for value in mixing)
