@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from sweeplab.model.attention import ATTENTION
 from sweeplab.model.positions import POSITIONS
@@ -57,7 +58,8 @@ def _of_part(row: str, name: str, given: Requirement) -> Requirement:
     )
 
 
-def requirements() -> list[Requirement]:
+@cache
+def requirements() -> tuple[Requirement, ...]:
     """Return all that a model's shape has to meet."""
     tables: Mapping[str, Mapping[str, tuple[Requirement, ...]]] = {
         "positions": {name: part.requires for name, part in POSITIONS.items()},
@@ -69,7 +71,7 @@ def requirements() -> list[Requirement]:
         for name, requires in table.items()
         for each in requires
     ]
-    return [*GENERAL, *of_parts]
+    return (*GENERAL, *of_parts)
 
 
 def why_not(shape: ModelShape) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from sweeplab.hyperparameters import AUTO, TABLE
@@ -91,7 +92,7 @@ class ModelShape:
     @classmethod
     def of(cls, values: Values) -> ModelShape:
         """Take the shape out of a run's effective hyperparameters; what an older run lacks has its default."""
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+        return _shape_of(tuple((name, values[name]) for name in FIELDS if name in values))
 
     @property
     def of_family(self) -> Family:
@@ -148,3 +149,12 @@ class ModelShape:
     def has_source_embedding(self) -> bool:
         """Say whether the encoder of an encoder_decoder has token embeddings of its own."""
         return self.of_family.reads_source and not self.share_embeddings
+
+
+FIELDS = tuple(field.name for field in fields(ModelShape))
+
+
+@lru_cache(maxsize=4096)
+def _shape_of(values: tuple[tuple[str, Any], ...]) -> ModelShape:
+    """Keep what was asked for: a plan asks of every rule for thousands of points."""
+    return ModelShape(**dict(values))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
 from sweeplab.model.legality import requirements
 from sweeplab.model.requirement import Requirement
-from sweeplab.model.shape import SETTLED, ModelShape, settled
+from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
 
 # What the facts of a model follow from.
-_SIZES = frozenset(field.name for field in fields(ModelShape))
+_SIZES = frozenset(FIELDS)
 _TOKENS = frozenset({"max_iters", "batch_size", "block_size"})
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
     "n_params_active": _SIZES,
-    "n_params_non_embedding": _SIZES,
+    "n_params_non_embedding": _SIZES - {"block_size"},
     "train_tokens": _TOKENS,
     "train_flops": _TOKENS | _SIZES,
 }
