@@ -13,7 +13,7 @@ from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout
 from sweeplab.model.legality import why_not
 from sweeplab.model.reference import logits, loss, loss_and_gradients, trace
-from sweeplab.model.reference.attention import attend
+from sweeplab.model.reference.attention import attend, sight
 from sweeplab.model.reference.functions import NORMS, cross_entropy
 from sweeplab.model.reference.passes import Pass
 from sweeplab.model.reference.positions import alibi_slopes, relative_buckets, rotate, sinusoids
@@ -120,6 +120,24 @@ def test_attention_over_equal_keys_is_the_mean_of_what_is_seen() -> None:
         mixed, _ = attend(p, "attention", positive(q), positive(k), v, np.zeros((1, 1, 1)), causal)
         expected = np.cumsum(v, axis=2) / np.arange(1, 6)[:, None]
         np.testing.assert_allclose(mixed, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("attention", "both_ways", "back"),
+    [
+        ("full", range(12), range(8)),
+        ("linear", range(12), range(8)),
+        ("local", [5, 6, 7, 8, 9], [5, 6, 7]),
+        ("strided", [1, 4, 5, 6, 7, 8, 9, 10], [1, 4, 5, 6, 7]),
+    ],
+)
+def test_the_eighth_of_twelve_sees(attention: str, both_ways: list[int], back: list[int]) -> None:
+    p, tokens = Pass(shape_of(attention=attention, positions="none"), {}), np.zeros((1, 12))
+    for causal, expected in ((False, both_ways), (True, back)):
+        seen = sight(p, "", tokens, None, causal).visible[0, 0, 7]
+        assert np.flatnonzero(seen).tolist() == list(expected)
+    padded = sight(p, "", tokens, np.array([9]), causal=False).visible[0, 0, 7]
+    assert np.flatnonzero(padded).tolist() == [each for each in both_ways if each < 9]
 
 
 def test_nothing_to_see_is_nothing() -> None:

@@ -16,6 +16,7 @@ from sweeplab.model.reference.functions import (
     Mask,
     Step,
     chain,
+    log_sum_exp,
     normalise,
     same,
     softmax,
@@ -74,15 +75,14 @@ def route(p: Pass, name: str, part: Array, x: Array) -> Step:
     chosen = np.zeros(scores.shape)
     np.put_along_axis(chosen, best, 1.0, axis=-1)
     shares, back_shares = (normalise if active > 1 else same)(given * chosen)
-    highest = scores.max(-1, keepdims=True)
-    log_sum = highest + np.log(np.exp(scores - highest).sum(-1, keepdims=True))
+    log_sum, back_log_sum = log_sum_exp(scores)
     uneven = n_expert / active * (part * chosen).sum(0)
     p.side_loss += p.router_balance * float(((part * given).sum(0) * uneven).sum())
     p.side_loss += p.router_z * float((part * log_sum**2).sum())
 
     def back(dy: Array) -> Array:
         d_given = chosen * back_shares(dy) + p.router_balance * part * uneven
-        d_scores = back_given(d_given) + p.router_z * part * 2.0 * log_sum * given
-        return back_scores(d_scores)
+        d_log_sum = p.router_z * part * 2.0 * log_sum
+        return back_scores(back_given(d_given) + back_log_sum(d_log_sum))
 
     return p.note(f"{name}.shares", shares), back

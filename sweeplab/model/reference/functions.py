@@ -106,11 +106,11 @@ ACTIVATIONS: dict[str, Function] = {"relu": relu, "gelu": gelu, "relu2": relu2}
 GATES: dict[str, Function] = {"swiglu": silu, "geglu": gelu}
 
 
-def normalise(y: Array) -> Step:
+def normalise(x: Array) -> Step:
     """Divide by the sum over the last axis, none where the sum is nothing: dx = (dy - sum(dy y)) / sum x."""
-    total = y.sum(-1, keepdims=True)
+    total = x.sum(-1, keepdims=True)
     share = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
-    y = y * share
+    y = x * share
     return y, lambda dy: share * (dy - (dy * y).sum(-1, keepdims=True))
 
 
@@ -122,18 +122,22 @@ def softmax(x: Array) -> Step:
     return y, lambda dy: exponential * back_share(dy)
 
 
+def log_sum_exp(x: Array) -> Step:
+    """Return log sum exp x over the last axis, [..., 1]; its derivative is the softmax."""
+    highest = x.max(-1, keepdims=True)
+    y = highest + np.log(np.exp(x - highest).sum(-1, keepdims=True))
+    return y, lambda dy: dy * np.exp(x - y)
+
+
 def cross_entropy(logits: Array, targets: Indices, smoothing: float = 0.0) -> tuple[float, Array]:
     """Return the mean cross-entropy in nats over the counted targets (not -1), and its gradient by the logits.
 
     `smoothing` moves that share of what is wanted from the target to all symbols evenly. By the logits, the
     gradient is what the model gives each symbol less what is wanted of it.
     """
-    n_symbols = logits.shape[-1]
-    counted = (targets >= 0)[..., None]
-    wanted = counted * (
-        (1.0 - smoothing) * (np.arange(n_symbols) == targets[..., None]) + smoothing / n_symbols
-    )
-    shifted = logits - logits.max(-1, keepdims=True)
-    log_given = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    n_symbols, counted = logits.shape[-1], (targets >= 0)[..., None]
+    right = np.arange(n_symbols) == targets[..., None]
+    wanted = counted * ((1.0 - smoothing) * right + smoothing / n_symbols)
+    log_given = logits - log_sum_exp(logits)[0]
     n = max(int(counted.sum()), 1)
     return float(-(wanted * log_given).sum() / n), (counted * np.exp(log_given) - wanted) / n
