@@ -86,9 +86,10 @@ class Decoder:
         split = split.view(n_runs * n_sequences, -1, 3, heads, width)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each [K*B, H, T, D]
         if dropout:
-            mixed = _attend_with_dropout(q, k, v, dropout, site)
+            mixed = _attend_with_dropout(q, k, v, self.shape.attention_scale, dropout, site)
         else:
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            scale = self.shape.attention_scale
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         return _linear(w, f"{block}.attention.out", mixed.transpose(1, 2).reshape(n_runs, n_tokens, c))
 
     def _feed_forward(self, w: Weights, block: str, x: Tensor) -> Tensor:
@@ -98,6 +99,8 @@ class Decoder:
 
     def _head(self, w: Weights, x: Tensor) -> Tensor:
         weight = w["token_embedding"] if self.shape.tie_weights else w["head.weight"]
+        if self.shape.width_ratio != 1.0:
+            weight = weight / self.shape.width_ratio
         v = self.shape.vocab_size
         missing = -v % PADDED_VOCABULARY if torch.is_autocast_enabled(x.device.type) else 0
         if missing:
@@ -132,10 +135,12 @@ def _norm_linear(w: Weights, norm: str, weight: Tensor, bias: Tensor | None, x: 
     return torch.bmm(normed, weight) if bias is None else torch.baddbmm(bias, normed, weight)
 
 
-def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, dropout: Dropout, site: int) -> Tensor:
+def _attend_with_dropout(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: Dropout, site: int
+) -> Tensor:
     """Attend as the kernel would, with our masks on the weights: the kernel draws its own from one generator."""
     length = q.shape[2]
     future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu_(1)
-    scores = torch.matmul(q, k.transpose(2, 3)).mul_(1.0 / math.sqrt(q.shape[3]))
+    scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale)
     weights = scores.masked_fill_(future, -math.inf).softmax(dim=-1)
     return torch.matmul(dropout(weights, site), v)

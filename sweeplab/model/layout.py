@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.accounting import FEED_FORWARD_RATIO, n_params
+from sweeplab.model.parametrization import std_factor
 from sweeplab.model.shape import ModelShape
 
 BLOCK = 1024
@@ -125,5 +126,6 @@ class Layout:
             if weight.std is None:
                 view.fill_(weight.fill)
             else:
-                view.normal_(0.0, weight.std, generator=generator)
+                factor = std_factor(weight.name, len(weight.shape), self.shape.width_ratio)
+                view.normal_(0.0, weight.std * factor, generator=generator)
         return row[0]

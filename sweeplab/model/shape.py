@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,6 +23,8 @@ class ModelShape:
     qkv_bias: bool = True
     head_bias: bool = False
     tie_weights: bool = True
+    parametrization: str = "standard"
+    mup_base_width: int = 64
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ModelShape:
@@ -32,6 +35,16 @@ class ModelShape:
     def head_dim(self) -> int:
         """Return the width of one attention head."""
         return self.n_embd // self.n_head
+
+    @property
+    def width_ratio(self) -> float:
+        """Return the width in units of muP's base; 1 in the standard parametrization, which knows none."""
+        return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
+
+    @property
+    def attention_scale(self) -> float:
+        """Return what attention's scores are multiplied by: 1 / sqrt(head_dim), under muP 1 / head_dim."""
+        return 1.0 / (self.head_dim if self.parametrization == "mup" else math.sqrt(self.head_dim))
 
     @property
     def has_qkv_bias(self) -> bool:

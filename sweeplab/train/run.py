@@ -22,6 +22,8 @@ class Run:
 def shape_key(values: Mapping[str, Any]) -> ShapeKey:
     """Return what fixes the tensors and the program: runs of equal key may share a stack.
 
-    How much a run drops does not matter, but whether it drops anything decides how attention is computed.
+    How much a run drops does not matter, but whether it drops anything decides how attention is computed; and
+    whether it averages its weights, which rows it has.
     """
-    return (*((name, values[name]) for name in SHAPE), ("drops", values["dropout"] > 0))
+    program = {"drops": values["dropout"] > 0, "averages": values["ema"] > 0}
+    return (*((name, values[name]) for name in SHAPE), *program.items())
