@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import linear_regression
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,7 +106,8 @@ def _of_width(values: Mapping[str, Any], tokens: np.ndarray) -> Iterator[Coordin
 @torch.no_grad()
 def _sizes(stack: Stack, weights: Mapping[str, Tensor], batch: Tensor) -> dict[str, float]:
     watched = _Watched(weights)
-    with _Sizes(watched) as sizes:
+    sizes = _Sizes(watched)
+    with sizes:
         stack.decoder.losses(watched, batch)
     return sizes.found
 
@@ -118,4 +120,4 @@ def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:
     points = defaultdict(list)
     for row in rows:
         points[row.parametrization, row.step, row.layer].append((math.log(row.n_embd), math.log(row.size)))
-    return {key: float(np.polyfit(*np.transpose(found), 1)[0]) for key, found in points.items()}
+    return {key: linear_regression(*zip(*found, strict=True)).slope for key, found in points.items()}

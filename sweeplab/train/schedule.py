@@ -35,13 +35,14 @@ class At(NamedTuple):
     @property
     def floor(self) -> float:
         """Return the rate below which no schedule goes."""
-        return min(self.values["min_lr"], self.peak)
+        return min(float(self.values["min_lr"]), self.peak)
 
     @property
     def progress(self) -> float:
         """Return how much of the run after its warm-up is over, from 0 to 1."""
-        warmup = self.values["warmup_iters"]
-        return min(1.0, (self.iteration - warmup) / max(1, self.values["max_iters"] - warmup))
+        warmup: int = self.values["warmup_iters"]
+        length: int = self.values["max_iters"] - warmup
+        return min(1.0, (self.iteration - warmup) / max(1, length))
 
     def between(self, share: float) -> float:
         """Return the rate that has come this share of the way from min_lr up to the peak."""
@@ -115,7 +116,8 @@ def rows_used(values: Mapping[str, Any], iteration: int) -> int:
 
 def rows_seen(values: Mapping[str, Any], iteration: int) -> int:
     """Return how many rows a run has learnt from when it has come to `iteration`."""
-    size, warmup = values["batch_size"], values["batch_warmup_iters"]
+    size: int = values["batch_size"]
+    warmup: int = values["batch_warmup_iters"]
     if not warmup:
         return iteration * size
     return sum(more * (iteration - begin) for begin, more in _rises(size, warmup) if begin < iteration)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -244,7 +245,7 @@ class Stack:
 
         A part of the batch weighs by its number of targets, so that all parts together are the batch at once.
         """
-        layout, total = self.decoder.layout, None
+        layout, found = self.decoder.layout, []
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         parts = tokens.chunk(self._n_parts, dim=1)
         for part, some in enumerate(parts):
@@ -253,15 +254,11 @@ class Stack:
             if len(parts) > 1:
                 losses = losses * (_n_targets(some) / _n_targets(tokens))
             pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
-            losses = losses.detach()
-            if total is None:
-                layout.gather(pieces, out=gradient)
-                total = losses
-            else:
-                layout.gather(pieces, out=self._part[: len(gradient)])
+            layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
+            if part:
                 gradient.add_(self._part[: len(gradient)])
-                total = total + losses
-        return total
+            found.append(losses.detach())
+        return reduce(torch.add, found)
 
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:

@@ -14,7 +14,12 @@ from sweeplab.train.requirements import REQUIREMENTS
 
 
 def shape(n_embd: int, **changed) -> ModelShape:
-    given = {"parametrization": "mup", "mup_base_width": 32, "tie_weights": False, "head_bias": True} | changed
+    given = {
+        "parametrization": "mup",
+        "mup_base_width": 32,
+        "tie_weights": False,
+        "head_bias": True,
+    } | changed
     return ModelShape(vocab_size=50, block_size=16, n_layer=2, n_head=4, n_embd=n_embd, **given)
 
 

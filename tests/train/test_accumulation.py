@@ -26,7 +26,9 @@ def losses_and_ends(stack: Stack):
     losses, ends = {}, {}
     while len(stack):
         for record in stack.advance():
-            losses.setdefault(record.key, []).append((record.val_loss, [p["train_loss"] for p in record.points]))
+            losses.setdefault(record.key, []).append(
+                (record.val_loss, [p["train_loss"] for p in record.points])
+            )
             if record.state != "running":
                 ends[record.key] = stack.snapshot(record.key).rows
                 stack.release(record.key)
@@ -71,7 +73,8 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
         dropout = stack._dropout(part)
         assert dropout is not None
         masks.append(dropout(ones, site=0))
-    stack.advance(iter([False, True]).__next__)
+    stack.advance()
+    stack.advance(iter([False, True]).__next__)  # a step
     later = stack._dropout(0)
     assert later is not None
     masks.append(later(ones, site=0))

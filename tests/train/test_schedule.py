@@ -50,7 +50,9 @@ def test_the_warm_up_is_a_straight_line(scheduler: str) -> None:
     assert found == pytest.approx([1e-3 * step / 11 for step in range(1, 12)])
 
 
-@pytest.mark.parametrize(("iteration", "expected"), [(10, 1), (50, 1), (88, 1), (99, 0.55), (109, 0.1 + 0.9 / 22)])
+@pytest.mark.parametrize(
+    ("iteration", "expected"), [(10, 1), (50, 1), (88, 1), (99, 0.55), (109, 0.1 + 0.9 / 22)]
+)
 def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration: int, expected: float) -> None:
     values = VALUES | {"scheduler_type": "wsd"}
     assert learning_rate(values, iteration) == pytest.approx(expected * 1e-3)
@@ -58,7 +60,10 @@ def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration: int, expe
 
 
 def test_wsd_over_the_whole_run_is_linear() -> None:
-    wsd, linear = VALUES | {"scheduler_type": "wsd", "decay_share": 1.0}, VALUES | {"scheduler_type": "linear"}
+    wsd, linear = (
+        VALUES | {"scheduler_type": "wsd", "decay_share": 1.0},
+        VALUES | {"scheduler_type": "linear"},
+    )
     for iteration in range(111):
         assert learning_rate(wsd, iteration) == pytest.approx(learning_rate(linear, iteration))
 
@@ -102,7 +107,10 @@ def test_a_batch_rises_through_its_divisors() -> None:
     values = {"batch_size": 12, "batch_warmup_iters": 11}
     found = [rows_used(values, iteration) for iteration in range(14)]
     assert found == [1, 2, 3, 4, 4, 6, 6, 6, 6, 6, 6, 12, 12, 12]
-    assert [rows_used({"batch_size": 12, "batch_warmup_iters": 0}, iteration) for iteration in (0, 1)] == [12, 12]
+    assert [rows_used({"batch_size": 12, "batch_warmup_iters": 0}, iteration) for iteration in (0, 1)] == [
+        12,
+        12,
+    ]
 
 
 @given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 150))

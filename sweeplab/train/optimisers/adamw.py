@@ -87,7 +87,5 @@ def _together(
     second.mul_(beta2).add_(gradient.square() * (1.0 - beta2))
     denominator = second.sqrt() / column(((1.0 - rate.beta2**rate.step) ** 0.5 for rate in rates), weights)
     denominator += column((rate.eps for rate in rates), weights)
-    size = column(
-        (factor * rate.learning_rate / (1.0 - rate.beta1**rate.step) for rate in rates), weights
-    )
+    size = column((factor * rate.learning_rate / (1.0 - rate.beta1**rate.step) for rate in rates), weights)
     weights.sub_(size * first / denominator)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import ClassVar, TypeVar
 
 import torch
@@ -97,5 +97,5 @@ def spans(layout: Layout, key: Callable[[Weight], _Key]) -> list[tuple[slice, _K
 def places(sizes: Sequence[int]) -> tuple[list[slice], int]:
     """Return where pieces of these sizes lie one after the other in a row, and its length in whole blocks."""
     ends = [0, *accumulate(sizes)]
-    pieces = [slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False)]
+    pieces = [slice(begin, end) for begin, end in pairwise(ends)]
     return pieces, -(-ends[-1] // BLOCK) * BLOCK

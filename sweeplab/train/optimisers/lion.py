@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
@@ -37,7 +38,8 @@ class Lion(Optimiser):
         momentum = state["momentum"]
         beta1 = column((rate.beta1 for rate in rates), weights)
         beta2 = column((rate.beta2 for rate in rates), weights)
-        signs = (momentum * beta1).add_(gradient * (1.0 - beta1)).sign_()
+        mixed = (momentum * beta1).add_(gradient * (1.0 - beta1))
+        signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # torch's sign hides a run that diverged
         momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
         decay_(weights, self.layout.n_decayed, rates)
         rate = column((rate.learning_rate for rate in rates), weights)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -73,16 +74,16 @@ class Muon(Optimiser):
         """Move hidden matrices along the orthogonal parts of their directions."""
         for (n_in, n_out), pieces in self._alike.items():
             stacks = [
-                directions[name][..., columns].reshape(len(rates), -1, n_in, n_out) for name, columns in pieces
+                directions[name][..., columns].reshape(len(rates), -1, n_in, n_out)
+                for name, columns in pieces
             ]
             together = torch.cat(stacks, dim=1)  # [K, matrices, in, out]
             steps = orthogonal(together.flatten(0, 1)).view_as(together)
             scale = ADAMW_SIZE * math.sqrt(max(n_in, n_out))
             size = column((rate.learning_rate * scale for rate in rates), together)
             steps = steps * size[:, :, None, None]
-            for (name, columns), step in zip(
-                pieces, steps.split([stack.shape[1] for stack in stacks], dim=1), strict=True
-            ):
+            own = torch.split(steps, [stack.shape[1] for stack in stacks], dim=1)
+            for (name, columns), step in zip(pieces, own, strict=True):
                 weight = weights[name][..., columns]
                 weight.sub_(step.reshape(weight.shape))
 
@@ -111,5 +112,5 @@ def _matrices(weight: Weight, layout: Layout) -> Iterator[slice]:
     bounds = [0, n_columns]
     if weight.name.endswith((".qkv.weight", ".kv.weight")):
         bounds = sorted({0, queries, (queries + n_columns) // 2, n_columns})
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         yield slice(begin, end)
