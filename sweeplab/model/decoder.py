@@ -85,11 +85,12 @@ class Decoder:
         split = _norm_linear(w, f"{block}.attention_norm", w[f"{into}.weight"], w.get(f"{into}.bias"), x)
         split = split.view(n_runs * n_sequences, -1, 3, heads, width)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each [K*B, H, T, D]
+        if self.shape.query_factor != 1.0:
+            q = q * self.shape.query_factor
         if dropout:
-            mixed = _attend_with_dropout(q, k, v, self.shape.attention_scale, dropout, site)
+            mixed = _attend_with_dropout(q, k, v, dropout, site)
         else:
-            scale = self.shape.attention_scale
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return _linear(w, f"{block}.attention.out", mixed.transpose(1, 2).reshape(n_runs, n_tokens, c))
 
     def _feed_forward(self, w: Weights, block: str, x: Tensor) -> Tensor:
@@ -135,12 +136,10 @@ def _norm_linear(w: Weights, norm: str, weight: Tensor, bias: Tensor | None, x: 
     return torch.bmm(normed, weight) if bias is None else torch.baddbmm(bias, normed, weight)
 
 
-def _attend_with_dropout(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: Dropout, site: int
-) -> Tensor:
+def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, dropout: Dropout, site: int) -> Tensor:
     """Attend as the kernel would, with our masks on the weights: the kernel draws its own from one generator."""
     length = q.shape[2]
     future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu_(1)
-    scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale)
+    scores = torch.matmul(q, k.transpose(2, 3)).mul_(1.0 / math.sqrt(q.shape[3]))
     weights = scores.masked_fill_(future, -math.inf).softmax(dim=-1)
     return torch.matmul(dropout(weights, site), v)

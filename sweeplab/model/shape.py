@@ -42,9 +42,9 @@ class ModelShape:
         return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
 
     @property
-    def attention_scale(self) -> float:
-        """Return what attention's scores are multiplied by: 1 / sqrt(head_dim), under muP 1 / head_dim."""
-        return 1.0 / (self.head_dim if self.parametrization == "mup" else math.sqrt(self.head_dim))
+    def query_factor(self) -> float:
+        """Return what queries are multiplied by: under muP scores are divided by head_dim, not by its root."""
+        return 1.0 / math.sqrt(self.head_dim) if self.parametrization == "mup" else 1.0
 
     @property
     def has_qkv_bias(self) -> bool:

@@ -245,7 +245,7 @@ def test_facts_follow_from_what_they_are_said_to():
     for name in TABLE:
         if not isinstance(values[name], bool | int) or name == "seed":
             continue
-        changed = values | {name: not values[name] if isinstance(values[name], bool) else values[name] * 2}
+        changed = values | {name: not values[name] if isinstance(values[name], bool) else values[name] * 2 or 1}
         moved = {fact for fact, value in facts(changed).items() if value != known[fact]}
         assert moved == {fact for fact, behind in FACTS.items() if name in behind}, name
 
@@ -288,6 +288,7 @@ _FREE = [
     row
     for row in TABLE.values()
     if row.name not in ("seed", "n_embd", "n_head", "vocab_size", "wandb_project", "norm", "eval_full")
+    and row.name not in ("grad_accum", "parametrization")  # they do not go with every other value
     and row.category != "precision"
 ]
 _SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=lambda row: row.name).flatmap(
