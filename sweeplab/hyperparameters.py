@@ -271,28 +271,53 @@ _ROWS = (
         "batch_size", "training", "int", 48, "Sequences a training step",
         unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64),
     ),
+    _row(
+        "grad_accum", "training", "int", 1, "Equal parts into which a batch is cut, so that it needs less memory; must divide batch_size",
+        low=1, high=2**16, shape=True,
+    ),
+    _row(
+        "batch_warmup_iters", "training", "int", 0, "Steps over which the rows of a batch that are used rise to batch_size, through its divisors",
+        unit="iterations", low=0,
+    ),
     _row("max_iters", "training", "int", 300, "Training steps of a run", unit="iterations", low=1, high=10**9),
     _row(
         "grad_clip", "training", "float", 1.0, "Largest norm of the gradient; a longer one is scaled down",
         above=0.0, optional=True, suggested={"min": 0.3, "max": 3.0, "log": True},
     ),
+    _row(
+        "ema", "training", "float", 0.0, "Decay of a running mean of the weights, which evaluations use in their place; 0 is none",
+        low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999),
+    ),
     _row("seed", "training", "int", 0, "Seed of a run; a study's `seeds` says which are trained", low=0, high=2**31 - 1),
     _row(
-        "learning_rate", "optimiser", "float", 3e-4, "AdamW's peak learning rate",
+        "optimiser", "optimiser", "str", "adamw", "What makes a step of a gradient",
+        choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"),
+    ),
+    _row(
+        "learning_rate", "optimiser", "float", 3e-4, "The optimiser's peak learning rate",
         above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True},
     ),
     _row(
-        "weight_decay", "optimiser", "float", 0.1, "AdamW's decoupled decay, on matrices and embeddings only",
+        "weight_decay", "optimiser", "float", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
         low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True},
     ),
     _row(
-        "betas", "optimiser", "floats", (0.9, 0.95), "AdamW's decay rates of the first and second moment",
+        "betas", "optimiser", "floats", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
         low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)),
     ),
     _row(
-        "eps", "optimiser", "float", 1e-8, "AdamW's term in the denominator",
+        "eps", "optimiser", "float", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
         above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True},
     ),
+    _row(
+        "momentum", "optimiser", "float", 0.9, "Share of the last step's direction that sgd and muon keep",
+        low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98),
+    ),
+    _row(
+        "parametrization", "optimiser", "str", "standard", "How initial weights and learning rates follow the width; mup goes with adamw or lion",
+        choices=("standard", "mup"), shape=True, suggested=("standard", "mup"),
+    ),
+    _row("mup_base_width", "optimiser", "int", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16, shape=True),
     _row("lr_decay", "scheduler", "bool", True, "Lower the learning rate after the warm-up", suggested=(True, False)),
     _row(
         "warmup_iters", "scheduler", "int", 100, "Steps over which the learning rate rises linearly to its peak",
@@ -304,11 +329,15 @@ _ROWS = (
     ),
     _row(
         "scheduler_type", "scheduler", "str", "cosine", "Shape of the decay after the warm-up",
-        choices=("cosine", "linear", "constant", "plateau"), suggested=("cosine", "linear", "constant"),
+        choices=("cosine", "linear", "constant", "plateau", "wsd", "inverse_sqrt"), suggested=("cosine", "linear", "constant"),
     ),
     _row(
         "patience_lr", "scheduler", "int", 5, "Evaluations without improvement after which `plateau` halves the rate",
         unit="evaluations", low=1,
+    ),
+    _row(
+        "decay_share", "scheduler", "float", 0.2, "Share of a run, at its end, over which `wsd` lowers the rate",
+        above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1},
     ),
     _row("device", "precision", "str", "cuda", "Where runs train", choices=("cpu", "cuda"), automatic=True, shape=True),
     _row(

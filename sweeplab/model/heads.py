@@ -61,6 +61,8 @@ def _normed(p: Pass, name: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 def _attend(p: Pass, name: str, kind: Kind, heads: Heads, sight: Sight) -> Tensor:
     q, k, v = heads
+    if p.shape.query_factor != 1.0:
+        q = q * p.shape.query_factor
     if q.shape[1] > k.shape[1]:
         k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
     drop: Callable[[Tensor], Tensor] | None = None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sweeplab.model.accounting import n_params
 from sweeplab.model.declaring import declared
+from sweeplab.model.parametrization import std_factor
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.weights import Weight
 
@@ -70,5 +71,6 @@ class Layout:
                 bound = weight.std * math.sqrt(3.0)
                 view.uniform_(-bound, bound, generator=generator)
             else:
-                view.normal_(0.0, weight.std, generator=generator)
+                factor = std_factor(weight.name, len(weight.shape), self.shape.width_ratio)
+                view.normal_(0.0, weight.std * factor, generator=generator)
         return row[0]

@@ -37,6 +37,14 @@ GENERAL = (
         lambda shape: shape.tie_weights or not shape.tie_scale,
     ),
     requirement(
+        "mup says itself what follows the width: init must be normal, scale_embedding and tie_scale false",
+        "parametrization init scale_embedding tie_scale",
+        lambda shape: (
+            shape.parametrization == "standard"
+            or (shape.init == "normal" and not shape.scale_embedding and not shape.tie_scale)
+        ),
+    ),
+    requirement(
         "share_embeddings false needs a source beside the target: family must be encoder_decoder",
         "share_embeddings family",
         lambda shape: shape.share_embeddings or shape.of_family.reads_source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -84,6 +85,8 @@ class ModelShape:
     share_embeddings: bool = _default("share_embeddings")
     scale_embedding: bool = _default("scale_embedding")
     init: str = _default("init")
+    parametrization: str = _default("parametrization")
+    mup_base_width: int = _default("mup_base_width")
 
     def __post_init__(self) -> None:
         for name, value in settled(vars(self)).items():
@@ -127,6 +130,16 @@ class ModelShape:
     def has_norm_bias(self) -> bool:
         """Say whether the norms carry biases: a layernorm's follow `bias`, an rmsnorm has none."""
         return self.bias and NORMS[self.norm].has_bias
+
+    @property
+    def width_ratio(self) -> float:
+        """Return the width in units of muP's base; 1 in the standard parametrization, which knows none."""
+        return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
+
+    @property
+    def query_factor(self) -> float:
+        """Return what queries are multiplied by: under muP scores are divided by head_dim, not by its root."""
+        return 1.0 / math.sqrt(self.head_dim) if self.parametrization == "mup" else 1.0
 
     @property
     def has_qkv_bias(self) -> bool:

@@ -136,6 +136,8 @@ class Transformer:
         weight = w["token_embedding"] if shape.tie_weights else w["head.weight"]
         if shape.tie_scale:
             weight = weight * shape.n_embd**-0.5
+        if shape.width_ratio != 1.0:
+            weight = weight / shape.width_ratio
         v = shape.vocab_size
         missing = -v % PADDED_VOCABULARY if torch.is_autocast_enabled(read.x.device.type) else 0
         if missing:

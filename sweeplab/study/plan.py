@@ -302,7 +302,8 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
     settled = settle_devices(middle)
     known = facts(settled)
     value_bytes = 2 if settled["dtype"] == "bfloat16" else 4
-    memory = train_memory_bytes(ModelShape.of(settled), settled["batch_size"], value_bytes)
+    at_once = settled["batch_size"] // settled["grad_accum"]
+    memory = train_memory_bytes(ModelShape.of(settled), at_once, value_bytes)
     free = free_memory_bytes(settled["device"])
     iterations = {values["max_iters"] for values in valid}
     return CellPlan(

@@ -15,10 +15,12 @@ from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
+from sweeplab.train.requirements import REQUIREMENTS
+from sweeplab.train.schedule import rows_seen
 
 # What the facts of a model follow from.
 _SIZES = frozenset(FIELDS)
-_TOKENS = frozenset({"max_iters", "batch_size", "block_size"})
+_TOKENS = frozenset({"max_iters", "batch_size", "batch_warmup_iters", "block_size"})
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
     "n_params_active": _SIZES,
@@ -34,7 +36,7 @@ UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or r
 def facts(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from a run's effective hyperparameters: sizes, tokens and FLOPs of training."""
     shape = ModelShape.of(values)
-    train_tokens = values["max_iters"] * values["batch_size"] * values["block_size"]
+    train_tokens = rows_seen(values, values["max_iters"]) * values["block_size"]
     return {
         "n_params": accounting.n_params(shape),
         "n_params_active": accounting.n_params_active(shape),
@@ -130,6 +132,9 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     if _place(spec, "head_dim") == _NOWHERE:
         found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
     found.append(_expression_rule(f"vocab_size >= {vocab_size or 0}", _place(spec, "vocab_size")))
+    for text in REQUIREMENTS:
+        names = Expression(text).names
+        found.append(_expression_rule(text, _place(spec, *sorted(names))))
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
     return [rule for rule in found if rule]

@@ -24,11 +24,11 @@ def shape_key(values: Mapping[str, Any]) -> ShapeKey:
     """Return what fixes the tensors and the program: runs of equal key may share a stack.
 
     How much a run drops does not matter, but what it drops at all decides how attention is computed; the loss
-    likewise whether it smooths its targets.
+    likewise whether it smooths its targets; and whether it averages its weights, which rows it has.
     """
     dropped = tuple(kind for kind, chance in drop_chances(values).items() if chance > 0)
-    smooths = values["label_smoothing"] > 0
-    return (*((name, values[name]) for name in SHAPE), ("drops", dropped), ("smooths", smooths))
+    program = {"drops": dropped, "smooths": values["label_smoothing"] > 0, "averages": values["ema"] > 0}
+    return (*((name, values[name]) for name in SHAPE), *program.items())
 
 
 def drop_chances(values: Mapping[str, Any]) -> dict[str, float]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ from sweeplab.data.generators import generator_key
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.optimiser import Rates, adamw_, clip_, gradient_norms
+from sweeplab.train.averaging import average_, decay_at
+from sweeplab.train.clipping import clip_, gradient_norms
+from sweeplab.train.optimisers import OPTIMISERS, Rates
 from sweeplab.train.progress import Progress, State
 from sweeplab.train.run import Run, drop_chances, shape_key
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.schedule import learning_rate, rows_seen, rows_used
 
 Point = dict[str, float]
 
@@ -84,7 +87,8 @@ class _Member:
     def add_point(self, loss: float, norm: float, rate: float) -> None:
         """Add a point to the curve from sums over the steps since the last one."""
         seconds = self.wall_seconds - self.point_seconds
-        tokens = self.counted * self.run.values["batch_size"] * self.run.values["block_size"]
+        values = self.run.values
+        rows = rows_seen(values, self.iteration) - rows_seen(values, self.iteration - self.counted)
         self.points.append(
             {
                 "iteration": self.iteration,
@@ -92,7 +96,7 @@ class _Member:
                 "train_loss": loss / self.counted,
                 "grad_norm": norm / self.counted,
                 "learning_rate": rate,
-                "tokens_per_second": tokens / seconds,
+                "tokens_per_second": rows * values["block_size"] / seconds,
             }
         )
         self.counted, self.point_seconds = 0, self.wall_seconds
@@ -101,7 +105,8 @@ class _Member:
         values = self.run.values
         rate = learning_rate(values, self.iteration, self.progress.n_halvings)
         beta1, beta2 = values["betas"]
-        return Rates(rate, values["weight_decay"], beta1, beta2, values["eps"], self.iteration + 1)
+        decay, eps, momentum = values["weight_decay"], values["eps"], values["momentum"]
+        return Rates(rate, decay, beta1, beta2, eps, momentum, self.iteration + 1)
 
     def numbers(self) -> dict[str, Any]:
         named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")
@@ -139,15 +144,20 @@ class Stack:
         if like["compile"]:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
-        n_elements = self.transformer.most_dropped(like["batch_size"]) if self._drops else 0
+        self._n_parts: int = like["grad_accum"]
+        part_size = like["batch_size"] // self._n_parts
+        n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[_Member] = []
-        names = ("weights", "first", "second", "best")
         size = self.transformer.layout.row_size
-        self._rows = {name: torch.zeros(capacity, size, device=self.device) for name in names}
+        self._optimiser = OPTIMISERS[like["optimiser"]](self.transformer.layout)
+        self._judged = "mean" if like["ema"] > 0 else "weights"  # the rows that evaluations use
+        self._begun = ("weights", "best", self._judged)  # the rows that begin as the initial weights
+        # The last two are sums since the last point: on the device, so that a step waits for nothing.
+        sizes = dict.fromkeys(self._begun, size) | self._optimiser.buffers() | {"loss": 1, "norm": 1}
+        self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
         self._gradient = torch.zeros(capacity, size, device=self.device)
-        # Sums since the last point: on the device, so that a step waits for nothing.
-        self._rows |= {name: torch.zeros(capacity, 1, device=self.device) for name in ("loss", "norm")}
+        self._part = torch.zeros(capacity if self._n_parts > 1 else 0, size, device=self.device)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -170,7 +180,7 @@ class Stack:
         self._members.append(_Member.restored(run, {}))
         initial = self.transformer.layout.initial_row(generator_key(run.values["seed"], "init"))
         for name, rows in self._rows.items():
-            rows[row].copy_(initial) if name in ("weights", "best") else rows[row].zero_()
+            rows[row].copy_(initial) if name in self._begun else rows[row].zero_()
 
     def release(self, key: str) -> None:
         """Let a run go; the last one takes its row."""
@@ -187,8 +197,8 @@ class Stack:
         return Snapshot(rows, self._members[row].numbers())
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
-        """Return copies of a run's weights by name: those of now, or of its best evaluation."""
-        row = self._rows["best" if best else "weights"][self._row(key)]
+        """Return copies of a run's weights by name, as evaluations use them: of now, or of its best."""
+        row = self._rows["best" if best else self._judged][self._row(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
@@ -205,22 +215,19 @@ class Stack:
     def _step(self) -> None:
         started = time.perf_counter()
         members, n = self._members, len(self._members)
-        tokens = self._on_device(
-            np.stack([self._batches.training(each.run.values["seed"], each.iteration) for each in members])
-        )
-        layout, weights, gradient = self.transformer.layout, self._rows["weights"][:n], self._gradient[:n]
-        leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
-        with self._precision():
-            losses = self._losses(leaves, _windows(tokens), self._dropout(), *self._beside(), dense=True)
-        pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        tokens = self._on_device(np.stack([self._batch(each) for each in members]))
+        weights, gradient = self._rows["weights"][:n], self._gradient[:n]
+        losses = self._differentiate(weights, tokens, gradient)
         with torch.no_grad():
-            layout.gather(pieces, out=gradient)
             norms = gradient_norms(gradient)
             clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
-            first, second = self._rows["first"][:n], self._rows["second"][:n]
+            state = {name: self._rows[name][:n] for name in self._optimiser.buffers()}
             rates = [member.rates() for member in members]
-            adamw_(weights, gradient, first, second, layout.n_decayed, rates)
-            self._rows["loss"][:n] += losses.detach()[:, None]
+            self._optimiser.update_(weights, gradient, state, rates)
+            if self._judged == "mean":
+                decays = [decay_at(each.run.values["ema"], each.iteration) for each in members]
+                average_(self._rows["mean"][:n], weights, decays)
+            self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
         for member in members:
             member.iteration += 1
@@ -235,10 +242,30 @@ class Stack:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
 
+    def _differentiate(self, weights: Tensor, tokens: Tensor, gradient: Tensor) -> Tensor:
+        """Write the gradient of each run's loss into its row and return the losses [n].
+
+        A part of the batch weighs by its number of targets, so that all parts together are the batch at once.
+        """
+        layout, found, beside = self.transformer.layout, [], self._beside()
+        leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
+        parts = tokens.chunk(self._n_parts, dim=1)
+        for part, some in enumerate(parts):
+            with self._precision():
+                losses = self._losses(leaves, _windows(some), self._dropout(part), *beside, dense=True)
+            if len(parts) > 1:
+                losses = losses * (_n_targets(some) / _n_targets(tokens))
+            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+            layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
+            if part:
+                gradient.add_(self._part[: len(gradient)])
+            found.append(losses.detach())
+        return reduce(torch.add, found)
+
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        rows = self._rows["weights"][: len(self._members)]
+        rows = self._rows[self._judged][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
         for batch in self._evaluation_batches():
@@ -258,7 +285,7 @@ class Stack:
         state = member.progress.evaluated(val_loss, member.iteration, member.run.values)
         is_best = math.isfinite(val_loss) and member.progress.best_iteration == member.iteration
         if is_best:
-            self._rows["best"][row].copy_(self._rows["weights"][row])
+            self._rows["best"][row].copy_(self._rows[self._judged][row])
         points, member.points = member.points, []
         best = (member.progress.best, member.progress.best_iteration)
         key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
@@ -269,12 +296,19 @@ class Stack:
             return self._val_batches.whole()
         return self._val_batches.evaluation(self._n_eval)
 
-    def _dropout(self) -> Dropout | None:
+    def _batch(self, member: _Member) -> np.ndarray:
+        """Return a run's batch; while its size warms up, the first rows of it again and again."""
+        values = member.run.values
+        batch = self._batches.training(values["seed"], member.iteration)
+        n_used = rows_used(values, member.iteration)
+        return batch if n_used == len(batch) else batch[np.arange(len(batch)) % n_used]
+
+    def _dropout(self, part: int) -> Dropout | None:
         if not self._drops:
             return None
         return Dropout(
             [member.dropout_key for member in self._members],
-            [member.iteration for member in self._members],
+            [member.iteration * self._n_parts + part for member in self._members],
             [member.drop_chances for member in self._members],
             self.transformer.sites,
             self._elements,
@@ -302,3 +336,8 @@ class Stack:
 def _windows(tokens: Tensor) -> Batch:
     """Return windows [K, B, T + 1] as inputs and what follows each of them."""
     return Batch(tokens[:, :, :-1], tokens[:, :, 1:])
+
+
+def _n_targets(tokens: Tensor) -> Tensor:
+    """Return how many targets each run has in tokens [K, B, T + 1]."""
+    return (tokens[:, :, 1:] >= 0).sum(dim=(1, 2))
