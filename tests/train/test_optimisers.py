@@ -6,6 +6,8 @@ in references/optimisers.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from references.optimisers import STEPS
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import BLOCK, Layout
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.optimisers import OPTIMISERS, Rates, adamw
+from sweeplab.train.optimisers import OPTIMISERS, Rates, adamw, muon
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -86,6 +88,53 @@ def test_runs_together_are_each_alone_bit_for_bit(name: str) -> None:
             alone, own = train(name, [run])
             assert torch.equal(weights[row], alone[0])
             assert all(torch.equal(state[key][row], own[key][0]) for key in state)
+
+
+@every
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"family": "encoder_decoder", "n_kv_head": 1, "activation": "swiglu", "positions": "relative"},
+        {"n_expert": 3, "n_expert_active": 2, "qk_norm": True, "head_dim": 6},
+        {"family": "encoder", "n_token_types": 2, "embedding_norm": True, "norm_position": "post"},
+    ],
+)
+def test_so_they_are_in_models_of_other_parts(name: str, parts: dict) -> None:
+    layout = Layout(replace(SHAPE, n_layer=1, n_encoder_layer=1, n_decoder_layer=1, **parts))
+    optimiser, ends = OPTIMISERS[name](layout), {}
+    for rows in ([0, 1, 2], [2]):
+        weights = torch.stack([layout.initial_row(row) for row in rows])
+        state = {key: torch.zeros(len(rows), size) for key, size in optimiser.buffers().items()}
+        for step in (1, 2, 3):
+            slopes = torch.randn(3, layout.row_size, generator=torch.Generator().manual_seed(step))
+            rates = [Rates(**DIFFERING[row], step=step) for row in rows]
+            optimiser.update_(weights, slopes[rows], state, rates)
+        ends[len(rows)] = weights[-1]
+    assert ends[1].isfinite().all()
+    assert torch.equal(ends[3], ends[1])
+
+
+def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
+    shape = ModelShape(
+        vocab_size=9,
+        block_size=4,
+        n_layer=1,
+        n_head=4,
+        n_kv_head=2,
+        n_embd=12,
+        n_expert=3,
+        family="encoder_decoder",
+    )
+    found = muon.Muon(Layout(shape))._alike
+    columns = {name: slice(begin, end) for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]}
+    own = {each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)}
+    for each in columns.values():
+        assert ("blocks.0.attention.qkv.weight", each.start, each.stop) in own
+    assert {each for each in own if ".cross.kv." in each[0]} == {
+        ("blocks.0.cross.kv.weight", 0, 6), ("blocks.0.cross.kv.weight", 6, 12)
+    }  # fmt: skip
+    assert ("blocks.0.feed_forward.up.weight", 0, 48) in own
+    assert not [each for each in own if "router" in each[0] or "embedding" in each[0]]
 
 
 @every

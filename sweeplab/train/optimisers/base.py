@@ -19,7 +19,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from sweeplab.model.layout import BLOCK, Layout, Weight
+from sweeplab.model.layout import BLOCK, Layout
+from sweeplab.model.weights import Weight
 
 _Key = TypeVar("_Key")
 

@@ -20,8 +20,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sweeplab.model.layout import Layout, Weight
+from sweeplab.model.layout import Layout
 from sweeplab.model.parametrization import kind
+from sweeplab.model.weights import Weight
 from sweeplab.train.optimisers.adamw import adam_
 from sweeplab.train.optimisers.base import Optimiser, Rates, column, decay_, places, spans
 
