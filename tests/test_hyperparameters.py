@@ -40,7 +40,7 @@ def test_minimal_is_the_eight() -> None:
 
 def test_defaults_are_the_samples_but_for_what_the_machine_settles() -> None:
     differing = {name for name, value in defaults().items() if value != TABLE[name].sample}
-    assert differing == {"device", "dtype", "compile"}
+    assert differing == {"device", "dtype", "compile", "objective"}
     assert {defaults()[name] for name in differing} == {AUTO}
 
 

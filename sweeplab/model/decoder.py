@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.model.dropout import Dropout
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
@@ -43,21 +44,24 @@ class Decoder:
         length = self.shape.block_size
         return n_sequences * length * max(self.shape.n_embd, self.shape.n_head * length)
 
-    def losses(self, w: Weights, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
-        """Return each run's mean cross-entropy [K] in nats a token.
+    def losses(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Tensor:
+        """Return each run's mean cross-entropy [K] in nats a counted target.
 
-        `w` are the layout's views, `tokens` is [K, B, T + 1]; the target of a position is the token after it.
+        `w` are the layout's views; inputs and targets of the batch are [K, B, T].
         """
-        n_runs = tokens.shape[0]
-        logits = self.logits(w, tokens[:, :, :-1], dropout)
-        targets = tokens[:, :, 1:].reshape(-1)
-        each = F.cross_entropy(logits.view(targets.numel(), -1).float(), targets, reduction="none")
-        return each.view(n_runs, -1).mean(dim=1)
+        n_runs = batch.targets.shape[0]
+        logits = self.logits(w, batch, dropout)
+        targets: Tensor = batch.targets.reshape(-1)
+        logits = logits.view(targets.numel(), -1).float()
+        each = F.cross_entropy(logits, targets, reduction="none", ignore_index=NO_TARGET).view(n_runs, -1)
+        if batch.lengths is None:  # a decoder's batch without padding has a target at every position
+            return each.mean(dim=1)
+        return each.sum(dim=1) / (targets != NO_TARGET).view(n_runs, -1).sum(dim=1)
 
-    def logits(self, w: Weights, tokens: Tensor, dropout: Dropout | None = None) -> Tensor:
-        """Return logits [K, B*T, V] for tokens [K, B, T], T at most block_size."""
-        n_sequences = tokens.shape[1]
-        x = self._embed(w, tokens)
+    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Tensor:
+        """Return logits [K, B*T, V] for inputs [K, B, T], T at most block_size; padding on the right is not seen."""
+        n_sequences = batch.inputs.shape[1]
+        x = self._embed(w, batch.inputs)
         if dropout:
             x = dropout(x, site=0)
         for layer in range(self.shape.n_layer):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
@@ -121,9 +122,47 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     found = [_search_rule(name, entry) for name, entry in spec.search.items()]
     found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
     found.append(_expression_rule(f"vocab_size >= {vocab_size or 0}", _place(spec, "vocab_size")))
+    found += _data_rules(spec, vocab_size or 0)
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
     return [rule for rule in found if rule]
+
+
+def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
+    """Return what corpus, objective, family and sizes ask of each other."""
+    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
+    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
+    corpus = f"corpus {spec.data.corpus} {'has pairs' if spec.of_pairs else 'is one text'}"
+
+    def of(values: Mapping[str, Any]) -> Any:
+        return OBJECTIVES[values["objective"]]
+
+    return [
+        Rule(
+            f"objective is{'' if spec.of_pairs else ' not'} pairs, for {corpus}",
+            _place(spec, "objective"),
+            frozenset({"objective"}),
+            lambda values: of(values).of_pairs == spec.of_pairs,
+        ),
+        Rule(
+            f"objective suits family ({suited})",
+            _place(spec, "objective", "family"),
+            frozenset({"objective", "family"}),
+            lambda values: values["family"] in of(values).families,
+        ),
+        Rule(
+            f"block_size is at least what objective takes ({blocks})",
+            _place(spec, "block_size"),
+            frozenset({"objective", "block_size"}),
+            lambda values: values["block_size"] >= of(values).shortest_block,
+        ),
+        Rule(
+            f"vocab_size >= {n_symbols} + special tokens of the objective",
+            _place(spec, "vocab_size", "objective", "family"),
+            frozenset({"vocab_size", *SETTINGS}),
+            lambda values: values["vocab_size"] >= n_symbols + n_special(values),
+        ),
+    ]
 
 
 def _search_rule(name: str, entry: SearchSpec) -> Rule | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweeplab.data.batches import Batch
 from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.model.decoder import ACTIVATIONS, Decoder
@@ -33,12 +34,14 @@ class Model:
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
-        return self.decoder.logits(self._weights, tokens[None])[0].view(*tokens.shape, -1)
+        batch = Batch(tokens[None], tokens[None])
+        return self.decoder.logits(self._weights, batch)[0].view(*tokens.shape, -1)
 
     @torch.no_grad()
     def loss(self, tokens: Tensor) -> float:
-        """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
-        return float(self.decoder.losses(self._weights, tokens[None])[0])
+        """Return the mean cross-entropy in nats a token of tokens [B, T + 1], the next one to be found at each."""
+        batch = Batch(tokens[None, :, :-1], tokens[None, :, 1:])
+        return float(self.decoder.losses(self._weights, batch)[0])
 
 
 @dataclass(frozen=True)

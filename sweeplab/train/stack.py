@@ -13,15 +13,17 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import Batches
+from sweeplab.data.batches import Batch, stacked
 from sweeplab.data.generators import generator_key
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.splits import Split
 from sweeplab.model.decoder import Decoder
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.shape import ModelShape
+from sweeplab.train.matching import exact_matches
 from sweeplab.train.optimiser import Rates, adamw_, clip_, gradient_norms
 from sweeplab.train.progress import Progress, State
 from sweeplab.train.run import Run, shape_key
@@ -35,7 +37,8 @@ class Record:
     """What one run's evaluation found.
 
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
-    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took.
+    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
+    loss: of pairs `exact_match`, the share of targets found whole.
     """
 
     key: str
@@ -46,6 +49,7 @@ class Record:
     wall_seconds: float
     eval_seconds: float
     points: list[Point]
+    measures: Point
 
 
 @dataclass
@@ -120,16 +124,16 @@ class Stack:
     def __init__(
         self,
         like: Mapping[str, Any],
-        train: np.ndarray,
-        val: np.ndarray,
+        train: Split,
+        val: Split,
         capacity: int = 1,
     ) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
         self.decoder = Decoder(ModelShape.of(like))
         self.device = torch.device(like["device"])
-        self._batches = Batches(train, like["block_size"], like["batch_size"])
-        self._val_batches = Batches(val, like["block_size"], like["batch_size"])
+        self._objective = make_objective(train, like)
+        self._val_objective = make_objective(val, like)
         self._n_eval = None if like["eval_full"] else like["eval_iters"]
         self._half = like["dtype"] == "bfloat16"
         self._drops = like["dropout"] > 0
@@ -203,13 +207,12 @@ class Stack:
     def _step(self) -> None:
         started = time.perf_counter()
         members, n = self._members, len(self._members)
-        tokens = self._on_device(
-            np.stack([self._batches.training(each.run.values["seed"], each.iteration) for each in members])
-        )
+        drawn = [self._objective.training(each.run.values["seed"], each.iteration) for each in members]
+        batch = self._on_device(stacked(drawn))
         layout, weights, gradient = self.decoder.layout, self._rows["weights"][:n], self._gradient[:n]
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         with self._precision():
-            losses = self._losses(leaves, tokens, self._dropout())
+            losses = self._losses(leaves, batch, self._dropout())
         pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
         with torch.no_grad():
             layout.gather(pieces, out=gradient)
@@ -238,18 +241,32 @@ class Stack:
         started = time.perf_counter()
         rows = self._rows["weights"][: len(self._members)]
         weights = self.decoder.layout.views(rows if len(due) == len(rows) else rows[due])
-        sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
-        for batch in self._evaluation_batches():
-            tokens = self._on_device(batch).expand(len(due), -1, -1)
-            with self._precision():
-                sums += self._losses(weights, tokens).double() * len(batch)
-            n_sequences += len(batch)
-        losses = (sums / n_sequences).tolist()
+        found = self._measured(weights, len(due))
         seconds = time.perf_counter() - started
-        return [self._record(row, loss, seconds) for row, loss in zip(due, losses, strict=True)]
+        each = ({name: values[index] for name, values in found.items()} for index in range(len(due)))
+        return [self._record(row, measures, seconds) for row, measures in zip(due, each, strict=True)]
 
-    def _record(self, row: int, val_loss: float, seconds: float) -> Record:
+    def _measured(self, weights: Mapping[str, Tensor], n_runs: int) -> dict[str, list[float]]:
+        """Return what the validation split says of each run, by the measure's name; `val_loss` is one."""
+        losses = torch.zeros(n_runs, dtype=torch.float64, device=self.device)
+        matches, n_targets, n_sequences = torch.zeros_like(losses), 0, 0
+        for each in self._evaluation_batches():
+            n_counted = each.n_targets
+            batch = self._on_device(stacked([each]), n_runs)
+            with self._precision():
+                losses += self._losses(weights, batch).double() * n_counted
+                if self._val_objective.finds_whole:
+                    matches += exact_matches(self.decoder.logits(weights, batch), batch.targets)
+            n_targets += n_counted
+            n_sequences += len(each.targets)
+        measures = {"val_loss": (losses / n_targets).tolist()}
+        if self._val_objective.finds_whole:
+            measures["exact_match"] = (matches / n_sequences).tolist()
+        return measures
+
+    def _record(self, row: int, measures: dict[str, float], seconds: float) -> Record:
         member = self._members[row]
+        val_loss = measures.pop("val_loss")
         member.wall_seconds += seconds
         member.point_seconds += seconds  # training's tokens a second leave evaluation out
         member.evaluated = member.iteration
@@ -260,12 +277,12 @@ class Stack:
         points, member.points = member.points, []
         best = (member.progress.best, member.progress.best_iteration)
         key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
-        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points)
+        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points, measures)
 
     def _evaluation_batches(self) -> Any:
         if self._n_eval is None:
-            return self._val_batches.whole()
-        return self._val_batches.evaluation(self._n_eval)
+            return self._val_objective.whole()
+        return self._val_objective.evaluation(self._n_eval)
 
     def _dropout(self) -> Dropout | None:
         if not self._drops:
@@ -281,8 +298,15 @@ class Stack:
     def _precision(self) -> Any:
         return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
 
-    def _on_device(self, tokens: np.ndarray) -> Tensor:
-        return torch.from_numpy(tokens).to(self.device, non_blocking=True)
+    def _on_device(self, batch: Batch, n_runs: int | None = None) -> Batch:
+        """Return the batch as tensors; with `n_runs` one of a single run, for so many to share."""
+        tensors = (
+            None if part is None else torch.from_numpy(part).to(self.device, non_blocking=True)
+            for part in batch
+        )
+        if n_runs is None:
+            return Batch(*tensors)
+        return Batch(*(None if part is None else part.expand(n_runs, *part.shape[1:]) for part in tensors))
 
     def _row(self, key: str) -> int:
         return self.keys.index(key)

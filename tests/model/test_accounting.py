@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from sweeplab.data.batches import Batch
 from sweeplab.model.accounting import (
     forward_flops_per_token,
     n_params,
@@ -62,15 +63,16 @@ def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> Non
     shape = ModelShape(40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias)
     decoder = Decoder(shape)
     rows = torch.stack([decoder.layout.initial_row(seed) for seed in range(n_runs)])
-    tokens = torch.zeros(n_runs, 5, 17, dtype=torch.long)
+    tokens = torch.zeros(n_runs, 5, 16, dtype=torch.long)
+    batch = Batch(tokens, tokens)
     n_tokens = n_runs * 5 * 16
     # torch does not count the CPU's attention kernel; the plain products under it are the same ones.
     with sdpa_kernel(SDPBackend.MATH):
         with FlopCounterMode(display=False) as forward, torch.no_grad():
-            decoder.losses(decoder.layout.views(rows), tokens)
+            decoder.losses(decoder.layout.views(rows), batch)
         leaves = {name: view.requires_grad_() for name, view in decoder.layout.views(rows).items()}
         with FlopCounterMode(display=False) as both:
-            torch.autograd.grad(decoder.losses(leaves, tokens).sum(), list(leaves.values()))
+            torch.autograd.grad(decoder.losses(leaves, batch).sum(), list(leaves.values()))
     # A norm's bias goes through the next product once a step, whatever the number of tokens.
     c = shape.n_embd
     shifts = n_runs * bias * 2 * c * (shape.n_layer * (3 * c + 4 * c) + shape.vocab_size)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from references.plain_gpt import PlainGPT
 
+from sweeplab.data.batches import Batch
 from sweeplab.model.decoder import Decoder
 from sweeplab.model.shape import ModelShape
 
@@ -33,7 +34,7 @@ def test_equals_a_plain_module_in_loss_and_gradient(shape: ModelShape) -> None:
     rows = rows_of(decoder, 3).double()
     tokens = torch.randint(0, 33, (3, 4, 13), generator=torch.Generator().manual_seed(1))
     views = {name: view.requires_grad_() for name, view in decoder.layout.views(rows).items()}
-    losses = decoder.losses(views, tokens)
+    losses = decoder.losses(views, Batch(tokens[:, :, :-1], tokens[:, :, 1:]))
     gradients = dict(zip(views, torch.autograd.grad(losses.sum(), list(views.values())), strict=True))
     for run in range(3):
         plain = PlainGPT(shape).double()
@@ -69,8 +70,8 @@ def test_no_position_sees_the_future() -> None:
     changed = tokens.clone()
     changed[0, 0, 7] = (changed[0, 0, 7] + 1) % 33
     before, after = (
-        decoder.logits(decoder.layout.views(rows), tokens)[0],
-        decoder.logits(decoder.layout.views(rows), changed)[0],
+        decoder.logits(decoder.layout.views(rows), Batch(tokens, tokens))[0],
+        decoder.logits(decoder.layout.views(rows), Batch(changed, changed))[0],
     )
     assert torch.equal(before[:7], after[:7])
     assert not torch.equal(before[7:], after[7:])
@@ -80,6 +81,7 @@ def test_a_short_sequence_needs_no_padding() -> None:
     decoder = Decoder(SHAPES[0])
     rows = rows_of(decoder, 2)
     tokens = torch.randint(0, 33, (2, 3, 12), generator=torch.Generator().manual_seed(2))
-    whole = decoder.logits(decoder.layout.views(rows), tokens).view(2, 3, 12, -1)
-    short = decoder.logits(decoder.layout.views(rows), tokens[:, :, :5]).view(2, 3, 5, -1)
+    whole = decoder.logits(decoder.layout.views(rows), Batch(tokens, tokens)).view(2, 3, 12, -1)
+    begun = tokens[:, :, :5]
+    short = decoder.logits(decoder.layout.views(rows), Batch(begun, begun)).view(2, 3, 5, -1)
     torch.testing.assert_close(whole[:, :, :5], short)

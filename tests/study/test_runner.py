@@ -6,8 +6,8 @@ import json
 from collections import Counter
 
 import pytest
-import torch
 from optuna.trial import TrialState
+from references.serial_loop import windows
 
 from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget, Choices, Engine, Pruner, Range, Track
@@ -60,7 +60,7 @@ def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     (run,) = folder.runs()
     loaded = load_checkpoint(run.path / "best")
     stack = Stack(loaded.values, dataset.train, dataset.val)
-    batches = torch.from_numpy(stack._val_batches.evaluation(loaded.values["eval_iters"]))
+    batches = [windows(each) for each in stack._val_objective.evaluation(loaded.values["eval_iters"])]
     mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
     assert mean == pytest.approx(run.outcome["best_val_loss"], abs=1e-6)
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sweeplab.data.batches import Batch
 from sweeplab.study.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
@@ -244,10 +245,10 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     stack.admit(Run("run", values))
     (record,) = stack.advance()
     windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
+    every = torch.from_numpy(windows)[None]
     weights = stack._rows["weights"]
-    expected = stack.decoder.losses(
-        stack.decoder.layout.views(weights), torch.from_numpy(windows)[None]
-    ).item()
+    batch = Batch(every[:, :, :-1], every[:, :, 1:])
+    expected = stack.decoder.losses(stack.decoder.layout.views(weights), batch).item()
     assert record.val_loss == pytest.approx(expected, rel=1e-6)
 
 
