@@ -279,9 +279,9 @@ class StudySpec(Section):
     @property
     def of_pairs(self) -> bool:
         """Say whether the corpus is one of pairs."""
-        from sweeplab.data.corpora import CORPORA
+        from sweeplab.data.corpora import CORPORA, PairCorpus
 
-        return CORPORA[self.data.corpus].of_pairs
+        return isinstance(CORPORA[self.data.corpus], PairCorpus)
 
     @property
     def data_path(self) -> str | None:

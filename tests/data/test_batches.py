@@ -161,6 +161,7 @@ def test_evaluation_does_not_draw_what_a_seed_trains_on() -> None:
     assert not np.array_equal(batches.evaluation(1)[0], batches.training(0, 0))
 
 
+@settings(deadline=None)
 @given(n_tokens=st.integers(3, 300), block_size=st.integers(1, 40), batch_size=st.integers(1, 9))
 def test_whole_has_every_target_once(n_tokens: int, block_size: int, batch_size: int) -> None:
     tokens = TOKENS[: max(n_tokens, block_size + 1)]
@@ -209,6 +210,7 @@ def test_counts_the_targets_there_are() -> None:
     assert Batch(np.zeros((2, 3)), np.array([[4, -1, 0], [-1, -1, 2]])).n_targets == 3
 
 
+@settings(deadline=None)
 @given(
     n_rows=st.integers(1, 5), length=st.integers(1, 40), share=st.floats(0, 1), key=st.integers(0, 2**63 - 1)
 )
