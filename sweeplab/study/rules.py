@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
@@ -130,20 +129,15 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
 
 def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
     """Return what corpus, objective, family and sizes ask of each other."""
-    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
-    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
-    corpus = f"corpus {spec.data.corpus} {'has pairs' if spec.of_pairs else 'is one text'}"
+    # Here and not above: with it comes numpy, which is slow to import.
+    from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
     def of(values: Mapping[str, Any]) -> Any:
         return OBJECTIVES[values["objective"]]
 
-    return [
-        Rule(
-            f"objective is{'' if spec.of_pairs else ' not'} pairs, for {corpus}",
-            _place(spec, "objective"),
-            frozenset({"objective"}),
-            lambda values: of(values).of_pairs == spec.of_pairs,
-        ),
+    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
+    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
+    found = [
         Rule(
             f"objective suits family ({suited})",
             _place(spec, "objective", "family"),
@@ -163,6 +157,17 @@ def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
             lambda values: values["vocab_size"] >= n_symbols + n_special(values),
         ),
     ]
+    if (of_pairs := spec.of_pairs) is None:
+        return found
+    corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
+    text = f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}"
+    suits_corpus = Rule(
+        text,
+        _place(spec, "objective"),
+        frozenset({"objective"}),
+        lambda values: of(values).of_pairs == of_pairs,
+    )
+    return [suits_corpus, *found]
 
 
 def _search_rule(name: str, entry: SearchSpec) -> Rule | None:

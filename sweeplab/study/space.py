@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.study.expressions import Expression
@@ -100,6 +99,7 @@ class Space:
         self.cell = cell
         self._spec = spec
         self._search = spec.search
+        self._of_pairs = spec.of_pairs
         self._n_symbols = vocab_size or VOCABULARY_STAND_IN
         self._base = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
@@ -142,10 +142,15 @@ class Space:
 
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
         """Return the values with what is automatic of the data as it follows from the others."""
+        from sweeplab.data.objectives import (
+            n_special,
+            settled_objective,
+        )  # with numpy, which is slow to import
+
         settled = dict(values)
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
-            settled["objective"] = settled_objective({**settled, "objective": AUTO}, self._spec.of_pairs)
+            settled["objective"] = settled_objective({**settled, "objective": AUTO}, bool(self._of_pairs))
         if "vocab_size" in auto:
             settled["vocab_size"] = self._n_symbols + n_special(settled)
         return settled

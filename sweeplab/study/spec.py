@@ -277,11 +277,12 @@ class StudySpec(Section):
         return self._places.file
 
     @property
-    def of_pairs(self) -> bool:
-        """Say whether the corpus is one of pairs."""
+    def of_pairs(self) -> bool | None:
+        """Say whether the corpus is one of pairs; None where the file's data are wrong, and its space is checked."""
         from sweeplab.data.corpora import CORPORA, PairCorpus
 
-        return isinstance(CORPORA[self.data.corpus], PairCorpus)
+        data = getattr(self, "data", None)
+        return None if data is None else isinstance(CORPORA[data.corpus], PairCorpus)
 
     @property
     def data_path(self) -> str | None:
