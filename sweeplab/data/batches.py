@@ -69,8 +69,9 @@ class Draws:
     def training(self, seed: int, iteration: int) -> Ids:
         """Return the items [B] that a run of this seed trains on at this iteration (from 0)."""
         chunk, row = divmod(iteration, self._chunk_iterations)
-        items = _training_items(seed, chunk, self._chunk_iterations, self.batch_size, self.n_items)
-        return np.asarray(items[row])
+        chunk_items = _training_items(seed, chunk, self._chunk_iterations, self.batch_size, self.n_items)
+        items: Ids = chunk_items[row]
+        return items
 
     def evaluation(self, n_batches: int) -> Ids:
         """Return the items [n_batches, B] that every run is evaluated on, whatever its seed."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+@lru_cache(4096)  # a step asks for those of its runs again
 def generator_key(seed: int, purpose: str) -> int:
     """Return the key, from 0 to 2**63 - 1, of the generator that serves `purpose` in a run of this seed.
 

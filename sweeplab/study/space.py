@@ -142,10 +142,8 @@ class Space:
 
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
         """Return the values with what is automatic of the data as it follows from the others."""
-        from sweeplab.data.objectives import (
-            n_special,
-            settled_objective,
-        )  # with numpy, which is slow to import
+        # Here and not above: with it comes numpy, which is slow to import.
+        from sweeplab.data.objectives import n_special, settled_objective
 
         settled = dict(values)
         auto = {name for name in self._auto if name not in sampled}

@@ -118,4 +118,5 @@ class TextObjective(Objective):
 
     def _texts(self, items: Ids) -> Ids:
         """Return the windows [B, window], to be written on."""
-        return np.asarray(self._windows[items].astype(np.int64))
+        texts: Ids = self._windows[items].astype(np.int64)
+        return texts
