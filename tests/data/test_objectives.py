@@ -98,7 +98,10 @@ class TestObjectiveContract:
             (shape,) = shapes
             assert shape is None or (len(shape) == 1 + is_row and shape[0] == 4)
         assert batches[0].inputs.shape == batches[0].targets.shape
-        assert batches[0].inputs.shape[1] <= 32
+        most, most_source = OBJECTIVES[name].lengths(values(name, family))
+        source_length = 0 if batches[0].source is None else batches[0].source.shape[1]
+        assert batches[0].inputs.shape[1] <= most <= 32 and source_length <= most_source <= 32
+        assert name == "pairs" or (batches[0].inputs.shape[1], source_length) == (most, most_source)
         assert (batches[0].source is not None) == (family == "encoder_decoder")
 
     def test_ids_lie_in_the_vocabulary_and_targets_are_counted(self, name: str, family: str) -> None:
@@ -350,6 +353,10 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
 def test_auto_is_what_suits_family_and_corpus(family: str, of_pairs: bool, objective: str) -> None:
     assert settled_objective({"objective": "auto", "family": family}, of_pairs) == objective
     assert settled_objective({"objective": "masked", "family": family}, of_pairs) == "masked"
+
+
+def test_a_run_from_before_there_was_a_choice_has_no_special_tokens() -> None:
+    assert special_tokens({"vocab_size": 65}).names == ()
 
 
 def test_special_tokens_are_the_last_ids_and_no_more_than_needed() -> None:

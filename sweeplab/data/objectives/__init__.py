@@ -39,7 +39,9 @@ def n_special(values: Values) -> int:
 
 def special_tokens(values: Values) -> SpecialTokens:
     """Return the special tokens of a run by its effective hyperparameters."""
-    return SpecialTokens(values["vocab_size"], OBJECTIVES[values["objective"]].special_names(values))
+    # A run from before there was a choice found the next token.
+    kind = OBJECTIVES[values.get("objective", NextToken.name)]
+    return SpecialTokens(values["vocab_size"], kind.special_names(values))
 
 
 def make_objective(split: Split, values: Values) -> Objective:

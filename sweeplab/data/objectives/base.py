@@ -47,6 +47,11 @@ class Objective(ABC):
         return 1.0
 
     @classmethod
+    def lengths(cls, values: Values) -> tuple[int, int]:
+        """Return T and S of its batches, S being 0 without a source; of pairs, whose rows may be shorter, the most."""
+        return int(values["block_size"]), 0
+
+    @classmethod
     def stride(cls, values: Values) -> int:
         """Return from where to where items go that share no target: from one to the next that many on."""
         return 1

@@ -79,6 +79,12 @@ class PairsObjective(Objective):
         return (PAD, BOS, EOS, MASK)
 
     @classmethod
+    def lengths(cls, values: Values) -> tuple[int, int]:
+        """Return block_size, and again where a source stands apart."""
+        block_size = int(values["block_size"])
+        return block_size, 0 if FORMS[values["family"]].has_source else block_size
+
+    @classmethod
     def check(cls, name: str, split: Pairs, values: Values) -> None:
         """Refuse a block_size without room for the longest target and a token of its source."""
         form, block_size = FORMS[values["family"]], values["block_size"]

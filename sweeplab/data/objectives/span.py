@@ -87,6 +87,11 @@ class Span(TextObjective):
         return corruption(values).n_hidden / corruption(values).target_length
 
     @classmethod
+    def lengths(cls, values: Values) -> tuple[int, int]:
+        """Return the lengths of a corrupted window's target and source."""
+        return corruption(values).target_length, corruption(values).source_length
+
+    @classmethod
     def window(cls, values: Values) -> int:
         """Return how many tokens are corrupted together: block_size and some more, for spans shrink to a token."""
         return corruption(values).window
