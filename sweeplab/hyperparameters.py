@@ -135,8 +135,20 @@ _ROWS = (
         unit="tokens", low=1, high=2**20, shape=True, suggested=(64, 128, 192, 256),
     ),
     _row(
-        "vocab_size", "data", "int", AUTO, "Number of distinct tokens; the tokenizer's, unless it is to be larger",
+        "vocab_size", "data", "int", AUTO, "Number of distinct tokens; the tokenizer's and the objective's own, unless it is to be larger",
         unit="tokens", low=2, high=2**20, shape=True, automatic=True,
+    ),
+    _row(
+        "objective", "data", "str", "next_token", "What is to be found; auto: what suits corpus and family",
+        choices=("next_token", "masked", "span", "pairs"), shape=True, automatic=True,
+    ),
+    _row(
+        "mask_share", "data", "float", 0.15, "Share of tokens that `masked` and `span` hide",
+        above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05},
+    ),
+    _row(
+        "span_length", "data", "float", 3.0, "Mean length of a span that `span` hides",
+        unit="tokens", low=1.0, shape=True, suggested={"min": 2.0, "max": 5.0, "step": 1.0},
     ),
     _row(
         "family", "model", "str", "decoder", "Which transformer: it predicts what follows, what is masked, or one text from another",

@@ -76,5 +76,7 @@ def _route(p: Pass, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
         shares = shares / shares.sum(dim=-1, keepdim=True)
     use = F.one_hot(chosen, p.shape.n_expert).to(given.dtype).mean(dim=(1, 2))
     balance = p.shape.n_expert * (use * given.mean(dim=1)).sum(dim=1)
-    p.routings.append(Routing(balance, (logits - logits.log_softmax(dim=-1))[:, :, 0].square().mean(dim=1), use))
+    p.routings.append(
+        Routing(balance, (logits - logits.log_softmax(dim=-1))[:, :, 0].square().mean(dim=1), use)
+    )
     return shares, chosen

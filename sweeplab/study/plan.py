@@ -16,11 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.dataset import Dataset, check_length, prepare
+from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.model.accounting import train_memory_bytes
 from sweeplab.model.shape import ModelShape
+from sweeplab.study.datasets import cut_warnings, describe_data, distinct, study_dataset
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.known import Source, read_warm_starts
@@ -114,9 +115,12 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     check_grid_sampler(spec, spaces)
     n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
     probes = [_probe(spec, space, n_probes) for space in spaces]
-    largest = max(values["block_size"] for _, valid in probes for values in valid)
-    with _placing(spec, _given(spec, "block_size", largest) or ("data",)):
-        check_length(dataset, largest)
+    cuts = distinct(values for _, valid in probes for values in valid)
+    for values in sorted(cuts, key=lambda each: -each["block_size"]):
+        with _placing(spec, _given(spec, "block_size", values["block_size"]) or ("data",)):
+            dataset.check_fits(values)
+    with _placing(spec, _given(spec, "block_size", cuts[0]["block_size"]) or ("data",)):
+        cut = cut_warnings(spec, dataset, cuts)
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     data = describe_data(spec, dataset)
     sources = warm_starts(spec, folder, spaces, data)
@@ -128,7 +132,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=[*_warnings(spec.search.keys(), [valid for _, valid in probes]), *_unheeded(spec, sources)],
+        warnings=[
+            *_warnings(spec.search.keys(), [valid for _, valid in probes]),
+            *cut,
+            *_unheeded(spec, sources),
+        ],
         **_totals(plans, spec.budget.trials_per_cell),
         device=settled["device"],
         dtype=settled["dtype"],
@@ -196,20 +204,6 @@ def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allo
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
 
-def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
-    """Return what a study records of its data."""
-    return {
-        "corpus": spec.data.corpus,
-        "tokenizer": spec.data.tokenizer,
-        "vocab_size": dataset.tokenizer.vocab_size,
-        "train_tokens": len(dataset.train),
-        "val_tokens": len(dataset.val),
-        "val_bytes": dataset.val_bytes,
-        "text_digest": dataset.text_digest,
-        "token_digest": dataset.token_digest,
-    }
-
-
 def bytes_in_words(count: float) -> str:
     """Write a number of bytes as people read it: 134 MB, 1.2 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -249,7 +243,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     with _gathering(problems):
         _check_writable(folder)
     with _gathering(problems), _placing(spec, ("data", "path" if spec.data.path else "corpus")):
-        dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+        dataset = study_dataset(spec)
     if problems:
         raise BadInput(*problems)
     return dataset

@@ -135,9 +135,53 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     for text in REQUIREMENTS:
         names = Expression(text).names
         found.append(_expression_rule(text, _place(spec, *sorted(names))))
+    found += _data_rules(spec, vocab_size or 0)
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
     return [rule for rule in found if rule]
+
+
+def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
+    """Return what corpus, objective, family and sizes ask of each other."""
+    # Here and not above: with it comes numpy, which is slow to import.
+    from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
+
+    def of(values: Mapping[str, Any]) -> Any:
+        return OBJECTIVES[values["objective"]]
+
+    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
+    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
+    found = [
+        Rule(
+            f"objective suits family ({suited})",
+            _place(spec, "objective", "family"),
+            frozenset({"objective", "family"}),
+            lambda values: values["family"] in of(values).families,
+        ),
+        Rule(
+            f"block_size is at least what objective takes ({blocks})",
+            _place(spec, "block_size"),
+            frozenset({"objective", "block_size"}),
+            lambda values: values["block_size"] >= of(values).shortest_block,
+        ),
+        Rule(
+            f"vocab_size >= {n_symbols} + special tokens of the objective",
+            _place(spec, "vocab_size", "objective", "family"),
+            frozenset({"vocab_size", *SETTINGS}),
+            lambda values: values["vocab_size"] >= n_symbols + n_special(values),
+        ),
+    ]
+    if (of_pairs := spec.of_pairs) is None:
+        return found
+    corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
+    text = f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}"
+    suits_corpus = Rule(
+        text,
+        _place(spec, "objective"),
+        frozenset({"objective"}),
+        lambda values: of(values).of_pairs == of_pairs,
+    )
+    return [suits_corpus, *found]
 
 
 def _search_rule(name: str, entry: SearchSpec) -> Rule | None:

@@ -75,6 +75,9 @@ class DataSpec(Section):
         description="File or glob of the corpus, relative to the study file's folder",
         min_length=1,
     )
+    vocab_size: int | None = Field(
+        default=None, description="How many tokens a tokenizer learns, where it learns them: bpe, word"
+    )
 
     @field_validator("corpus")
     @classmethod
@@ -210,7 +213,8 @@ class StudySpec(Section):
         default=[], description="Python files of yours with parts that the study names"
     )
     notify: list[str] = Field(
-        default=[], description="Environment variables with Apprise URLs that hear when the study ends or idles"
+        default=[],
+        description="Environment variables with Apprise URLs that hear when the study ends or idles",
     )
 
     _places: Places = PrivateAttr(default_factory=Places)
@@ -273,6 +277,14 @@ class StudySpec(Section):
         return self._places.file
 
     @property
+    def of_pairs(self) -> bool | None:
+        """Say whether the corpus is one of pairs; None where the file's data are wrong, and its space is checked."""
+        from sweeplab.data.corpora import CORPORA, PairCorpus
+
+        data = getattr(self, "data", None)
+        return None if data is None else isinstance(CORPORA[data.corpus], PairCorpus)
+
+    @property
     def data_path(self) -> str | None:
         """Return the corpus' path made absolute: a relative one starts at the study file's folder."""
         return None if self.data.path is None else self._beside(self.data.path)
@@ -299,7 +311,8 @@ class StudySpec(Section):
         plain = self.model_dump(mode="json", include={"data", "objective", "budget", "engine", "track"})
         return {
             "identity": {
-                "data": plain["data"],
+                # A study without it is what it was before there was such a key.
+                "data": {key: each for key, each in plain["data"].items() if key != "vocab_size" or each},
                 "fixed": _jsonable(self.fixed),
                 "search": {name: searched(entry) for name, entry in self.search.items()},
                 "objective": plain["objective"],

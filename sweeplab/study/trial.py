@@ -108,7 +108,9 @@ class TrialInHand:
         points = {int(point["iteration"]): dict(point) for point in record.points}
         at_evaluation = {"iteration": record.iteration, "wall_seconds": record.wall_seconds}
         at_evaluation["eval_seconds"] = record.eval_seconds
-        points.setdefault(record.iteration, {}).update(at_evaluation, val_loss=record.val_loss)
+        points.setdefault(record.iteration, {}).update(
+            at_evaluation, val_loss=record.val_loss, **record.measures
+        )
         training.folder.append(
             point | {"train_tokens": rows_seen(values, iteration) * values["block_size"]}
             for iteration, point in sorted(points.items())

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import linear_regression
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sweeplab.data.batches import Batch, Batches
+from sweeplab.data.batches import Batch, changed
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.splits import Split
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -75,7 +76,7 @@ class _Sizes(TorchFunctionMode):
 
 
 def coordinates(
-    values: Mapping[str, Any], widths: Sequence[int], tokens: np.ndarray, n_steps: int = 4
+    values: Mapping[str, Any], widths: Sequence[int], tokens: Split, n_steps: int = 4
 ) -> list[Coordinate]:
     """Train at every width for `n_steps` at the full learning rate and return the sizes at each step.
 
@@ -89,12 +90,11 @@ def coordinates(
     return [row for width in widths for row in _of_width({**values, **still, "n_embd": width}, tokens)]
 
 
-def _of_width(values: Mapping[str, Any], tokens: np.ndarray) -> Iterator[Coordinate]:
+def _of_width(values: Mapping[str, Any], tokens: Split) -> Iterator[Coordinate]:
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    probe = Batches(tokens, values["block_size"], values["batch_size"]).evaluation(1)
-    windows = torch.from_numpy(probe).to(values["device"])
-    batch = Batch(windows[:, :, :-1], windows[:, :, 1:])
+    (probe,) = make_objective(tokens, values).evaluation(1)
+    batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values["device"]))
     while len(stack):
         for record in stack.advance():
             weights = {name: each[None].to(values["device"]) for name, each in stack.weights("run").items()}
@@ -109,7 +109,7 @@ def _sizes(stack: Stack, weights: Mapping[str, Tensor], batch: Batch) -> dict[st
     watched = _Watched(weights)
     sizes = _Sizes(watched)
     with sizes:
-        stack.transformer.losses(watched, batch, dense=True)
+        stack.transformer.losses(watched, batch)
     return sizes.found
 
 

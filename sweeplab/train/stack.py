@@ -18,13 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import Batch, Batches
+from sweeplab.data.batches import NO_TARGET, Batch, changed, stacked
 from sweeplab.data.generators import generator_key
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.splits import Split
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.averaging import average_, decay_at
 from sweeplab.train.clipping import clip_, gradient_norms
+from sweeplab.train.matching import exact_matches
 from sweeplab.train.optimisers import OPTIMISERS, Rates
 from sweeplab.train.progress import Progress, State
 from sweeplab.train.run import Run, drop_chances, shape_key
@@ -38,7 +41,8 @@ class Record:
     """What one run's evaluation found.
 
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
-    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took.
+    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
+    loss: of pairs `exact_match`, the share of targets found whole.
     """
 
     key: str
@@ -49,6 +53,7 @@ class Record:
     wall_seconds: float
     eval_seconds: float
     points: list[Point]
+    measures: Point
 
 
 @dataclass
@@ -126,16 +131,16 @@ class Stack:
     def __init__(
         self,
         like: Mapping[str, Any],
-        train: np.ndarray,
-        val: np.ndarray,
+        train: Split,
+        val: Split,
         capacity: int = 1,
     ) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
         self.transformer = Transformer(ModelShape.of(like))
         self.device = torch.device(like["device"])
-        self._batches = Batches(train, like["block_size"], like["batch_size"])
-        self._val_batches = Batches(val, like["block_size"], like["batch_size"])
+        self._objective = make_objective(train, like)
+        self._val_objective = make_objective(val, like)
         self._n_eval = None if like["eval_full"] else like["eval_iters"]
         self._half = like["dtype"] == "bfloat16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
@@ -215,9 +220,9 @@ class Stack:
     def _step(self) -> None:
         started = time.perf_counter()
         members, n = self._members, len(self._members)
-        tokens = self._on_device(np.stack([self._batch(each) for each in members]))
+        batch = self._on_device(stacked([self._batch(each) for each in members]))
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
-        losses = self._differentiate(weights, tokens, gradient)
+        losses = self._differentiate(weights, batch, gradient)
         with torch.no_grad():
             norms = gradient_norms(gradient)
             clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
@@ -242,19 +247,20 @@ class Stack:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
 
-    def _differentiate(self, weights: Tensor, tokens: Tensor, gradient: Tensor) -> Tensor:
+    def _differentiate(self, weights: Tensor, batch: Batch, gradient: Tensor) -> Tensor:
         """Write the gradient of each run's loss into its row and return the losses [n].
 
         A part of the batch weighs by its number of targets, so that all parts together are the batch at once.
         """
         layout, found, beside = self.transformer.layout, [], self._beside()
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
-        parts = tokens.chunk(self._n_parts, dim=1)
-        for part, some in enumerate(parts):
+        dense, n_targets = self._objective.dense, _n_targets(batch) if self._n_parts > 1 else None
+        for part in range(self._n_parts):
+            some = self._part_of(batch, part)
             with self._precision():
-                losses = self._losses(leaves, _windows(some), self._dropout(part), *beside, dense=True)
-            if len(parts) > 1:
-                losses = losses * (_n_targets(some) / _n_targets(tokens))
+                losses = self._losses(leaves, some, self._dropout(part), *beside, dense=dense)
+            if n_targets is not None:
+                losses = losses * (_n_targets(some) / n_targets)
             pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
             layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
             if part:
@@ -267,18 +273,32 @@ class Stack:
         started = time.perf_counter()
         rows = self._rows[self._judged][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
-        sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
-        for batch in self._evaluation_batches():
-            tokens = self._on_device(batch).expand(len(due), -1, -1)
-            with self._precision():
-                sums += self._losses(weights, _windows(tokens), dense=True).double() * len(batch)
-            n_sequences += len(batch)
-        losses = (sums / n_sequences).tolist()
+        found = self._measured(weights, len(due))
         seconds = time.perf_counter() - started
-        return [self._record(row, loss, seconds) for row, loss in zip(due, losses, strict=True)]
+        each = ({name: values[index] for name, values in found.items()} for index in range(len(due)))
+        return [self._record(row, measures, seconds) for row, measures in zip(due, each, strict=True)]
 
-    def _record(self, row: int, val_loss: float, seconds: float) -> Record:
+    def _measured(self, weights: Mapping[str, Tensor], n_runs: int) -> dict[str, list[float]]:
+        """Return what the validation split says of each run, by the measure's name; `val_loss` is one."""
+        losses = torch.zeros(n_runs, dtype=torch.float64, device=self.device)
+        matches, n_targets, n_sequences = torch.zeros_like(losses), 0, 0
+        for each in self._evaluation_batches():
+            n_counted = each.n_targets
+            batch = self._on_device(stacked([each]), n_runs)
+            with self._precision():
+                losses += self._losses(weights, batch, dense=self._val_objective.dense).double() * n_counted
+                if self._val_objective.finds_whole:
+                    matches += exact_matches(self.transformer.logits(weights, batch), batch.targets)
+            n_targets += n_counted
+            n_sequences += len(each.targets)
+        measures = {"val_loss": (losses / n_targets).tolist()}
+        if self._val_objective.finds_whole:
+            measures["exact_match"] = (matches / n_sequences).tolist()
+        return measures
+
+    def _record(self, row: int, measures: dict[str, float], seconds: float) -> Record:
         member = self._members[row]
+        val_loss = measures.pop("val_loss")
         member.wall_seconds += seconds
         member.point_seconds += seconds  # training's tokens a second leave evaluation out
         member.evaluated = member.iteration
@@ -289,19 +309,25 @@ class Stack:
         points, member.points = member.points, []
         best = (member.progress.best, member.progress.best_iteration)
         key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
-        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points)
+        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points, measures)
 
     def _evaluation_batches(self) -> Any:
         if self._n_eval is None:
-            return self._val_batches.whole()
-        return self._val_batches.evaluation(self._n_eval)
+            return self._val_objective.whole()
+        return self._val_objective.evaluation(self._n_eval)
 
-    def _batch(self, member: _Member) -> np.ndarray:
+    def _part_of(self, batch: Batch, part: int) -> Batch:
+        """Return one of the equal parts of a stack's batch."""
+        if self._n_parts == 1:
+            return batch
+        return changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])
+
+    def _batch(self, member: _Member) -> Batch:
         """Return a run's batch; while its size warms up, the first rows of it again and again."""
         values = member.run.values
-        batch = self._batches.training(values["seed"], member.iteration)
-        n_used = rows_used(values, member.iteration)
-        return batch if n_used == len(batch) else batch[np.arange(len(batch)) % n_used]
+        batch = self._objective.training(values["seed"], member.iteration)
+        n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
+        return batch if n_used == n_rows else changed(batch, lambda each: each[np.arange(n_rows) % n_used])
 
     def _dropout(self, part: int) -> Dropout | None:
         if not self._drops:
@@ -326,18 +352,21 @@ class Stack:
     def _precision(self) -> Any:
         return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
 
-    def _on_device(self, tokens: np.ndarray) -> Tensor:
-        return torch.from_numpy(tokens).to(self.device, non_blocking=True)
+    def _on_device(self, batch: Batch, n_runs: int | None = None) -> Batch:
+        """Return the batch as tensors; with `n_runs` one of a single run, for so many to share."""
+        tensors = (
+            None if part is None else torch.from_numpy(part).to(self.device, non_blocking=True)
+            for part in batch
+        )
+        if n_runs is None:
+            return Batch(*tensors)
+        return Batch(*(None if part is None else part.expand(n_runs, *part.shape[1:]) for part in tensors))
 
     def _row(self, key: str) -> int:
         return self.keys.index(key)
 
 
-def _windows(tokens: Tensor) -> Batch:
-    """Return windows [K, B, T + 1] as inputs and what follows each of them."""
-    return Batch(tokens[:, :, :-1], tokens[:, :, 1:])
-
-
-def _n_targets(tokens: Tensor) -> Tensor:
-    """Return how many targets each run has in tokens [K, B, T + 1]."""
-    return (tokens[:, :, 1:] >= 0).sum(dim=(1, 2))
+def _n_targets(batch: Batch) -> Tensor:
+    """Return how many targets of each run [K] count."""
+    counted: Tensor = (batch.targets != NO_TARGET).sum(dim=(1, 2))
+    return counted

@@ -106,7 +106,9 @@ def test_an_encoder_decoder_is_torchs(norm_position: str, activation: str) -> No
     encoder, decoder = model.shape.of_family.sides
     source, read = tokens(SOURCE), tokens(LENGTH)
     encoded = through(p, encoder, source, Sight(False, RUNS, SOURCE_PRESENT), None).whole()
-    found = through(p, decoder, read, Sight(True, RUNS), (encoded, Sight(False, RUNS, SOURCE_PRESENT))).whole()
+    found = through(
+        p, decoder, read, Sight(True, RUNS), (encoded, Sight(False, RUNS, SOURCE_PRESENT))
+    ).whole()
     future = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     for run in range(RUNS):
         before, hidden = norm_position == "pre", ~SOURCE_PRESENT[:SEQUENCES]
@@ -124,7 +126,9 @@ def test_attention_is_torchs() -> None:
     x = torch.randn(RUNS, SEQUENCES * LENGTH, C, dtype=torch.float64)
     source = torch.randn(RUNS, SEQUENCES * SOURCE, C, dtype=torch.float64)
     own = self_attention(p, "blocks.1.attention", Sight(False, RUNS, PRESENT), SEQUENCES, Normed(x))
-    across = cross_attention(p, "blocks.1.cross", source, Sight(False, RUNS, SOURCE_PRESENT), SEQUENCES, Normed(x))
+    across = cross_attention(
+        p, "blocks.1.cross", source, Sight(False, RUNS, SOURCE_PRESENT), SEQUENCES, Normed(x)
+    )
     for run in range(RUNS):
         queries, keys = x[run].view(SEQUENCES, LENGTH, C), source[run].view(SEQUENCES, SOURCE, C)
         theirs = nn.MultiheadAttention(C, HEADS, batch_first=True, dtype=torch.float64)

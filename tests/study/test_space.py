@@ -310,7 +310,7 @@ def _entries(row):
 
 # Not the sizes: what divides what is tested above, and a width drawn at random has few heads. Nor the parts of
 # which some do not go together.
-_TOGETHER = {"grad_accum"}.union(*(each.names for each in requirements()))
+_TOGETHER = {"grad_accum", "objective", "family"}.union(*(each.names for each in requirements()))
 _FREE = [
     row
     for row in TABLE.values()

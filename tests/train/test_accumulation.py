@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeplab.data.batches import Batch, Batches
+from sweeplab.data.batches import changed, stacked
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.schedule import rows_seen
 from sweeplab.train.stack import Stack
@@ -50,13 +50,12 @@ def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
     values = values_of(batch_size=4, dropout=0.0, grad_accum=2)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    batch = torch.from_numpy(stack._batches.training(0, 0))[None]
-    masked = batch.clone()
-    masked[:, 2:, -4:] = -1
+    masked = stack._on_device(stacked([stack._objective.training(0, 0)]))
+    masked.targets[:, 2:, -4:] = -1
     seen = []
 
     def losses(weights, some, *beside, dense):
-        seen.append(float(some.inputs.clamp(min=0).float().mean()))
+        seen.append(float(some.inputs.float().mean()))
         return sum(each.flatten(1).sum(dim=1) for each in weights.values()) * 0 + seen[-1]
 
     stack._losses = losses
@@ -107,9 +106,8 @@ def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
         name: view.requires_grad_()
         for name, view in stack.transformer.layout.views(stack._rows["weights"]).items()
     }
-    rows = Batches(tokens, 16, 12).training(0, 0)[:2]
-    windows = torch.from_numpy(rows)[None]
-    expected = stack.transformer.losses(leaves, Batch(windows[:, :, :-1], windows[:, :, 1:]))
+    rows = changed(stack._objective.training(0, 0), lambda each: torch.from_numpy(each[None, :2]))
+    expected = stack.transformer.losses(leaves, rows)
     pieces = torch.autograd.grad(expected.sum(), list(leaves.values()))
     gradient = torch.zeros_like(stack._gradient)
     stack.transformer.layout.gather(pieces, out=gradient)

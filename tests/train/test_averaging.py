@@ -36,8 +36,9 @@ def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
     values = values_of(ema=0.95, learning_rate=2e-2, warmup_iters=0, max_iters=60, eval_interval=20)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    windows = torch.from_numpy(stack._val_batches.evaluation(3)).flatten(0, 1)[None]
-    batches = Batch(windows[:, :, :-1], windows[:, :, 1:])
+    drawn = list(stack._val_objective.evaluation(3))
+    inputs, targets = (np.concatenate([each[part] for each in drawn]) for part in (0, 1))
+    batches = Batch(torch.from_numpy(inputs)[None], torch.from_numpy(targets)[None])
     best = np.inf
     for iteration in (0, 20, 40, 60):
         (record,) = stack.advance()

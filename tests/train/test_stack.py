@@ -245,11 +245,10 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     stack.admit(Run("run", values))
     (record,) = stack.advance()
     windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
+    every = torch.from_numpy(windows)[None]
     weights = stack._rows["weights"]
-    expected = stack.transformer.losses(
-        stack.transformer.layout.views(weights),
-        Batch(torch.from_numpy(windows[None, :, :-1]), torch.from_numpy(windows[None, :, 1:])),
-    ).item()
+    batch = Batch(every[:, :, :-1], every[:, :, 1:])
+    expected = stack.transformer.losses(stack.transformer.layout.views(weights), batch).item()
     assert record.val_loss == pytest.approx(expected, rel=1e-6)
 
 
