@@ -84,7 +84,9 @@ def test_the_vocabulary_follows_what_is_searched_and_derived(tiny) -> None:
 def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
     plan = planned(grid={"family": ["decoder", "encoder"]})
     sizes = {each.cell: each.n_params for each in plan.cells}
-    assert sizes["family=encoder"] - sizes["family=decoder"] == 16, "one more token: the mask"
+    vocab_size = prepare("python-docs", "char").tokenizer.vocab_size + 1
+    head = 16 * 16 + 16 + 2 * 16 + vocab_size  # its transform, norm and bias
+    assert sizes["family=encoder"] - sizes["family=decoder"] == 16 + head, "one more token: the mask"
 
 
 def test_a_study_from_before_is_the_same_study_still(tiny) -> None:

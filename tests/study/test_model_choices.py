@@ -42,6 +42,10 @@ IMPOSSIBLE = {
         {"positions": "relative", "relative_buckets": 7},
         "even number of relative_buckets",
     ),
+    "mup with an init of its own": (
+        {"parametrization": "mup", "init": "xavier"},
+        "mup says itself what follows the width",
+    ),
     "heads that do not divide": ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
 }
 
