@@ -107,6 +107,7 @@ class Transformer:
     def encoded(self, p: Pass, batch: Batch) -> tuple[Tensor, Sight]:
         """Return what an encoder_decoder's encoder makes of a batch's source [K, B*S, C], and what is seen of it."""
         side = self.shape.of_family.sides[0]
+        assert batch.source is not None  # an encoder_decoder's batch has one
         sight = self._sight(p, side, batch.source, batch.source_lengths)
         encoded = through(p, side, batch.source, sight, None).whole()
         return encoded, Sight(False, sight.n_runs, sight.present)
