@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model.cases import batch_of, legal_shapes, losses_and_gradients
+from model.cases import batch_of, legal_shapes, losses_and_gradients, shape_of
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.attention import ATTENTION
@@ -32,6 +32,11 @@ def random_row(model: Transformer, seed: int) -> torch.Tensor:
     return row
 
 
+def alone(batch: Batch) -> Batch:
+    """The first run's part of a batch, as arrays."""
+    return Batch(*(None if each is None else each[0].numpy() for each in batch))
+
+
 def difference(ours: Any, theirs: torch.Tensor) -> float:
     """Return the largest difference, in parts of the largest value."""
     theirs = theirs.numpy()
@@ -39,26 +44,34 @@ def difference(ours: Any, theirs: torch.Tensor) -> float:
     return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-6))
 
 
+def check(shape: ModelShape, seed: int, smoothing: float, balance: float, z: float) -> None:
+    """Compare the loss and the gradient by every weight."""
+    model = Transformer(shape)
+    row, batch = random_row(model, seed), batch_of(shape, 1, seed=seed)
+    shares, *router = torch.tensor([[smoothing], [balance], [z]], dtype=torch.float64).unbind()
+    losses, gradient = losses_and_gradients(model, row, batch, smoothing=shares, router=tuple(router))
+    weights = {name: view[0].numpy() for name, view in model.layout.views(row).items()}
+    loss, gradients = loss_and_gradients(shape, weights, alone(batch), smoothing, balance, z)
+    assert loss == pytest.approx(losses.item(), rel=1e-10), shape
+    views = model.layout.views(gradient)
+    apart = {name: difference(gradients[name], view[0]) for name, view in views.items()}
+    assert max(apart.values()) < 1e-10, (max(apart, key=apart.__getitem__), shape)
+
+
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_every_gradient_agree(family: str, attention: str, one_thread: None) -> None:
-    n_shapes = 0
-    for seed, shape in enumerate(legal_shapes(family=family, attention=attention)):
-        n_shapes += 1
-        model = Transformer(shape)
-        row, batch = random_row(model, seed), batch_of(shape, 1, seed=seed)
-        smoothing = torch.tensor([SMOOTHING if seed % 2 else 0.0], dtype=torch.float64)
-        router = torch.tensor([[BALANCE], [Z]], dtype=torch.float64).unbind()
-        losses, gradient = losses_and_gradients(model, row, batch, smoothing=smoothing, router=router)
-        weights = {name: view[0].numpy() for name, view in model.layout.views(row).items()}
-        alone = Batch(*(None if each is None else each[0].numpy() for each in batch))
-        loss, gradients = loss_and_gradients(shape, weights, alone, smoothing.item(), BALANCE, Z)
-        assert loss == pytest.approx(losses.item(), rel=1e-10), shape
-        apart = {
-            name: difference(gradients[name], view[0]) for name, view in model.layout.views(gradient).items()
-        }
-        assert max(apart.values()) < 1e-10, (max(apart, key=apart.__getitem__), shape)
-    assert n_shapes >= 80
+    shapes = list(legal_shapes(family=family, attention=attention))
+    for seed, shape in enumerate(shapes):
+        router = (BALANCE, Z) if family == "decoder" else (0.0, 0.0)
+        check(shape, seed, SMOOTHING * (seed % 2), *router)
+    assert len(shapes) >= 80
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_routers_losses_are_means_over_what_is_no_padding(family: str, one_thread: None) -> None:
+    for seed in range(4):
+        check(shape_of(family=family, n_expert=3, n_expert_active=1 + seed % 2), seed, 0.0, BALANCE, Z)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -81,5 +94,4 @@ def test_long_sequences_agree(family: str, attention: str) -> None:
     batch = Batch(tokens[0], tokens[0], tokens[1] if family == "encoder_decoder" else None)
     theirs = model.logits(model.layout.views(row), batch).view(2, 150, 7)
     weights = {name: view[0].numpy() for name, view in model.layout.views(row).items()}
-    alone = Batch(*(None if each is None else each[0].numpy() for each in batch))
-    assert difference(logits(shape, weights, alone), theirs) < 1e-10
+    assert difference(logits(shape, weights, alone(batch)), theirs) < 1e-10
