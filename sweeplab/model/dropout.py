@@ -56,21 +56,21 @@ class Dropout:
         sites: Mapping[str, Site],
         elements: Tensor,
     ) -> None:
-        self._sites = {
-            name: site for name, site in sites.items() if any(run.get(site.kind, 0.0) > 0 for run in chances)
-        }
+        self._sites, self._n_runs = sites, len(seeds)
+        self._dropped = {kind for kind in chances[0] if any(run[kind] > 0 for run in chances)}
         with np.errstate(over="ignore"):
             state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
             numbers = np.arange(1, len(sites) + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
             keys = _splitmix(_splitmix(state)[:, None] + numbers) >> np.uint64(32)
         self._elements = elements
         self._keys = torch.from_numpy(keys.astype(np.uint32).view(np.int32)).to(elements.device)
-        self._kept = {
-            (site.kind, site.share): self._threshold_and_scale(
-                [run[site.kind] * site.share for run in chances]
-            )
-            for site in self._sites.values()
-        }
+        factors: dict[tuple[float, ...], tuple[Tensor, Tensor]] = {}  # kinds of equal chances share theirs
+        self._factors: dict[tuple[str, float], tuple[Tensor, Tensor]] = {}
+        for kind, share in {(site.kind, site.share) for site in sites.values() if site.kind in self._dropped}:
+            column = tuple([run[kind] * share for run in chances])
+            if column not in factors:
+                factors[column] = self._threshold_and_scale(column)
+            self._factors[kind, share] = factors[column]
 
     def _threshold_and_scale(self, chances: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return what a kept element's signed 32-bit number reaches, and what it is multiplied by, [K, 1]."""
@@ -82,12 +82,12 @@ class Dropout:
 
     def drops(self, site: str) -> bool:
         """Say whether some run drops anything at a site."""
-        return site in self._sites
+        return self._sites[site].kind in self._dropped
 
     def mask(self, count: int, site: str) -> Tensor:
         """Return the factors [K, count] of a run's elements at a site: 0, or 1 / (1 - p)."""
         found = self._sites[site]
-        threshold, scale = self._kept[found.kind, found.share]
+        threshold, scale = self._factors[found.kind, found.share]
         hashed = self._elements[:count] ^ self._keys[:, found.index, None]
         hashed.mul_(_MIX[0])
         hashed ^= hashed >> 15  # arithmetic: clears the sign bit, which the next product sets anew
@@ -96,6 +96,6 @@ class Dropout:
 
     def __call__(self, x: Tensor, site: str) -> Tensor:
         """Drop elements of x [K * n, …] (run-major) where some run does, scaling the kept ones by 1 / (1 - p)."""
-        if site not in self._sites:
+        if not self.drops(site):
             return x
-        return x * self.mask(x.numel() // len(self._keys), site).view(x.shape)
+        return x * self.mask(x.numel() // self._n_runs, site).view(x.shape)
