@@ -72,11 +72,10 @@ def _route(p: Pass, name: str, present: Tensor | None, x: Tensor) -> tuple[Tenso
     shares, chosen = given.topk(p.shape.n_expert_active, dim=-1)
     if p.shape.n_expert_active > 1:
         shares = shares / shares.sum(dim=-1, keepdim=True)
-    # Each token's part in the means over a run's tokens.
-    part = (
-        torch.ones_like(given[:, :, 0]) if present is None else present.view(p.n_runs, -1).to(given.dtype)
-    )[:, :, None]
-    part = part / part.sum(dim=1, keepdim=True)
+    counted = torch.ones_like(given[:, :, :1])
+    if present is not None:
+        counted = counted * present.view(p.n_runs, -1, 1)
+    part = counted / counted.sum(dim=1, keepdim=True)
     use = (F.one_hot(chosen, p.shape.n_expert).sum(dim=2) * part).sum(dim=1) / p.shape.n_expert_active
     balance = p.shape.n_expert * (use * (given * part).sum(dim=1)).sum(dim=1)
     z = ((logits - logits.log_softmax(dim=-1))[:, :, :1].square() * part).sum(dim=(1, 2))
