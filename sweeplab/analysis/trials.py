@@ -76,8 +76,10 @@ def searched_of(runs: DataFrame) -> list[str]:
 
 def only_follows(runs: DataFrame, name: str) -> bool:
     """Say whether a hyperparameter has in every run the value that follows from others, such as head_dim's."""
-    needed = SETTLED[name][0] if name in SETTLED else frozenset[str]()
-    rows = runs[[each for each in (name, *needed) if each in runs]].to_dict("records") if needed else []
+    if name not in SETTLED:
+        return False
+    columns = [each for each in (name, *SETTLED[name][0]) if each in runs]
+    rows: Sequence[dict[Any, Any]] = runs[columns].to_dict("records")
     return bool(rows) and all(follows(name, row) for row in rows)
 
 
