@@ -52,9 +52,7 @@ class Transformer:
             n_layer = self.shape.layers(side)
             for layer in range(n_layer):
                 block = f"{side.prefix}blocks.{layer}"
-                for part in (
-                    ("attention", "cross", "feed_forward") if side.crosses else ("attention", "feed_forward")
-                ):
+                for part in side.sub_layers:
                     if part != "feed_forward":
                         found[f"{block}.{part}"] = ("attention", 1.0)
                     found[f"{block}.{part}.residual"] = ("residual", 1.0)
