@@ -24,10 +24,10 @@ def by_run(function: Callable[[Tensor], Tensor], x: Tensor, n_runs: int) -> Tens
     What is left over after the last whole vector a kernel computes otherwise: exp and erf then differ in the last
     bit. So each run is filled up to whole vectors, where it is not already.
     """
-    from torch.nn import functional as F
-
     if not (missing := -(x.numel() // n_runs) % LANES):
         return function(x)
+    from torch.nn import functional as F
+
     flat = F.pad(x.reshape(n_runs, -1), (0, missing))
     return function(flat)[:, :-missing].reshape(x.shape)
 

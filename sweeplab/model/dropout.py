@@ -56,21 +56,22 @@ class Dropout:
         sites: Mapping[str, Site],
         elements: Tensor,
     ) -> None:
-        self._sites = {
-            name: site for name, site in sites.items() if any(run.get(site.kind, 0.0) > 0 for run in chances)
-        }
+        self._elements, self._n_runs = elements, len(seeds)
         with np.errstate(over="ignore"):
             state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
             numbers = np.arange(1, len(sites) + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
-            keys = _splitmix(_splitmix(state)[:, None] + numbers) >> np.uint64(32)
-        self._elements = elements
-        self._keys = torch.from_numpy(keys.astype(np.uint32).view(np.int32)).to(elements.device)
-        self._kept = {
-            (site.kind, site.share): self._threshold_and_scale(
-                [run[site.kind] * site.share for run in chances]
-            )
-            for site in self._sites.values()
-        }
+            keys = _splitmix(_splitmix(state) + numbers[:, None]) >> np.uint64(32)
+        by_site = torch.from_numpy(keys.astype(np.uint32).view(np.int32)).to(elements.device)
+        columns = by_site.unsqueeze(2).unbind()
+        # Of each site where some run drops: the runs' keys, the thresholds and the scales, all [K, 1].
+        self._dropped: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        factors: dict[tuple[float, ...], tuple[Tensor, Tensor]] = {}  # sites of equal chances share theirs
+        for name, site in sites.items():
+            chance = tuple([run.get(site.kind, 0.0) * site.share for run in chances])
+            if any(chance):
+                if chance not in factors:
+                    factors[chance] = self._threshold_and_scale(chance)
+                self._dropped[name] = (columns[site.index], *factors[chance])
 
     def _threshold_and_scale(self, chances: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return what a kept element's signed 32-bit number reaches, and what it is multiplied by, [K, 1]."""
@@ -82,13 +83,12 @@ class Dropout:
 
     def drops(self, site: str) -> bool:
         """Say whether some run drops anything at a site."""
-        return site in self._sites
+        return site in self._dropped
 
     def mask(self, count: int, site: str) -> Tensor:
         """Return the factors [K, count] of a run's elements at a site: 0, or 1 / (1 - p)."""
-        found = self._sites[site]
-        threshold, scale = self._kept[found.kind, found.share]
-        hashed = self._elements[:count] ^ self._keys[:, found.index, None]
+        keys, threshold, scale = self._dropped[site]
+        hashed = self._elements[:count] ^ keys
         hashed.mul_(_MIX[0])
         hashed ^= hashed >> 15  # arithmetic: clears the sign bit, which the next product sets anew
         hashed.mul_(_MIX[1])
@@ -96,6 +96,6 @@ class Dropout:
 
     def __call__(self, x: Tensor, site: str) -> Tensor:
         """Drop elements of x [K * n, …] (run-major) where some run does, scaling the kept ones by 1 / (1 - p)."""
-        if site not in self._sites:
+        if site not in self._dropped:
             return x
-        return x * self.mask(x.numel() // len(self._keys), site).view(x.shape)
+        return x * self.mask(x.numel() // self._n_runs, site).view(x.shape)

@@ -18,6 +18,11 @@ class Side:
     causal: bool
     crosses: bool = False
 
+    @property
+    def sub_layers(self) -> tuple[str, ...]:
+        """Return the names of a block's sub-layers, in the order in which they are computed."""
+        return ("attention", "cross", "feed_forward") if self.crosses else ("attention", "feed_forward")
+
 
 @dataclass(frozen=True)
 class Family:

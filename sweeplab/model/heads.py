@@ -19,11 +19,11 @@ from sweeplab.model.positions import POSITIONS
 Heads = tuple[Tensor, Tensor, Tensor]
 
 
-def self_attention(p: Pass, name: str, sight: Sight, n_sequences: int, read: Normed) -> Tensor:
+def self_attention(p: Pass, name: str, sight: Sight, read: Normed) -> Tensor:
     """Let the positions of each sequence attend to each other: [K, N, C] from what a norm left of [K, N, C]."""
     shape = p.shape
     widths = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
-    q, k, v = _heads(p.linear(f"{name}.qkv", read), n_sequences, shape.head_dim).split(widths, dim=1)
+    q, k, v = _heads(p, p.linear(f"{name}.qkv", read), sum(widths)).split_with_sizes(widths, dim=1)
     q, k = _normed(p, name, q, k)
     if turn := POSITIONS[shape.positions].turn:
         places = range(q.shape[2])
@@ -31,20 +31,18 @@ def self_attention(p: Pass, name: str, sight: Sight, n_sequences: int, read: Nor
     return _attend(p, name, ATTENTION[shape.attention], (q, k, v), sight)
 
 
-def cross_attention(
-    p: Pass, name: str, source: Tensor, sight: Sight, n_sequences: int, read: Normed
-) -> Tensor:
+def cross_attention(p: Pass, name: str, source: Tensor, sight: Sight, read: Normed) -> Tensor:
     """Let the positions of each sequence attend to its source [K, B*S, C], wherever that stands: [K, N, C]."""
     shape = p.shape
-    q = _heads(p.linear(f"{name}.q", read), n_sequences, shape.head_dim)
-    k, v = _heads(p.linear(f"{name}.kv", Normed(source)), n_sequences, shape.head_dim).chunk(2, dim=1)
+    q = _heads(p, p.linear(f"{name}.q", read), shape.n_head)
+    k, v = _heads(p, p.linear(f"{name}.kv", Normed(source)), 2 * shape.n_kv_head).chunk(2, dim=1)
     q, k = _normed(p, name, q, k)
     return _attend(p, name, across(shape.attention), (q, k, v), sight)
 
 
-def _heads(x: Tensor, n_sequences: int, width: int) -> Tensor:
-    """Cut [K, N, n*D] into heads [K*B, n, T, D]."""
-    return x.view(len(x) * n_sequences, -1, x.shape[-1] // width, width).transpose(1, 2)
+def _heads(p: Pass, x: Tensor, count: int) -> Tensor:
+    """Cut [K, N, n*D] into n heads [K*B, n, T, D]."""
+    return x.view(p.n_runs * p.n_sequences, -1, count, p.shape.head_dim).transpose(1, 2)
 
 
 def _normed(p: Pass, name: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,21 +51,21 @@ def _normed(p: Pass, name: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q, k
 
     def norm(x: Tensor, gain: Tensor) -> Tensor:
-        by_run = NORMS["rmsnorm"].apply(x).unflatten(0, (len(gain), -1))
-        return (by_run * gain[:, None, None, None]).flatten(0, 1)
+        by_run = NORMS["rmsnorm"].apply(x).view(p.n_runs, -1, *x.shape[1:])
+        return (by_run * gain[:, None, None, None]).view(x.shape)
 
     return norm(q, p.w[f"{name}.q_norm.gain"]), norm(k, p.w[f"{name}.k_norm.gain"])
 
 
 def _attend(p: Pass, name: str, kind: Kind, heads: Heads, sight: Sight) -> Tensor:
-    q, k, v = heads
-    if p.shape.query_factor != 1.0:
-        q = q * p.shape.query_factor
-    if q.shape[1] > k.shape[1]:
-        k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+    shape, (q, k, v) = p.shape, heads
+    if shape.query_factor != 1.0:
+        q = q * shape.query_factor
+    if shape.n_head > shape.n_kv_head:
+        k, v = (each.repeat_interleave(shape.n_head // shape.n_kv_head, dim=1) for each in (k, v))
     drop: Callable[[Tensor], Tensor] | None = None
-    if p.dropout and p.dropout.drops(name):
+    if p.dropout is not None and p.dropout.drops(name):
         drop = partial(p.dropout, site=name)
-    mixed = kind.attend(q, k, v, p.shape, sight, drop)
-    n_runs = len(p.w[f"{name}.out.weight"])
-    return p.linear(f"{name}.out", Normed(mixed.transpose(1, 2).reshape(n_runs, -1, q.shape[1] * q.shape[3])))
+    mixed = kind.attend(q, k, v, shape, sight, drop)
+    joined = mixed.transpose(1, 2).reshape(p.n_runs, -1, shape.n_head * shape.head_dim)
+    return p.linear(f"{name}.out", Normed(joined))

@@ -42,10 +42,12 @@ class Routing(NamedTuple):
 
 @dataclass
 class Pass:
-    """The weights of a pass, what it drops, and how its routers chose, layer by layer."""
+    """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer."""
 
     shape: ModelShape
     w: Weights
+    n_runs: int
+    n_sequences: int
     dropout: Dropout | None = None
     routings: list[Routing] = field(default_factory=list)
 
@@ -61,12 +63,14 @@ class Pass:
         """Drop elements of x [K, …] at a site."""
         return self.dropout(x, site) if self.dropout else x
 
-    def added(self, x: Tensor, update: Tensor, branch: str, n_sequences: int) -> Tensor:
+    def added(self, x: Tensor, update: Tensor, branch: str) -> Tensor:
         """Add what a sub-layer computed to the residual stream x [K, N, C], dropping elements and whole sequences."""
-        update = self.drop(update, f"{branch}.residual")
-        if self.dropout and self.dropout.drops(site := f"{branch}.depth"):
-            kept = self.dropout.mask(n_sequences, site)[:, :, None]
-            update = (update.view(*kept.shape[:2], -1) * kept).view(x.shape)
+        if self.dropout is None:
+            return x + update
+        update = self.dropout(update, f"{branch}.residual")
+        if self.dropout.drops(site := f"{branch}.depth"):
+            kept = self.dropout.mask(self.n_sequences, site)[:, :, None]
+            update = (update.view(self.n_runs, self.n_sequences, -1) * kept).view(x.shape)
         return x + update
 
 

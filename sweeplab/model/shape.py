@@ -109,7 +109,7 @@ class ModelShape:
     @property
     def n_residual(self) -> int:
         """Return how many projections lead back into the residual stream of the deepest side."""
-        return max((3 if side.crosses else 2) * self.layers(side) for side in self.of_family.sides)
+        return max(len(side.sub_layers) * self.layers(side) for side in self.of_family.sides)
 
     @property
     def qkv_width(self) -> int:

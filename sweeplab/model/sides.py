@@ -30,7 +30,7 @@ def through(p: Pass, side: Side, tokens: Tensor, sight: Sight, source: tuple[Ten
     """
     x = _embedded(p, side, tokens)
     for layer in range(p.shape.layers(side)):
-        x = _block(p, f"{side.prefix}blocks.{layer}", x, tokens.shape[1], sight, source)
+        x = _block(p, f"{side.prefix}blocks.{layer}", x, sight, source)
     return p.normed(f"{side.prefix}final_norm", x) if p.shape.norm_position == "pre" else Normed(x)
 
 
@@ -54,22 +54,20 @@ def _embedded(p: Pass, side: Side, tokens: Tensor) -> Tensor:
     return p.drop(x, f"{side.prefix}embedding")
 
 
-def _block(
-    p: Pass, name: str, x: Tensor, n_sequences: int, sight: Sight, source: tuple[Tensor, Sight] | None
-) -> Tensor:
+def _block(p: Pass, name: str, x: Tensor, sight: Sight, source: tuple[Tensor, Sight] | None) -> Tensor:
     """Take the residual stream x [K, N, C] through one block."""
-    parts: dict[str, SubLayer] = {
-        "attention": partial(self_attention, p, f"{name}.attention", sight, n_sequences)
-    }
+    parts: dict[str, SubLayer] = {"attention": partial(self_attention, p, f"{name}.attention", sight)}
     if source:
-        parts["cross"] = partial(cross_attention, p, f"{name}.cross", *source, n_sequences)
-    forward = experts if p.shape.n_expert > 1 else feed_forward
-    parts["feed_forward"] = partial(forward, p, f"{name}.feed_forward")
+        parts["cross"] = partial(cross_attention, p, f"{name}.cross", *source)
+    if p.shape.n_expert > 1:
+        parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", sight.present)
+    else:
+        parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     read = p.normed(f"{name}.attention_norm", x) if p.shape.parallel_block else None
     for part, compute in parts.items():
         branch, norm = f"{name}.{part}", f"{name}.{part}_norm"
         if p.shape.norm_position == "post":
-            x = p.normed(norm, p.added(x, compute(Normed(x)), branch, n_sequences)).whole()
+            x = p.normed(norm, p.added(x, compute(Normed(x)), branch)).whole()
         else:
-            x = p.added(x, compute(read or p.normed(norm, x)), branch, n_sequences)
+            x = p.added(x, compute(read or p.normed(norm, x)), branch)
     return x

@@ -52,9 +52,7 @@ class Transformer:
             n_layer = self.shape.layers(side)
             for layer in range(n_layer):
                 block = f"{side.prefix}blocks.{layer}"
-                for part in (
-                    ("attention", "cross", "feed_forward") if side.crosses else ("attention", "feed_forward")
-                ):
+                for part in side.sub_layers:
                     if part != "feed_forward":
                         found[f"{block}.{part}"] = ("attention", 1.0)
                     found[f"{block}.{part}.residual"] = ("residual", 1.0)
@@ -86,7 +84,7 @@ class Transformer:
         `smoothing` [K] is the share of a target's probability spread over all tokens; `router` has the weights [K]
         of the routers' losses, balance and z, which are added. `dense` promises that every target counts.
         """
-        p = Pass(self.shape, w, dropout)
+        p = self._pass(w, batch, dropout)
         losses = _cross_entropy(self._logits(p, batch), batch.targets, smoothing, dense)
         if router is not None:
             balance, z = router
@@ -96,11 +94,11 @@ class Transformer:
 
     def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Tensor:
         """Return logits [K, N, V] of a batch, of at most block_size positions."""
-        return self._logits(Pass(self.shape, w, dropout), batch)
+        return self._logits(self._pass(w, batch, dropout), batch)
 
     def routings(self, w: Weights, batch: Batch) -> list[Routing]:
         """Return how each layer's router chose on a batch, the encoder's layers first."""
-        p = Pass(self.shape, w)
+        p = self._pass(w, batch)
         self._logits(p, batch)
         return p.routings
 
@@ -112,6 +110,10 @@ class Transformer:
         encoded = through(p, side, batch.source, sight, None).whole()
         return encoded, Sight(False, sight.n_runs, sight.present)
 
+    def _pass(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Pass:
+        n_runs, n_sequences, _ = batch.inputs.shape
+        return Pass(self.shape, w, n_runs, n_sequences, dropout)
+
     def _logits(self, p: Pass, batch: Batch) -> Tensor:
         side = self.shape.of_family.sides[-1]
         source = self.encoded(p, batch) if side.crosses else None
@@ -119,21 +121,20 @@ class Transformer:
         return self._head(p, through(p, side, batch.inputs, sight, source))
 
     def _sight(self, p: Pass, side: Side, tokens: Tensor, lengths: Tensor | None) -> Sight:
-        """Return what a side's positions see of each other; what a causal side sees ends before the padding."""
+        """Return what a side's positions see of each other."""
         scheme = POSITIONS[self.shape.positions].bias
 
         def bias(distances: Tensor) -> Tensor:
             assert scheme
             return scheme(p.w, self.shape, side.prefix, distances, side.causal)
 
-        present = None if side.causal else _present(tokens, lengths)
-        return Sight(side.causal, len(tokens), present, bias if scheme else None)
+        return Sight(side.causal, p.n_runs, _present(tokens, lengths), bias if scheme else None)
 
     def _head(self, p: Pass, read: Normed) -> Tensor:
         shape, w = self.shape, p.w
         if shape.of_family.transforms:
             wide = p.linear("head.transform", read)
-            read = p.normed("head.norm", by_run(ACTIVATIONS[shape.head_activation].apply, wide, len(wide)))
+            read = p.normed("head.norm", by_run(ACTIVATIONS[shape.head_activation].apply, wide, p.n_runs))
         weight = w["token_embedding"] if shape.tie_weights else w["head.weight"]
         if shape.tie_scale:
             weight = weight * shape.n_embd**-0.5

@@ -11,7 +11,8 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
 from sweeplab.model.legality import requirements
 from sweeplab.model.requirement import Requirement
-from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, settled
+from sweeplab.model.shape import FIELDS, ModelShape, settled
+from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what only follows
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
@@ -96,6 +97,15 @@ def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
     """
     known = {each for name in names for each in FACTS.get(name, (name,))}
     return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - given))
+
+
+def follows(name: str, values: Mapping[str, Any]) -> bool:
+    """Say whether a hyperparameter has the value that follows from others where it is not given."""
+    try:
+        return bool(values[name] == SETTLED[name][1](values))
+    # A table of another's lacks some, or knows other parts.
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return False
 
 
 def order(search: Mapping[str, SearchSpec], given: Set[str]) -> list[str]:

@@ -21,8 +21,8 @@ def test_every_token_gets_the_answers_of_its_best_experts(active: int, activatio
     model = Transformer(shape)
     w = model.layout.views(rows_of(model, 2).double() * 20)
     x = torch.randn(2, 30, 8, dtype=torch.float64)
-    p = Pass(shape, w)
-    found = experts(p, NAME, Normed(x))
+    p = Pass(shape, w, 2, 1)
+    found = experts(p, NAME, None, Normed(x))
     apply = ACTIVATIONS[activation].apply
     for run in range(2):
         named = {name.split(".")[3]: weight[run] for name, weight in w.items() if name.startswith(NAME)}
@@ -72,5 +72,19 @@ def test_balance_is_one_when_all_experts_are_used_alike() -> None:
     model = Transformer(shape_of(n_expert=4, n_expert_active=4))
     views = model.layout.views(rows_of(model, 1))
     (routing,) = model.routings(views, batch_of(model.shape, 1))
-    assert torch.equal(routing.use, torch.full((1, 4), 0.25))
+    torch.testing.assert_close(routing.use, torch.full((1, 4), 0.25))
     torch.testing.assert_close(routing.balance, torch.ones(1))
+
+
+def test_padding_has_no_part_in_the_routers_losses() -> None:
+    shape = shape_of(n_expert=3)
+    model = Transformer(shape)
+    p = Pass(shape, model.layout.views(rows_of(model, 2)), 2, 3)
+    x, lengths = torch.randn(2, 15, 8), torch.tensor([[2, 5, 1], [4, 3, 5]])
+    present = torch.arange(5) < lengths.view(-1, 1)
+    experts(p, NAME, present, Normed(x))
+    for run in range(2):
+        short = Pass(shape, {name: weight[run : run + 1] for name, weight in p.w.items()}, 1, 1)
+        experts(short, NAME, None, Normed(x[run : run + 1, present[3 * run : 3 * run + 3].flatten()]))
+        for found, expected in zip(p.routings[0], short.routings[0], strict=True):
+            torch.testing.assert_close(found[run], expected[0])

@@ -19,7 +19,7 @@ RUNS, SEQUENCES, LENGTH, SOURCE, C, HEADS, WIDE = 2, 3, 9, 6, 12, 3, 20
 def pass_of(family: str, **changed) -> tuple[Transformer, Pass]:
     sizes = {"n_embd": C, "n_head": HEADS, "n_layer": 2, "d_ff": WIDE, "positions": "none"}
     model = Transformer(shape_of(family=family, **sizes, **changed))
-    return model, Pass(model.shape, model.layout.views(rows_of(model, RUNS).double()))
+    return model, Pass(model.shape, model.layout.views(rows_of(model, RUNS).double()), RUNS, SEQUENCES)
 
 
 def copy_linear(linear: nn.Linear, p: Pass, run: int, name: str) -> None:
@@ -125,10 +125,8 @@ def test_attention_is_torchs() -> None:
     _, p = pass_of("encoder_decoder")
     x = torch.randn(RUNS, SEQUENCES * LENGTH, C, dtype=torch.float64)
     source = torch.randn(RUNS, SEQUENCES * SOURCE, C, dtype=torch.float64)
-    own = self_attention(p, "blocks.1.attention", Sight(False, RUNS, PRESENT), SEQUENCES, Normed(x))
-    across = cross_attention(
-        p, "blocks.1.cross", source, Sight(False, RUNS, SOURCE_PRESENT), SEQUENCES, Normed(x)
-    )
+    own = self_attention(p, "blocks.1.attention", Sight(False, RUNS, PRESENT), Normed(x))
+    across = cross_attention(p, "blocks.1.cross", source, Sight(False, RUNS, SOURCE_PRESENT), Normed(x))
     for run in range(RUNS):
         queries, keys = x[run].view(SEQUENCES, LENGTH, C), source[run].view(SEQUENCES, SOURCE, C)
         theirs = nn.MultiheadAttention(C, HEADS, batch_first=True, dtype=torch.float64)
@@ -160,5 +158,7 @@ def test_shared_heads_of_keys_are_repeated_ones(family: str) -> None:
         else None
     )
     found = through(p, side, read, Sight(True, RUNS), given).whole()
-    expected = through(Pass(many.shape, weights), side, read, Sight(True, RUNS), given).whole()
+    expected = through(
+        Pass(many.shape, weights, RUNS, SEQUENCES), side, read, Sight(True, RUNS), given
+    ).whole()
     torch.testing.assert_close(found, expected)

@@ -61,6 +61,30 @@ def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> Non
     assert_same(together, alone, [run.key for run in runs])
 
 
+MODERN = {
+    "norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "n_kv_head": 2, "qk_norm": True, "bias": False,
+    "stochastic_depth": 0.2, "residual_dropout": 0.05,
+}  # fmt: skip
+ROUTED = {
+    "n_expert": 3,
+    "n_expert_active": 2,
+    "attention": "local",
+    "attention_window": 6,
+    "positions": "alibi",
+}
+
+
+@pytest.mark.parametrize("changed", [MODERN, ROUTED], ids=["modern", "routed"])
+def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
+    runs = [
+        Run(run.key, {**run.values, "label_smoothing": 0.02 * (index + 1), "router_balance": 0.01 * index})
+        for index, run in enumerate(unlike("P", **changed))
+    ]
+    together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
+    assert_same(together, alone, [run.key for run in runs])
+    assert all(losses[-1][1] < losses[0][1] for losses in together[0].values())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_stack_of_four_equals_four_stacks_of_one_at_the_largest_shape(unlike, tokens, tmp_path) -> None:
@@ -273,4 +297,7 @@ def test_refuses_what_does_not_fit(values_of, tokens) -> None:
 def test_having_dropout_at_all_is_part_of_the_shape(values_of) -> None:
     assert shape_key(values_of(dropout=0.1)) == shape_key(values_of(dropout=0.3))
     assert shape_key(values_of(dropout=0.0)) != shape_key(values_of(dropout=0.3))
+    assert shape_key(values_of(dropout=0.3, attention_dropout=0.0)) != shape_key(values_of(dropout=0.3))
+    assert shape_key(values_of(label_smoothing=0.1)) == shape_key(values_of(label_smoothing=0.2))
+    assert shape_key(values_of(label_smoothing=0.1)) != shape_key(values_of())
     assert shape_key(values_of(learning_rate=1.0, seed=3)) == shape_key(values_of())

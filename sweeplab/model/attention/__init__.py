@@ -1,6 +1,6 @@
 """Kinds of attention: one file each, and a row of the table."""
 
-from sweeplab.model.attention.base import Kind
+from sweeplab.model.attention.base import Kind as Kind
 from sweeplab.model.attention.base import Sight as Sight
 from sweeplab.model.attention.full import FULL
 from sweeplab.model.attention.linear import LINEAR

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Sight:
     """What the queries of one side see of its keys, in every layer of each of n_runs runs.
 
-    present: [K*B, S], False on padding; None where there is none (or only behind what a causal side sees).
+    present: [K*B, S], False on padding; None where there is none.
     bias: from distances of a query's place over a key's [...], shifts of the scores [K or 1, H, ...].
     """
 
@@ -31,6 +31,11 @@ class Sight:
     present: Tensor | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     _shifts: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Return `present` where it hides anything: what a causal side sees ends before the padding."""
+        return None if self.causal else self.present
 
     def shifted(self, scores: Tensor, part: str, distances: Tensor) -> Tensor:
         """Add what positions shift, [K or 1, H, ...], to scores [K*B, H, (blocks,) ...] of these distances.
@@ -42,7 +47,7 @@ class Sight:
         if part not in self._shifts:
             self._shifts[part] = self.bias(distances)
         shift = self._shifts[part]
-        by_run = scores.unflatten(0, (len(shift), -1))
+        by_run = scores.view(len(shift), -1, *scores.shape[1:])
         if scores.ndim > distances.ndim + 2:
             shift = shift.unsqueeze(2)
         return (by_run + shift[:, None]).flatten(0, 1)

@@ -29,7 +29,7 @@ def attend(
     from torch.nn import functional as F
 
     if drop is None and sight.bias is None:
-        seen = None if sight.present is None else sight.present[:, None, None]
+        seen = None if sight.visible is None else sight.visible[:, None, None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=sight.causal)
     # As the kernel would, with our own masks on the weights: it draws its own from one generator.
     n_queries, n_keys = q.shape[2], k.shape[2]
@@ -43,8 +43,8 @@ def attend(
             1 + n_keys - n_queries
         )
         found = weights(found, hidden)
-    elif sight.present is not None:
-        found = weights(found, ~sight.present[:, None, None])
+    elif sight.visible is not None:
+        found = weights(found, ~sight.visible[:, None, None])
     else:
         found = found.softmax(dim=-1)
     return torch.matmul(drop(found) if drop else found, v)

@@ -34,8 +34,8 @@ def _attend(
 
     q, k = (by_run(F.elu, each, sight.n_runs) + 1 for each in (q, k))
     v = F.pad(v, (0, 1), value=1.0)
-    if sight.present is not None:
-        k = k * sight.present[:, None, :, None]
+    if sight.visible is not None:
+        k = k * sight.visible[:, None, :, None]
     summed = _running(q, k, v) if sight.causal else q.matmul(k.transpose(2, 3).matmul(v))
     return summed[..., :-1] / summed[..., -1:]
 

@@ -21,7 +21,7 @@ def in_blocks(x: Tensor, n: int, width: int) -> Tensor:
     """Return [..., T, D] as [..., n, width, D], with zeros behind the end."""
     from torch.nn import functional as F
 
-    return F.pad(x, (0, 0, 0, n * width - x.shape[-2])).unflatten(-2, (n, width))
+    return F.pad(x, (0, 0, 0, n * width - x.shape[-2])).view(*x.shape[:-2], n, width, x.shape[-1])
 
 
 def with_neighbours(x: Tensor, causal: bool) -> Tensor:
@@ -55,8 +55,8 @@ def near(q: Tensor, k: Tensor, n_keys: int, width: int, sight: Sight) -> tuple[T
     hidden = (distances.abs() >= width) | absent[:, None]
     if sight.causal:
         hidden = hidden | (distances < 0)
-    if sight.present is not None:
-        there = sight.present[:, places.clamp(0, n_keys - 1)]
+    if sight.visible is not None:
+        there = sight.visible[:, places.clamp(0, n_keys - 1)]
         hidden = hidden | ~there[:, None, :, None]
     return found, hidden
 

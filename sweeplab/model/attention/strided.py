@@ -31,8 +31,8 @@ def _column(q: Tensor, k: Tensor, n_keys: int, stride: int, sight: Sight) -> tup
     found = sight.shifted(found, "far", steps * stride)
     places = torch.arange(stride, device=q.device)[:, None] + stride * rows
     hidden = (steps <= 0 if sight.causal else steps == 0) | (places >= n_keys)[:, None]
-    if sight.present is not None:
-        there = sight.present[:, places.clamp(max=n_keys - 1)]
+    if sight.visible is not None:
+        there = sight.visible[:, places.clamp(max=n_keys - 1)]
         hidden = hidden | ~there[:, None, :, None]
     return found, hidden
 
