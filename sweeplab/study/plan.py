@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # Fewer where there are many cells, so that a plan takes seconds.
 MOST_PROBES, FEWEST_PROBES = 128, 16
 PROBES_IN_ALL = 9 * MOST_PROBES
+# What decides how hard it is to find what is to be found.
+TASK = {"objective", "mask_share", "span_length"}
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
 
@@ -319,12 +321,10 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
 def _warnings(searched: Set[str], cells: list[list[dict[str, Any]]]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
     found = []
-    sizes = sorted(
-        name
-        for name in searched & set(SHAPE)
-        if TABLE[name].kind == "int" and any(len({values[name] for values in cell}) > 1 for cell in cells)
-    )
-    if sizes:
+    varying = {name for name in searched & set(SHAPE) if any(len({v[name] for v in cell}) > 1 for cell in cells)}
+    if tasks := sorted(varying & TASK):
+        found.append(f"{', '.join(tasks)} searched: sampling and pruning compare losses of unlike tasks")
+    if sizes := sorted(name for name in varying - TASK if TABLE[name].kind == "int"):
         found.append(f"{', '.join(sizes)} searched: sampling and pruning compare unlike sizes inside a cell")
     values = [each for cell in cells for each in cell]
     if any(each["warmup_iters"] >= each["max_iters"] for each in values):

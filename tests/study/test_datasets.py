@@ -89,6 +89,11 @@ def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
     assert sizes["family=encoder"] - sizes["family=decoder"] == 16 + head, "one more token: the mask"
 
 
+def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
+    plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"})
+    assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of unlike tasks"
+
+
 def test_a_study_from_before_is_the_same_study_still(tiny) -> None:
     assert tiny().canonical()["identity"]["data"] == {
         "corpus": "python-docs",
