@@ -209,9 +209,9 @@ def write_report(
     written = write_page(page, material, studied.runs, folder, dashboard, form)
     if len(names) == 1:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
-            TRACKERS["mlflow"](lab, names[0], tracking_uri_of(StudyFolder(lab, names[0]))).attach(
-                folder, "report"
-            )
+            tracker = TRACKERS["mlflow"](lab, names[0], tracking_uri_of(StudyFolder(lab, names[0])))
+            for each in written if form != "html" else folder.glob(f"{page}*"):
+                tracker.attach(each, "report")
     return written
 
 

@@ -18,6 +18,7 @@ from sweeplab.study.listing import find_study, read_spec
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sweeplab.analysis.laws.curves import Curves
     from sweeplab.study.spec import SearchSpec, StudySpec
 
 _DIGESTS = ("text_digest", "token_digest")
@@ -80,13 +81,31 @@ class Studies:
             return next(iter(tables.values()))
         return pd.concat([table.assign(study=name) for name, table in tables.items()], ignore_index=True)
 
+    def loss_curves(self, lab: Path, conventions: Conventions) -> Curves:
+        """Return the validation curves of the one study; of several, that there are none in common.
+
+        Raises:
+            BadInput: no run has ended.
+            TrackingUnavailable: tracking does not answer.
+        """
+        import pandas as pd
+
+        from sweeplab.analysis.laws.curves import curves_of_study
+
+        table = self.curves(lab, "val_loss") if len(self.specs) == 1 else pd.DataFrame()
+        return curves_of_study(self.runs, table, conventions)
+
     def check_comparable(self) -> None:
         """Make sure that the studies' losses may be compared.
 
         Raises:
-            BadInput: they were trained on different text, or on other tokens of it.
+            BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics.
         """
         self._check_comparable(Conventions())
+        metrics = {name: spec.objective.metric for name, spec in self.specs.items()}
+        if len(set(metrics.values())) > 1:
+            said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
+            raise BadInput(f"the studies value their trials differently: {said}")
 
     def bytes_per_token(self, conventions: Conventions) -> dict[str, float] | None:
         """Return the bytes of a token of each study's validation text, None where the loss stays in nats."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 
@@ -15,10 +17,11 @@ def studies(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the tables' files, folders and studies whose names begin so; of studies, the last after a comma."""
-    from glob import escape, glob
-
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    names = [f"{each}/" if each.is_dir() else str(each) for each in found]
     files = [
-        name for name in sorted(glob(f"{escape(incomplete)}*")) if name.endswith((".csv", ".parquet", "/"))
+        name for name in names if name.startswith(incomplete) and name.endswith((".csv", ".parquet", "/"))
     ]
     before, comma, last = incomplete.rpartition(",")
     return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]

@@ -19,7 +19,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 def doctor(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of a study.", show_default=False, autocompletion=studies)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Name of a study.", show_default=False, autocompletion=studies),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,

@@ -76,7 +76,9 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
             say_how_it_stands(result.folder, result.status)
             _say_where_it_is(result)
     for error in result.errors:
-        Console(stderr=True, highlight=False).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        Console(stderr=True, highlight=False).print(
+            f"error: {error}", style="red", markup=False, soft_wrap=True
+        )
     return EXIT_CODES[result.status]
 
 

@@ -11,7 +11,7 @@ import typer
 
 from sweeplab.cli.app import command_group
 from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Lab, StudyName
+from sweeplab.cli.options import AllowPlugins, AsJson, Lab, StudyName
 
 app = command_group("Write reports of studies.")
 
@@ -75,6 +75,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
+    allow_plugins: AllowPlugins = False,
     dashboard: Dashboard = None,
     form: Format = Form.html,
     lab: Lab = None,
@@ -93,14 +94,17 @@ def sweep(
         from sweeplab.study.listing import find_study
         from sweeplab.study.pruned import audit_pruning as audit
 
-        audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True))
+        audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
     _write("sweep", [name], lab, None, dashboard, form, as_json)
 
 
 @app.command()
 def compare(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME…", help="Names of two studies or more.", show_default=False, autocompletion=studies)
+        list[str],
+        typer.Argument(
+            metavar="NAME…", help="Names of two studies or more.", show_default=False, autocompletion=studies
+        ),
     ],
     output: Annotated[
         Path | None,

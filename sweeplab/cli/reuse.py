@@ -42,8 +42,12 @@ def clone(
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="Name of a study.", show_default=False, autocompletion=studies)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Name of another.", show_default=False, autocompletion=studies)],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="Name of a study.", show_default=False, autocompletion=studies)
+    ],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="Name of another.", show_default=False, autocompletion=studies)
+    ],
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,6 +9,7 @@ from sweeplab.cli.tables import cell_text, console, print_rows
 from sweeplab.cli.words import duration
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
+PLOT_MARGIN = 12  # for the losses beside it
 # What a person asked for or the sampler chose comes first, what the table says last.
 ORDER = ("enqueued", "searched", "derived", "grid", "fixed", "default")
 
@@ -20,7 +21,7 @@ def print_trial(shown: dict[str, Any]) -> None:
     def say(text: str = "") -> None:
         out.print(text, markup=False, soft_wrap=True)
 
-    value = "" if shown["value"] is None else f", val_loss {shown['value']:.4f}"
+    value = "" if shown["value"] is None else f", {shown['metric']} {shown['value']:.4f}"
     again = "" if shown["retries"] is None else f"; trial {shown['retries']} tried again"
     say(f"{shown['study']}: trial {shown['trial']} of {shown['cell']}: {shown['state']}{value}{again}")
     say(f"{shown['facts']['n_params']:,} parameters, {shown['facts']['train_tokens']:,} tokens to train on")
@@ -34,7 +35,7 @@ def print_trial(shown: dict[str, Any]) -> None:
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
         for run in shown["runs"]
     ]
-    if lines := plot(curves, PLOT_WIDTH, PLOT_HEIGHT):
+    if lines := plot(curves, min(PLOT_WIDTH, out.width - PLOT_MARGIN), PLOT_HEIGHT):
         say("\nval_loss over iterations")
         for line in lines:
             say(line)

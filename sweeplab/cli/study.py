@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -89,7 +90,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
     elif rows:
-        shown = ("name", "runs", "best_val_loss")
+        shown = ("name", "trials", "best_value")
         print_rows(
             [{key: row[key] for key in shown} | {"states": states_in_words(row["states"])} for row in rows],
             text=("name", "states"),
@@ -167,10 +168,9 @@ def export(
 
 
 # In the order in which help shows them: before a run, during it, its results, keeping house.
-for each in (init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work):
-    app.command()(each)
-for each in (show, best, export, diff, clone):
-    app.command()(each)
-app.command(name="list")(list_studies)
-for each in (rename, rm):
-    app.command()(each)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
+    *(show, best, export, diff, clone, list_studies, rename, rm),
+)
+for each in COMMANDS:
+    app.command("list" if each is list_studies else None)(each)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def ui(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the study.", show_default=False, autocompletion=studies)
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Name of the study.", show_default=False, autocompletion=studies
+        ),
     ] = None,
     port: Annotated[
         int | None,
@@ -59,8 +62,9 @@ def ui(
     """
     from sweeplab.study.browse import browse
 
-    # Ended by SIGTERM, or with its terminal, it takes the server along as on Ctrl-C.
-    before = {each: signal.signal(each, _interrupt) for each in (signal.SIGTERM, signal.SIGHUP)}
+    # However it is ended, also with its terminal, it takes the server along; a script's background ignores Ctrl-C.
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, _interrupt) for each in ends}
     try:
         with browse(lab, name, port, dashboard) as shown:
             _print(shown, as_json)

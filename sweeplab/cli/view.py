@@ -123,7 +123,7 @@ def _ended(event: Event, progress: Progress) -> Iterator[str]:
     if event["outcome"] == "failed":
         yield progress.errors[-1]
     elif event["value"] is not None:
-        yield f"val_loss {event['value']:.4f}"
+        yield f"{progress.plan.metric} {event['value']:.4f}"
     yield ", ".join(how_fast(progress))
 
 

@@ -28,9 +28,10 @@ def work(
     """
     from sweeplab.cli.live import Interrupts, write_line
     from sweeplab.study.joining import work_along
-    from sweeplab.study.listing import find_study
+    from sweeplab.study.listing import find_study, read_spec
 
     folder = find_study(lab, name)
+    metric = read_spec(folder).objective.metric
 
     def hear(event: dict[str, Any]) -> None:
         if quiet:
@@ -40,7 +41,7 @@ def work(
         elif event["event"] in ("claimed", "ended", "put_away"):
             said = {"claimed": "begun", "put_away": "put away"}.get(event["event"], event.get("outcome"))
             value = event.get("value")
-            loss = f"  val_loss {value:.4f}" if value is not None else ""
+            loss = f"  {metric} {value:.4f}" if value is not None else ""
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:

@@ -18,7 +18,7 @@ from sweeplab.report.summary import Summary
 from sweeplab.report.words import MARKS, listed, written
 
 # More rows than these make a page slow; the CSV behind the table has them all.
-MOST_ROWS = {"figure": 300, "table": 2000}
+MOST_ROWS = {"figure": 100, "table": 500}
 _LONG = 28  # a column with longer words than this is prose, which may be broken into lines
 
 
@@ -61,6 +61,7 @@ class _Section:
     open: _Table | None = None
     folded: _Table | None = None
     csv: str = ""
+    csv_of: _Section | None = None
 
 
 def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str]) -> str:
@@ -75,6 +76,7 @@ def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mappin
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     sections = [_section(index, panel) for index, panel in enumerate(_once(_merged(panels)), start=1)]
+    sections = _shared(sections)
     drawn = any(section.figure for section in sections)
     return environment.get_template("page.html").render(
         title=title,
@@ -115,6 +117,16 @@ def _once(panels: Sequence[Panel]) -> list[Panel]:
     return found
 
 
+def _shared(sections: Sequence[_Section]) -> list[_Section]:
+    """Return the sections with data that several have only at the first of them; the others name it."""
+    first: dict[str, _Section] = {}
+    found = []
+    for section in sections:
+        same = first.setdefault(section.csv, section) if section.csv else section
+        found.append(section if same is section else replace(section, csv="", csv_of=same))
+    return found
+
+
 def _section(index: int, panel: Panel) -> _Section:
     section = _Section(f"panel-{index}", panel.title, panel.width, panel.missing)
     if panel.missing:
@@ -129,8 +141,13 @@ def _section(index: int, panel: Panel) -> _Section:
         figure="" if is_table else _figure(panel),
         open=None if shown is None else _table(shown, "table"),
         folded=None if is_table else _table(panel.data, "figure"),
-        csv="data:text/csv;base64," + base64.b64encode(panel.data.to_csv(index=False).encode()).decode(),
+        csv="data:text/csv;base64," + base64.b64encode(_csv(panel.data).encode()).decode(),
     )
+
+
+def _csv(data: DataFrame) -> str:
+    """Write a panel's data; to eight digits, for a page of thousands of trials is large enough."""
+    return data.to_csv(index=False, float_format="%.8g")
 
 
 def _table(data: DataFrame, of: str) -> _Table:

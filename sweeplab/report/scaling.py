@@ -30,7 +30,7 @@ def write_scaling_report(
     studied: Studies | None = None,
     lab: Path | None = None,
 ) -> Path:
-    """Write scaling.html, scaling.csv (a row a run), curves.csv and scaling.json; return the page's path.
+    """Write scaling.html, scaling.csv (a row a run), scaling-curves.csv and scaling.json; return the page's path.
 
     `runs` and `curves` are the tables of the study's runs; they may be empty. `dashboard` is a YAML file
     that says which panels the page has. `studied` is the study itself, by which its points are counted and its

@@ -32,7 +32,7 @@ def write_page(
     dashboard: Path | None = None,
     form: str = "html",
 ) -> list[Path]:
-    """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, curves.csv.
+    """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv.
 
     In another form than html each figure is written as a picture instead. Returns the files to be opened.
 
@@ -49,7 +49,7 @@ def write_page(
     summary = SUMMARIES[page](material, panels)
     tables = {f"{page}.csv": (runs, "a row a run")}
     if curves := material.curves_read:
-        tables["curves.csv"] = (concat(curves), "a row a measurement")
+        tables[f"{page}-curves.csv"] = (concat(curves), "a row a measurement")
     beside = {
         **{name: what for name, (_, what) in tables.items()},
         f"{page}.json": "the data of every panel",

@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 
 DIGEST_CHARACTERS = 12
 LONGEST_NAME = 100
-# How the reason begins of a run that its owner has stopped.
-ASKED_TO_STOP = "asked to stop"
 
 
 @dataclass(frozen=True)
 class Trial:
     """One trial that has ended; `values` are all of its effective hyperparameters but for the seed.
 
-    `threads` are those of the process that trained it, None where it was not written down. A trial `is_cut_short`
+    `threads` are those of the process that trained it. A trial `is_cut_short`
     whose end did not follow from its own curve: pruned, stopped by its owner, or not ended.
     """
 
@@ -45,7 +43,7 @@ class Trial:
     seeds: list[int]
     sampled: dict[str, Any]
     values: dict[str, Any]
-    threads: int | None
+    threads: int
     is_cut_short: bool
     runs: list[str]
 
@@ -99,10 +97,8 @@ def _trial(folder: StudyFolder, cell: str, number: int, runs: list[RunFolder]) -
         seeds=[each["seed"] for each in described],
         sampled=first["sampled"],
         values={name: value for name, value in first["values"].items() if name != "seed"},
-        threads=first.get("threads"),
-        is_cut_short=not outcome
-        or outcome["ending"]["outcome"] not in VALUED
-        or any(str((run.outcome or {}).get("stop_reason")).startswith(ASKED_TO_STOP) for run in runs),
+        threads=first["threads"],
+        is_cut_short=not outcome or outcome["ending"]["outcome"] not in VALUED or outcome["is_asked_for"],
         runs=[str(run.path) for run in runs],
     )
 
@@ -127,7 +123,7 @@ def rerun_text(folder: StudyFolder, trial: Trial) -> str:
         "budget": {"trials_per_cell": 1},
         "pruner": "none",
         "seeds": sorted(trial.seeds, key=order.index),  # a mean's last bit rests on their order
-        "engine": {"workers": 1} | ({"threads": trial.threads} if trial.threads else {}),
+        "engine": {"workers": 1, "threads": trial.threads},
         "track": study["track"],
     }
     said = f"{spec.objective.metric} {trial.value!r}" if trial.value is not None else "no value"

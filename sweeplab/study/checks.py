@@ -106,7 +106,8 @@ def _retell(error: Any, complain: Complaints) -> None:
     elif kind == "extra_forbidden":
         complain.unknown(path, list(_fields(path[:-1])), "key")
     elif isinstance(refusal, Refusal):
-        complain(path, f"{dotted(path)} {refusal.what}: {shown(value)}", refusal.allowed, refusal.nearest)
+        told = "" if refusal.is_secret else f": {shown(value)}"
+        complain(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
     elif kind == "literal_error":
         choices = re.findall(r"'(.*?)'", error["ctx"]["expected"])
         near = nearest(value, choices) if isinstance(value, str) else ""

@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import uuid
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.schema import CreateSchema
+
+from sweeplab.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from sweeplab.study.folder import StudyFolder
+
+# Where the trials of new studies are stored, if not in files.
+VARIABLE = "SWEEPLAB_STORAGE"
 
 BUSY_SECONDS = 60
 # An execution option: what is asked under it only reads, and waits for no writer.
 READS = {"sweeplab_reads": True}
+
+
+def choose_storage(folder: StudyFolder) -> None:
+    """Settle where a new study's trials are stored: where SWEEPLAB_STORAGE says, else in a file of its own.
+
+    In PostgreSQL a study has a schema of its own: what is done to one touches no other.
+
+    Raises:
+        BadInput: SWEEPLAB_STORAGE names no such database, or it does not answer.
+    """
+    asked = os.environ.get(VARIABLE)
+    if not asked or folder.storage_file.exists() or folder.database.exists():
+        return
+    try:
+        url = make_url(asked)
+    except ArgumentError:
+        url = None
+    if url is None or url.get_backend_name() != "postgresql":
+        shown = url.render_as_string() if url else "what it holds"
+        raise BadInput(
+            Problem(f"{VARIABLE}: {shown} is no storage", "postgresql://USER:PASSWORD@HOST/DATABASE")
+        )
+    schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    url = url.set(drivername="postgresql+psycopg")
+    try:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(CreateSchema(schema))
+        engine.dispose()
+    except ModuleNotFoundError as error:
+        raise BadInput(f"{VARIABLE} needs psycopg: pip install 'sweeplab[postgres]'") from error
+    except SQLAlchemyError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise BadInput(f"{VARIABLE}: {url.render_as_string()} does not answer: {reason}") from error
+    own = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
+    # It may hold a password.
+    folder.storage_file.touch(mode=0o600)
+    folder.storage_file.write_text(own.render_as_string(hide_password=False), encoding="utf-8")
 
 
 def engine_arguments(url: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Feed:
             run.is_new = False
         yield from self._begun()
         for run in list(self._live):
-            if event := run.evaluated():
+            if (event := run.evaluated()) and (run.cell, run.trial) not in self._ended:
                 yield event
             if run.is_new or (outcome := run.folder.outcome) is None:
                 continue

@@ -46,9 +46,22 @@ class StudyFolder:
         return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
     @property
+    def database(self) -> Path:
+        """Return the file of the trials' storage."""
+        return self.path / "trials.db"
+
+    @property
+    def storage_file(self) -> Path:
+        """Return the file that holds the storage's URL where that is another database than the study's own."""
+        return self.path / "storage.url"
+
+    @property
     def storage_url(self) -> str:
         """Return the URL of the trials' storage."""
-        return f"sqlite:///{self.path / 'trials.db'}"
+        try:
+            return self.storage_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return f"sqlite:///{self.database}"
 
     @property
     def study_file(self) -> Path:
@@ -89,9 +102,19 @@ class StudyFolder:
         """Return the folder of one training."""
         return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")
 
+    @staticmethod
+    def read(file: Path) -> dict[str, Any]:
+        """Return what one of the study's JSON files says."""
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
     def runs(self) -> Iterator[RunFolder]:
         """Yield the folders of all trainings that were ever started."""
         for file in sorted((self.path / "runs").glob("*/*/run.json")):
+            yield RunFolder(file.parent)
+
+    def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
+        """Yield the folders of one trial's trainings."""
+        for file in sorted((self.path / "runs" / cell).glob(f"{trial}-*/run.json")):
             yield RunFolder(file.parent)
 
     def states(self, unended: str = "waiting") -> dict[str, int]:

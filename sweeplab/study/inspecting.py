@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.study.finding import find_trial
 from sweeplab.study.folder import RunFolder, StudyFolder
-from sweeplab.study.listing import read_spec
-from sweeplab.study.spec import Derived
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
+    pass
 
 CHECKPOINTS = ("best", "last")
 
@@ -26,46 +24,48 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
         BadInput: no trial of this number has begun, or several cells have one.
     """
     numbers: dict[str, set[int]] = defaultdict(set)
-    for path in (folder.path / "runs").glob("*/*"):
-        numbers[path.parent.name].add(int(path.name.rpartition("-")[0]))
+    for run in folder.runs():
+        numbers[run.path.parent.name].add(int(run.path.name.rpartition("-")[0]))
     key = find_trial(folder.name, numbers, number, cell)
-    paths = (folder.path / "runs" / key).glob(f"{number}-*")
-    runs = [RunFolder(path) for path in sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))]
+    runs = sorted(folder.runs_of(key, number), key=lambda run: int(run.path.name.rpartition("-")[2]))
     described = runs[0].description
+    study = folder.read(folder.canonical_file)  # which was checked when it was run
     ending = next((outcome["ending"] for run in runs if (outcome := run.outcome)), None)
     return {
         "study": folder.name,
         "cell": key,
         "trial": number,
         "state": ending["outcome"] if ending else folder.unended,
+        "metric": study["objective"]["metric"],
         "value": ending["value"] if ending else None,
         "error": ending["error"] if ending else None,
         "retries": described.get("retries"),
         "facts": described["facts"],
-        "hyperparameters": _hyperparameters(read_spec(folder), described),
+        "hyperparameters": _hyperparameters(study, described),
         "runs": [_run(run, folder.unended) for run in runs],
     }
 
 
-def _hyperparameters(spec: StudySpec, described: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _hyperparameters(study: Mapping[str, Any], described: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"name": name, "value": value, "from": _origin(name, value, spec, described)}
+        {"name": name, "value": value, "from": _origin(name, value, study, described)}
         for name, value in described["values"].items()
         if name != "seed"
     ]
 
 
-def _origin(name: str, value: Any, spec: StudySpec, described: Mapping[str, Any]) -> str:
+def _origin(name: str, value: Any, study: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     """Say where a hyperparameter's value came from."""
     if name in described.get("enqueued", {}) and name in described["sampled"]:
         return "enqueued"
     if name in described["sampled"]:
         return "searched"
-    if name in spec.grid:
+    if name in study["grid"]:
         return "grid"
-    if isinstance(spec.search.get(name), Derived):
+    if name in study["search"] and "expr" in study["search"][name]:
         return "derived"
-    origin, given = ("fixed", spec.fixed[name]) if name in spec.fixed else ("default", TABLE[name].default)
+    fixed = study["fixed"]
+    origin, given = ("fixed", fixed[name]) if name in fixed else ("default", TABLE[name].default)
     return f"{origin}, auto" if given == AUTO and value != AUTO else origin
 
 

@@ -26,12 +26,12 @@ from sweeplab.study.spec import TABLE_SUFFIX
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
+    from sweeplab.study.spec import Objective, StudySpec
 
 # Outcomes of trials that a sampler can learn from.
 FINISHED = (*VALUED, "pruned", "diverged")
-# Which column of a table values a trial: the first that is there.
-VALUES = ("value", "val_loss")
+# Which column of a table values a trial: the first that is there; losses where the study values a trial by them.
+VALUES, LOSSES = ("value",), ("val_loss",)
 # A loss does not rest on these.
 _IDLE = frozenset(
     row.name
@@ -143,7 +143,7 @@ def _fit(row: Row, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
     if row.outcome not in FINISHED:
         raise _Unfit(f"{row.outcome}, not finished")
     if row.outcome in VALUED and (row.value is None or not math.isfinite(row.value)):
-        raise _Unfit(f"without a value that is a number ({', '.join(VALUES)})")
+        raise _Unfit("without a value that is a number")
     for name in spaces[0].cell.values:
         if name not in row.values:
             raise _Unfit(f"without {name}, which is in the grid")
@@ -180,7 +180,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _rows(spec: StudySpec, lab: Path, source: str, data: Mapping[str, Any]) -> Iterator[Row]:
     if source.endswith(TABLE_SUFFIX):
-        return _table_rows(Path(source), spec.objective.at)
+        return _table_rows(Path(source), spec.objective)
     return _study_rows(spec, lab, source, data)
 
 
@@ -212,7 +212,7 @@ def _study_rows(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]) 
         yield Row(place, values, ended, end["value"], end["iteration"])
 
 
-def _table_rows(file: Path, at: str) -> Iterator[Row]:
+def _table_rows(file: Path, objective: Objective) -> Iterator[Row]:
     """Yield the rows of a table as `study export` writes it, or of any with the names of hyperparameters.
 
     Of a table that has a row a run, the first of each trial's.
@@ -226,9 +226,11 @@ def _table_rows(file: Path, at: str) -> Iterator[Row]:
         raise _Gone(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{file} cannot be read as a table: {error}") from error
-    column = next((name for name in (*VALUES, f"{at}_val_loss") if name in known), None)
+    losses = (*LOSSES, f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
+    columns = (*VALUES, *losses)
+    column = next((name for name in columns if name in known), None)
     if column is None:
-        raise BadInput(Problem(f"{file} does not say what its trials came to", " | ".join(VALUES)))
+        raise BadInput(Problem(f"{file} does not say what its trials came to", " | ".join(columns)))
     seen = set()
     for line, row in rows:
         if (trial := tuple(row.get(name) for name in ("study", "cell", "trial"))) != (None, None, None):
@@ -245,7 +247,7 @@ def _table_rows(file: Path, at: str) -> Iterator[Row]:
             read,
             row.get("state") or "complete",
             _number(row[column] or ""),
-            None if iteration is None else int(iteration),
+            None if iteration is None or not math.isfinite(iteration) else int(iteration),
         )
 
 

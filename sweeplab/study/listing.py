@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.study.folder import RunFolder, StudyFolder, lab_folder
+from sweeplab.study.tally import tallies
 from sweeplab.tracking.tracker import ENDED
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
+
+_Run = tuple[RunFolder, dict[str, Any], dict[str, Any] | None]
 
 MOST_NAMED = 10
 # Runs in these states have a value that counts.
@@ -57,18 +59,19 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
 
 
 def study_rows(lab: Path) -> list[dict[str, Any]]:
-    """Return a row a study: its runs by state, its best value, where it lies."""
+    """Return a row a study: its trials by state, its best value, where it lies."""
     rows = []
     for name in study_names(lab):
         folder = StudyFolder(lab, name)
-        states = folder.states(folder.unended)
-        best = _best(folder)
+        cells = tallies(folder).values()
+        states = sum((each.states for each in cells), Counter[str]())
+        best = min((each.best for each in cells if each.best is not None), default=None)
         rows.append(
             {
                 "name": name,
-                "runs": sum(states.values()),
-                "states": states,
-                "best_val_loss": best["value"] if best else None,
+                "trials": sum(states.values()),
+                "states": dict(states),
+                "best_value": best,
                 "folder": str(folder.path),
             }
         )
@@ -76,52 +79,54 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
 
 
 def states_in_words(states: Mapping[str, int]) -> str:
-    """Write how many runs are in each state."""
+    """Write how many runs or trials are in each state."""
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
 def show_study(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` are those that count towards the budget, `known` those that a warm start brought in.
+    `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
+    a warm start brought in.
     Cells stand in the order of the grid; those that it no longer has come last.
     """
-    from sweeplab.study.space import cells
-
-    spec = read_spec(folder)
-    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+    # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
+    plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
     unended = folder.unended
-    by_cell: dict[str, list[RunFolder]] = {cell.key: [] for cell in cells(spec, vocab_size)[0]}
-    for run in folder.runs():
-        by_cell.setdefault(run.description["cell"], []).append(run)
-    started_from = _started_from(folder)
+    # A training as its folder, what it was begun as, and how it ended: files are read once.
+    runs = [(run, run.description, run.outcome) for run in folder.runs()]
+    by_cell: dict[str, list[_Run]] = {cell["cell"]: [] for cell in plan["cells"]}
+    for run in runs:
+        by_cell.setdefault(run[1]["cell"], []).append(run)
+    started_from, known = _started_from(folder), tallies(folder)
     return {
         "name": folder.name,
-        "metric": spec.objective.metric,
-        "trials_per_cell": spec.budget.trials_per_cell,
+        "metric": plan["metric"],
+        "trials_per_cell": study["budget"]["trials_per_cell"],
         "cells": [
-            _cell_row(cell, runs, unended) | {"known": sum(started_from.get(cell, {}).values())}
-            for cell, runs in by_cell.items()
+            _cell_row(cell, own, unended)
+            | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
+            | {"known": sum(started_from.get(cell, {}).values())}
+            for cell, own in by_cell.items()
         ],
         "warm_start": started_from,
-        "best": _best(folder),
+        "best": _best(runs),
         "failures": [
-            {"key": run.description["key"], "error": outcome["error"].strip().splitlines()[-1]}
-            for run in folder.runs()
-            if (outcome := run.outcome) and outcome["state"] == "failed"
+            {"key": described["key"], "error": outcome["error"].strip().splitlines()[-1]}
+            for _, described, outcome in runs
+            if outcome and outcome["state"] == "failed"
         ],
     }
 
 
 def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:
     """Return how many trials of each source came into which cell, counted in no other number."""
-    file = folder.warm_start_file
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+    return folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
 
 
-def _cell_row(cell: str, runs: list[RunFolder], unended: str) -> dict[str, Any]:
-    described = [run.description for run in runs]
-    outcomes = [run.outcome or {"state": unended} for run in runs]
+def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
+    described = [each for _, each, _ in runs]
+    outcomes = [outcome or {"state": unended} for _, _, outcome in runs]
     ended = {
         each["trial"]
         for each, outcome in zip(described, outcomes, strict=True)
@@ -138,14 +143,11 @@ def _cell_row(cell: str, runs: list[RunFolder], unended: str) -> dict[str, Any]:
     }
 
 
-def _best(folder: StudyFolder) -> dict[str, Any] | None:
-    found = []
-    for run in folder.runs():
-        outcome = run.outcome
-        if outcome and outcome["state"] in VALUED:
-            described = run.description
-            found.append(
-                {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
-                | {"folder": str(run.path)}
-            )
+def _best(runs: list[_Run]) -> dict[str, Any] | None:
+    found = [
+        {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
+        | {"folder": str(run.path)}
+        for run, described, outcome in runs
+        if outcome and outcome["state"] in VALUED
+    ]
     return min(found, key=lambda each: each["value"], default=None)

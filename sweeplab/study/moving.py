@@ -52,11 +52,15 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
     spec = read_study(folder.canonical_file, name=new)
     if new == folder.name or new in study_names(folder.lab):
         raise BadInput(f"a study {new!r} stands in {folder.lab}; give another name")
+    renamed = StudyFolder(folder.lab, new)
+    if renamed.path.exists():
+        raise BadInput(
+            f"{renamed.path} is there, of a study that never began; remove it or give another name"
+        )
     with _alone(folder):
         Moving(folder.lab, folder.name, spec.track.uri).rename(new)
         _rename_in_storage(folder, new)
         _rename_in_files(folder, spec)
-        renamed = StudyFolder(folder.lab, new)
         folder.path.rename(renamed.path)
     what = f"{folder.name} is {new} now; a study file that says `name: {folder.name}` would begin another one"
     return Done(what, [renamed.command("study rename", folder.name)])
@@ -92,6 +96,5 @@ def _rename_in_files(folder: StudyFolder, spec: StudySpec) -> None:
     written = folder.study_file.read_text(encoding="utf-8")
     renamed = re.sub(r"(?m)^name:.*$", f"name: {spec.name}", written, count=1)
     write_whole(folder.study_file, renamed.encode())
-    if folder.plan_file.exists():
-        plan = json.loads(folder.plan_file.read_text(encoding="utf-8")) | {"name": spec.name}
-        write_whole(folder.plan_file, json.dumps(plan).encode())
+    plan = json.loads(folder.plan_file.read_text(encoding="utf-8")) | {"name": spec.name}
+    write_whole(folder.plan_file, json.dumps(plan).encode())

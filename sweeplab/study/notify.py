@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,10 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
     for index, variable in enumerate(spec.notify):
         place, target, urls = ("notify", index), Apprise(), os.environ.get(variable, "")
         if not urls.strip():
-            problems.append(spec.problem(place, f"{variable} is not set", "one or more URLs of Apprise's in it"))
-        elif not target.add(urls):
+            problems.append(
+                spec.problem(place, f"{variable} is not set", "one or more URLs of Apprise's in it")
+            )
+        elif not _add(target, urls):
             problems.append(
                 spec.problem(place, f"{variable} holds what is no URL to Apprise", "such as ntfys://my-topic")
             )
@@ -88,3 +91,10 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
     if problems:
         raise BadInput(*problems)
     return targets
+
+
+def _add(target: Apprise, urls: str) -> bool:
+    with warnings.catch_warnings():
+        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(target.add(urls))

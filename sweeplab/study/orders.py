@@ -17,8 +17,9 @@ from sqlalchemy.exc import IntegrityError
 
 from sweeplab.study.database import READS, open_database
 
-# What the supervisor and the workers are to do: `closing` says that the supervisor is about to end.
-Wanted = Literal["run", "pause", "stop", "closing", "ended"]
+# What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
+# supervisor is about to end.
+Wanted = Literal["run", "pause", "stop", "over", "closing", "ended"]
 
 _metadata = MetaData()
 _ORDERS = Table(

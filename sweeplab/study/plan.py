@@ -84,6 +84,7 @@ class Plan:
     budget: dict[str, Any]
     sampler: str
     pruner: str
+    metric: str
     data: dict[str, Any]
     checkpoint_bytes: int
     warm_start: list[dict[str, Any]] = field(default_factory=list)
@@ -146,6 +147,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         budget=spec.budget.model_dump(),
         sampler=_named(spec.sampler.type, spec.sampler.options),
         pruner=_named(spec.pruner.type, spec.pruner.options),
+        metric=spec.objective.metric,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
         warm_start=[source.as_dict() for source in sources],

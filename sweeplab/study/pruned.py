@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -19,6 +19,8 @@ from sweeplab.errors import BadInput
 from sweeplab.study.curves import SeedCurves
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.listing import read_spec
+from sweeplab.study.plugins import check_imported
+from sweeplab.train.metrics import worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +49,10 @@ Trial = tuple[str, int]
 
 
 def audit_pruning(
-    folder: StudyFolder, n: int, tell: Callable[[str], None] = lambda text: None
+    folder: StudyFolder,
+    n: int,
+    tell: Callable[[str], None] = lambda text: None,
+    allow_plugins: bool = False,
 ) -> list[Audited]:
     """Train up to `n` of a study's pruned trials to their end and return all that have been, now or before.
 
@@ -55,9 +60,11 @@ def audit_pruning(
     `tell` hears of each trial before it is trained.
 
     Raises:
-        BadInput: no trial was pruned, the data have changed, or another process audits the study.
+        BadInput: no trial was pruned, the data have changed, the study has plugins that may not be imported, or
+            another process audits the study.
     """
-    spec = read_spec(folder)
+    spec = read_spec(folder, allow_plugins)
+    check_imported(spec)
     chosen = _chosen(folder, spec)[:n]
     if not chosen:
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
@@ -72,11 +79,10 @@ def audit_pruning(
 
 def audited_trials(folder: StudyFolder) -> list[Audited]:
     """Return the pruned trials that have been trained to their end."""
-    at = read_spec(folder).objective.at
     files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
     described = [RunFolder(file.parent).description for file in files]
     trials = dict.fromkeys((str(each["cell"]), int(each["trial"])) for each in described)
-    return [_audited(folder, trial, at) for trial in trials if _is_done(folder, trial)]
+    return [_audited(folder, trial) for trial in trials if _is_done(folder, trial)]
 
 
 def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
@@ -93,10 +99,8 @@ def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
 def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
     """Return the runs of a trial, a seed each, and beside each the folder of its audit."""
     cell, number = trial
-    places = sorted((folder.path / "runs" / cell).glob(f"{number}-*/run.json"))
-    return [
-        (RunFolder(each.parent), RunFolder(folder.path / AUDIT / cell / each.parent.name)) for each in places
-    ]
+    runs = folder.runs_of(cell, number)
+    return [(run, RunFolder(folder.path / AUDIT / cell / run.path.name)) for run in runs]
 
 
 def _is_done(folder: StudyFolder, trial: Trial) -> bool:
@@ -124,33 +128,33 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     stack = Stack(runs[0].values, dataset.train, dataset.val, len(runs))
     for each in runs:
         stack.admit(each)
+    metric, shared = spec.objective.metric, runs[0].values
+    curves = SeedCurves(range(len(runs)), lambda loss, iteration: worth(metric, loss, iteration, shared))
+    seeds = {each.key: seed for seed, each in enumerate(runs)}
     states: dict[str, str] = {}
     while len(stack):
         for record in stack.advance():
             audits[record.key].append([{"iteration": record.iteration, "val_loss": record.val_loss}])
+            if record.state != "diverged":
+                ended = record.state != "running"
+                curves.add(seeds[record.key], record.iteration, record.val_loss, ended)
             if record.state != "running":
                 states[record.key] = record.state
                 stack.release(record.key)
+    value = None if "diverged" in states.values() else curves.value(spec.objective.at)
     for key, audit in audits.items():
-        audit.end({"state": states[key]})
+        audit.end({"state": states[key], "value": value})
 
 
-def _audited(folder: StudyFolder, trial: Trial, at: Any) -> Audited:
+def _audited(folder: StudyFolder, trial: Trial) -> Audited:
     runs = _runs(folder, trial)
-    curves = SeedCurves(range(len(runs)))
-    for seed, (_, audit) in enumerate(runs):
-        points = audit.points()
-        for point in points:
-            if point["val_loss"] is not None:
-                curves.add(seed, point["iteration"], point["val_loss"], ended=point is points[-1])
     outcomes = [run.outcome or {} for run, _ in runs]
-    diverged = any((audit.outcome or {}).get("state") == "diverged" for _, audit in runs)
     then = outcomes[0].get("value")
     return Audited(
         *trial,
         iteration=max(int(each.get("iteration", 0)) for each in outcomes),
         value_then=then if then is None or math.isfinite(then) else None,
-        value=None if diverged else curves.value(at),
+        value=(runs[0][1].outcome or {})["value"],
     )
 
 

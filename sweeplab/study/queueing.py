@@ -51,7 +51,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     with store.lock():
         added = [_enqueue(store, space.cell, point, {"enqueued": given}) for space, point in pairs]
     store.orders.add("enqueue", {"trials": added, "values": given})
-    what = f"{_counted(added)} enqueued: {_listed(added)}; {when(folder, store.orders)}"
+    what = f"{_counted(added)} enqueued: {_listed(added)}; {when(folder, store)}"
     return Done(what, _withdrawals(folder, added), added)
 
 
@@ -74,7 +74,7 @@ def retry(folder: StudyFolder) -> Done:
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
     store.orders.add("retry", {"trials": added})
-    what = f"{_counted(failed)} tried again: {_listed(failed)}; {when(folder, store.orders)}"
+    what = f"{_counted(failed)} tried again: {_listed(failed)}; {when(folder, store)}"
     return Done(what, _withdrawals(folder, added), added)
 
 
@@ -106,7 +106,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     store.orders.add("stop trial", place)
     what = f"trial {number} of {key} ends as stopped at its next evaluation, with its best value so far"
     if not is_running(folder, store.orders):
-        what += f"; {when(folder, store.orders)}"
+        what += f"; {when(folder, store)}"
     run = folder.run(key, number, store.spec.first_seed)
     again = _again(folder, space.cell, run.description["sampled"] if run.has_begun else {})
     return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])

@@ -193,6 +193,8 @@ class Runner:
             self._end(trial, "failed", trial.error)
         elif "diverged" in trial.states.values():
             self._end(trial, "diverged")
+        elif trial.is_stopped:  # with seeds that have not begun there is no mean, and no value
+            self._end(trial, "stopped" if trial.curves.means else "pruned")
         elif trial.has_ended:
             self._end(trial, "complete" if "complete" in trial.states.values() else "stopped")
         elif is_behind:

@@ -254,6 +254,7 @@ class StudySpec(Section):
                 raise Refusal(
                     "has what is no name of an environment variable",
                     "names such as MY_PHONE; URLs, which may hold secrets, stand in the variables",
+                    is_secret=True,
                 )
         return names
 

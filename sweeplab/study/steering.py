@@ -41,8 +41,11 @@ def is_running(folder: StudyFolder, orders: Orders) -> bool:
     return folder.is_run and orders.now.wanted not in ("closing", "ended")
 
 
-def when(folder: StudyFolder, orders: Orders) -> str:
+def when(folder: StudyFolder, store: Store) -> str:
     """Say when what was asked for is done."""
+    limit, orders = store.budget.time, store.orders
+    if limit is not None and folder.elapsed_seconds >= limit:
+        return f"its time is over: {folder.command('study extend', '--time', 'TIME')} gives it more"
     if not is_running(folder, orders):
         return f"{folder.command('study resume')} runs it"
     if orders.now.wanted == "pause":
@@ -84,7 +87,7 @@ def resume(folder: StudyFolder) -> Done | None:
     orders = Orders.open(folder.storage_url)
     if not folder.is_run:
         return None
-    if orders.now.wanted == "run":
+    if orders.now.wanted in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, orders):
         raise BadInput(
@@ -101,21 +104,22 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     Raises:
         BadInput: nothing is given, or what is given is no budget.
     """
-    asked = {"trials_per_cell": trials_per_cell, "time": time}
-    given = {name: "null" if text == "none" else text for name, text in asked.items() if text is not None}
+    options = {"trials_per_cell": trials_per_cell, "time": time}
+    given = {name: "null" if text == "none" else text for name, text in options.items() if text is not None}
     if not given:
         raise BadInput(Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h"))
     store = open_store(folder)
-    before = store.spec.budget.model_dump()
-    try:
-        spec = read_study(folder.canonical_file, [f"budget.{name}={text}" for name, text in given.items()])
-    except BadInput as error:
-        raise BadInput(*map(_by_option, error.problems)) from error
-    check_grid_sampler(spec, store.spaces)
-    after = spec.budget.model_dump()
-    with store.lock():
+    with store.lock():  # another such command may change another part of the budget
+        before = read_spec(folder).budget.model_dump()
+        try:
+            asked = [f"budget.{name}={text}" for name, text in given.items()]
+            spec = read_study(folder.canonical_file, asked)
+        except BadInput as error:
+            raise BadInput(*map(_by_option, error.problems)) from error
+        check_grid_sampler(spec, store.spaces)
+        after = spec.budget.model_dump()
         write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
-    store.orders.add("budget", after)
+        store.orders.add("budget", after)
     store.heed()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
     back = [word for name in given for word in (_option(name), _said(before[name]))]
@@ -123,7 +127,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, spec.budget.trials_per_cell - each.counted) for each in store.counts())
         what += f": {to_go} trials to go"
-    return Done(f"{what}; {when(folder, store.orders)}", [folder.command("study extend", *back)])
+    return Done(f"{what}; {when(folder, store)}", [folder.command("study extend", *back)])
 
 
 def _orders_of_running(folder: StudyFolder) -> Orders:
@@ -132,7 +136,9 @@ def _orders_of_running(folder: StudyFolder) -> Orders:
         return orders
     store = open_store(folder)
     done = sum(each.counted for each in store.counts())
-    if store.has_room():
+    if store.budget.time is not None and folder.elapsed_seconds >= store.budget.time:
+        next_step = f"{done} trials done; {when(folder, store)}"
+    elif store.has_room():
         next_step = f"{done} trials done; {folder.command('study resume')} goes on with it"
     else:
         more = folder.command("study extend", "--trials-per-cell", "N")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -21,12 +20,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
 from sweeplab.study.algorithms import make_pruner, make_sampler
+from sweeplab.study.counting import CellCounts, count
 from sweeplab.study.database import engine_arguments, serialise
 from sweeplab.study.first_points import first_point
 from sweeplab.study.leases import Leases, Owner, is_dead
 from sweeplab.study.orders import Orders
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.spec import Budget
+from sweeplab.study.tally import VOID
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -41,16 +42,13 @@ TOLD: dict[str, TrialState] = {
     "diverged": TrialState.PRUNED,
     "failed": TrialState.FAIL,
 }
-COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 MOST_DRAWS = 100
 # A trial that never came to its first checkpoint is given up after so many workers died with it.
 MOST_ATTEMPTS = 10
 # A cell gets no more trials from a worker that saw so many of them fail.
 MOST_FAILURES = 3
-# What marks a trial in Optuna's storage that came from elsewhere; its value there says where it is from.
-WARM_START = "warm_start"
-# Trials of Optuna's that are none of the study's own: known from elsewhere, or left over of what came to nothing.
-VOID = ("infeasible", "withdrawn", WARM_START)
+# The orders that ask for trials.
+ASKED_BY = ("enqueue", "retry")
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
@@ -75,18 +73,6 @@ class Claim:
     asked: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class CellCounts:
-    """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
-
-    cell: Cell
-    counted: int
-    running: int
-    waiting: int
-    failed: int
-    best: float | None
-
-
 def open_storage(url: str) -> RDBStorage:
     """Open Optuna's storage so that several processes may write to it."""
     storage = RDBStorage(url, engine_kwargs=engine_arguments(url))
@@ -109,6 +95,7 @@ class Store:
         self._finished: set[int] = set()  # cells that will never have room again
         self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
         self._notices: list[str] = []
+        self._asked: set[str] = set()  # cells in which a person's trials may still wait
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
@@ -146,8 +133,9 @@ class Store:
 
     def heed(self) -> bool:
         """Read what has been asked of the study since the last time; say whether that was anything."""
-        if not self.orders.read():
+        if not (news := self.orders.read()):
             return False
+        self._asked |= {cell for order in news if order.kind in ASKED_BY for cell, _ in order.value["trials"]}
         budget = self.orders.now.budget
         self.budget = self.spec.budget if budget is None else Budget.model_validate(dict(budget))
         self._finished.clear()
@@ -169,6 +157,8 @@ class Store:
             self.heed()
             if self.orders.now.wanted != "run":
                 return None
+            if self._is_asked_for_elsewhere(wanted):
+                return None
             leases = self._leases.all()
             counts = []
             for cell in self.cells:
@@ -176,22 +166,30 @@ class Store:
                     continue
                 if found := self._abandoned(cell, leases):
                     return found
-                counts.append(self._counts(cell, self.trials(cell)))
+                counts.append(count(cell, self.trials(cell)))
                 if self._is_full(counts[-1]):
                     self._finished.add(cell.index)
-            return None if self._is_spent() else self._ask_where_there_is_room(counts)
+            return self._ask_where_there_is_room(counts)
+
+    def _is_asked_for_elsewhere(self, wanted: Callable[[Cell], bool]) -> bool:
+        """Say whether a person's trial waits where a worker does not look: its stack has to come to an end first."""
+        asked = [cell for cell in self.cells if cell.key in self._asked]
+        waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
+        self._asked = {cell.key for cell in waiting}
+        return not all(map(wanted, waiting))
 
     def _ask_where_there_is_room(self, counts: list[CellCounts]) -> Claim | None:
-        limit = self.budget.trials_per_cell
+        limit, is_spent = self.budget.trials_per_cell, self._is_spent()
         for each in counts:
             self._failed_before.setdefault(each.cell.index, each.failed)
-        # What waits was asked for by a person, and is tried first and whatever the budget of trials says.
+        # What waits was asked for by a person, and is tried first and whatever the budget says.
         with_room = [
             each
             for each in counts
             if each.waiting
             or (
-                (limit is None or each.counted + each.running < limit)
+                not is_spent
+                and (limit is None or each.counted + each.running < limit)
                 and each.failed - self._failed_before[each.cell.index] < MOST_FAILURES
             )
         ]
@@ -249,7 +247,7 @@ class Store:
 
     def _ask(self, cell: Cell) -> Claim:
         space = self.spaces[cell.index]
-        for _ in range(MOST_DRAWS):
+        for left in reversed(range(MOST_DRAWS)):
             known = self.study(cell).get_trials(deepcopy=False)
             # One may be waiting already: a worker died between giving a point and asking for it.
             waiting = [each.number for each in known if each.state == TrialState.WAITING]
@@ -263,7 +261,9 @@ class Store:
             if self._accept(cell, trial, sampled):
                 self._leases.take(trial._trial_id, 1)
                 return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set(), _asked(trial))
-            if asked := _asked(trial):  # the values that a person left to the sampler are drawn again
+            if left and (
+                asked := _asked(trial)
+            ):  # the values that a person left to the sampler are drawn again
                 given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
                 study.enqueue_trial(given, asked)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
@@ -347,24 +347,13 @@ class Store:
 
     # what stands in the storage
 
-    def _counts(self, cell: Cell, trials: Sequence[FrozenTrial]) -> CellCounts:
-        states = Counter(trial.state for trial in trials)
-        values = [
-            trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None
-        ]
-        counted = sum(states[state] for state in COUNTED)
-        running, waiting = states[TrialState.RUNNING], states[TrialState.WAITING]
-        retried = {trial.user_attrs["retries"] for trial in trials if "retries" in trial.user_attrs}
-        failed = sum(trial.state == TrialState.FAIL and trial.number not in retried for trial in trials)
-        return CellCounts(cell, counted, running, waiting, failed, min(values, default=None))
-
     def counts(self) -> list[CellCounts]:
         """Return how far each cell is."""
-        return [self._counts(cell, self.trials(cell)) for cell in self.cells]
+        return [count(cell, self.trials(cell)) for cell in self.cells]
 
     def is_finished(self, cell: Cell) -> bool:
         """Say whether a cell has all the trials that its budget allows."""
-        return cell.index in self._finished or self._is_full(self._counts(cell, self.trials(cell)))
+        return cell.index in self._finished or self._is_full(count(cell, self.trials(cell)))
 
     def _is_full(self, counts: CellCounts) -> bool:
         limit = self.budget.trials_per_cell

@@ -119,8 +119,10 @@ def run_study(
     with _only_one(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
+        from sweeplab.study.database import choose_storage
         from sweeplab.study.store import Store
 
+        choose_storage(folder)
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
@@ -170,16 +172,17 @@ class _Supervisor:
         self.progress.elapsed_before = folder.elapsed_seconds
         engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
         self.crew, self.orders = Crew(engine, store, self._hear), store.orders
-        self._ours: set[tuple[str, int]] = set()  # trials that a worker of this process has told of
+        self._ours: set[tuple[str, int]] = set()  # trials that workers of this process have in hand
+        self._ended: set[tuple[str, int]] = set()
         self._feed = Feed(folder)
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
     def run(self) -> Ending:
-        self._open_tracking()
         self.orders.add("start", self._start())
         status = "interrupted"
         try:
+            self._open_tracking()
             list(self._feed.past())
             self._heed(0.0)
             self._follow()
@@ -234,6 +237,8 @@ class _Supervisor:
             self.listen({"event": "tick"}, self.progress)
             if self.interrupts() > times:
                 times = self.interrupts()
+                if times == 1:
+                    self.orders.add("wanted", "stop")  # for workers of other commands
                 self.crew.stop() if times == 1 else self.crew.kill()
             if now - shipped > SHIP_SECONDS:
                 self._ship()
@@ -253,9 +258,12 @@ class _Supervisor:
         if self.store.heed():
             self.progress.state = self.orders.now.wanted
             self.progress.plan = self.progress.plan.with_budget(self.store.budget.model_dump())
-        was_over, self.is_over_time = self.is_over_time, self._is_time_over()
-        if self.is_over_time and not was_over:
+        self.is_over_time = self._is_time_over()
+        if self.is_over_time and self.orders.now.wanted == "run":
+            self.orders.add("wanted", "over")  # for workers of other commands
             self.crew.stop()
+        elif not self.is_over_time and self.orders.now.wanted == "over":
+            self.orders.add("wanted", "run")
         if self.crew.is_wanted and not self.interrupts() and self._has_work():
             self.crew.start()
 
@@ -264,7 +272,7 @@ class _Supervisor:
         if len(self.crew):
             return True
         now = self.orders.now
-        if self.interrupts():
+        if self.interrupts() and not (self.interrupts() == 1 and self.store.n_held()):
             self.orders.add("wanted", "closing")
             return False
         if now.wanted == "pause" or self.store.n_held():  # by workers of other commands
@@ -277,16 +285,25 @@ class _Supervisor:
     def _hear(self, event: Event) -> None:
         """Take in what a worker says."""
         if "trial" in event:
-            self._ours.add((event["cell"], event["trial"]))
+            trial = event["cell"], event["trial"]
+            is_away = event["event"] in ("ended", "lost", "put_away")
+            self._ours.discard(trial) if is_away else self._ours.add(trial)
         self._take_in(event)
+        if event["event"] == "put_away":
+            self._rest(event)
 
     def _hear_of_others(self) -> None:
         """Take in what workers of other commands have left in the study's folder."""
         for event in self._feed.news():
-            if (event["cell"], event["trial"]) not in self._ours:
+            if event["event"] == "ended" or (event["cell"], event["trial"]) not in self._ours:
                 self._take_in(event)
 
     def _take_in(self, event: Event) -> None:
+        """Follow an event; an end that was heard from the worker stands in the folder too, and counts once."""
+        if "trial" in event and (trial := (event["cell"], event["trial"])) in self._ended:
+            return
+        if event["event"] == "ended":
+            self._ended.add(trial)
         self.notifier.heard()
         self.progress.take_in(event)
         self.listen(event, self.progress)
@@ -302,7 +319,16 @@ class _Supervisor:
                     refused.append(str(error))
         return refused
 
+    def _rest(self, event: Event) -> None:
+        """Let tracking show the runs of a trial that was put away as waiting, with all their points."""
+        for run in self.folder.runs_of(event["cell"], event["trial"]):
+            with suppress(TrackingUnavailable):
+                self.tracker.ship(run.path)
+                self.tracker.wait(run.path)
+
     def _finish(self) -> Ending:
+        for _ in range(2):  # an end is told no earlier than the look after the one that found the run
+            self._hear_of_others()
         errors = [*self.progress.errors, *self.crew.losses]
         if refused := self._ship():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"

@@ -155,6 +155,7 @@ class TrialInHand:
         return {
             "state": state,
             "stop_reason": self._stop_reason(state, int(last["iteration"])),
+            "is_asked_for": self.is_stopped,
             "ended": time.time(),
             "iteration": last["iteration"],
             "best_val_loss": min(losses, default=None),

@@ -20,7 +20,8 @@ from sweeplab.files import write_whole
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.known import Known, Source
 from sweeplab.study.listing import VALUED
-from sweeplab.study.store import WARM_START, Store
+from sweeplab.study.store import Store
+from sweeplab.study.tally import WARM_START
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -46,6 +46,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, Progress], None]) 
         for event in feed.news():
             progress.take_in(event)
             listen(event, progress)
+        _forget_the_resting(progress)
     orders.read()
     return orders.now.status
 
@@ -54,5 +55,10 @@ def _obey(progress: Progress, orders: Orders) -> None:
     progress.state = orders.now.wanted
     if orders.now.budget is not None:
         progress.plan = progress.plan.with_budget(orders.now.budget)
+    _forget_the_resting(progress)
+
+
+def _forget_the_resting(progress: Progress) -> None:
+    """Show nothing as running that is put away, whatever was heard of it last."""
     if progress.state != "run":
         progress.live.clear()

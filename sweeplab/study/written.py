@@ -18,11 +18,14 @@ AUTO: Final = "auto"
 
 
 class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
-    """Says of one value what is wrong with it, what is allowed and which name was probably meant."""
+    """Says of one value what is wrong with it, what is allowed and which name was probably meant.
 
-    def __init__(self, what: str, allowed: str = "", nearest: str = "") -> None:
+    A value that `is_secret` is not repeated.
+    """
+
+    def __init__(self, what: str, allowed: str = "", nearest: str = "", is_secret: bool = False) -> None:
         super().__init__(what)
-        self.what, self.allowed, self.nearest = what, allowed, nearest
+        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from sweeplab.errors import BadInput
+from sweeplab.tracking.bulk import read_histories, read_runs
 from sweeplab.tracking.connection import database_file, reaching
 from sweeplab.tracking.describe import (
     COLOUR_OF_STATE,
@@ -31,7 +32,6 @@ from sweeplab.tracking.describe import (
 )
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.folder import RunFolder, read_json
-from sweeplab.tracking.histories import read_histories
 from sweeplab.tracking.tracker import Description, Measure, Summary, TrackedRun, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class MLflowTracker(Tracker):
     # ------------------------------------------------------------------ reading
 
     def runs(self) -> Iterator[TrackedRun]:
-        """Yield the study's nested runs, a page at a time.
+        """Yield the study's nested runs.
 
         Raises:
             BadInput: tracking has no such study.
@@ -312,12 +312,8 @@ class MLflowTracker(Tracker):
         """
         with self._reaching():
             self._find_parent()
-            for run in self._experiment.runs(f"tags.`sweeplab.study` = {quoted(self._study)}"):
-                tags = run.data.tags
-                if "sweeplab.trial" in tags:
-                    place = tags["sweeplab.cell"], int(tags["sweeplab.trial"]), int(tags["sweeplab.seed"])
-                    state = tags["sweeplab.state"]
-                    yield TrackedRun(run.info.run_id, *place, state, run.data.params, run.data.metrics)
+            condition = f"tags.`sweeplab.study` = {quoted(self._study)}"
+            yield from read_runs(self._experiment, condition, ("sweeplab.study", self._study))
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
         """Return a metric's points of each run by step.

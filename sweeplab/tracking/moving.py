@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput
-from sweeplab.tracking.connection import connect, database_file, tracking_uri, without_password
-from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.tracking.connection import connect, database_file, reaching, tracking_uri, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,7 +25,7 @@ class Moving:
         self._study = study
         self._uri = tracking_uri(lab.absolute(), uri)
         database = database_file(self._uri)
-        with self._reaching():
+        with reaching(self._uri):
             self._client: MlflowClient | None = None
             if database is None or database.exists():
                 self._client = connect(lab, self._uri)
@@ -42,7 +39,7 @@ class Moving:
         if self._client is None or self._experiment is None or self._experiment.lifecycle_stage != "active":
             return []
         number = self._experiment.experiment_id
-        with self._reaching():
+        with reaching(self._uri):
             self._client.rename_experiment(number, name)
             self._client.delete_experiment(number)
         place = os.environ.get("MLFLOW_TRACKING_URI")
@@ -60,7 +57,7 @@ class Moving:
         """
         from mlflow.entities import RunTag
 
-        with self._reaching():
+        with reaching(self._uri):
             taken = self._find(new)
             if taken and self._experiment:
                 kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
@@ -84,13 +81,3 @@ class Moving:
                 token = runs.token
                 if not token:
                     return
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            yield
-        except (MlflowException, OSError) as error:
-            first_line = str(error).partition("\n")[0]
-            raise TrackingUnavailable(f"{without_password(self._uri)}: {first_line}") from error

@@ -125,7 +125,7 @@ def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **SETTINGS, **SAFE, **places},
-            cwd=lab,
+            cwd=tempfile.gettempdir(),  # where what libraries read beside them, such as .env, is nobody's
             start_new_session=True,
         )
         server = Server(port, process, log)

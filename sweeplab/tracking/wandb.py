@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,7 @@ class WandbMirror(Mirror):
         """
         if folder in self._sent or (end := read_json(folder / "end.json")) is None:
             return
-        known = read_json(folder / SENT) or {"id": wandb.util.generate_id(), "sent": False}
+        known = read_json(folder / SENT) or {"id": uuid.uuid4().hex[:8], "sent": False}
         if not known["sent"] and (run := read_json(folder / "run.json")):
             write_whole(folder / SENT, json.dumps(known).encode())
             with _reaching():

@@ -28,7 +28,8 @@ from sweeplab.analysis.laws.candidates import of_axes
 from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.laws.forms import LAWS
 from sweeplab.analysis.laws.intervals import profile
-from sweeplab.analysis.laws.next_runs import Rules, find_quantity, next_runs
+from sweeplab.analysis.laws.next_runs import find_quantity, next_runs
+from sweeplab.analysis.laws.rules import Rules
 from sweeplab.analysis.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]

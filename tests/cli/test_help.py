@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from cli.reference import README, parts, reference
 from typer.main import get_command
 
 from sweeplab.cli import app
-
-from cli.reference import README, parts, reference
 
 HEAVY = {"torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic", "rich", "ruamel"}
 PROGRAM = (

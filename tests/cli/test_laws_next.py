@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.analysis.laws.next_runs import Rules
+from sweeplab.analysis.laws.rules import Rules
 from sweeplab.cli.laws.next import next_
 from sweeplab.study.reading import read_study
 

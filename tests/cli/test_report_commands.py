@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -54,18 +55,25 @@ def test_two_studies_are_compared(cli, finished, tmp_path: Path) -> None:
     assert report["summary"]["Difference"].startswith("longer against tiny: ")
 
 
-@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
-def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished, form: str) -> None:
-    pytest.importorskip("plotly")
-    try:
-        import kaleido  # noqa: F401
-    except ImportError:
-        said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", form)
-        assert said.code == 2
-        assert (
-            said.err
-            == f"error: --format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
-        )
+@pytest.mark.browser
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
+def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: str, begins: bytes) -> None:
+    pytest.importorskip("kaleido", reason="kaleido, of the extra images, is not installed")
+    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", form)
+    assert (said.code, said.err) == (0, "")
+    pictures = [Path(line) for line in said.out.splitlines()]
+    assert len(pictures) > 3 and all(each.suffix == f".{form}" for each in pictures)
+    for each in pictures:
+        assert each.read_bytes().startswith(begins) and each.stat().st_size > 5000, each.name
+
+
+@pytest.mark.skipif(find_spec("kaleido") is not None, reason="Kaleido is installed")
+def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished) -> None:
+    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", "png")
+    assert said.code == 2
+    assert (
+        said.err == "error: --format png needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
+    )
 
 
 def test_there_is_nothing_to_audit_where_nothing_was_pruned(cli, finished) -> None:

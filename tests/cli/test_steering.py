@@ -270,3 +270,19 @@ def test_a_worker_of_other_code_is_refused_and_forced(long, folder: Path, cli) -
         assert forced.wait(timeout=60) == 130
     finally:
         forced.kill()
+
+
+@pytest.mark.slow
+def test_time_that_is_over_ends_the_workers_of_other_commands_too(long, folder: Path, cli) -> None:
+    process, study = long
+    assert cli("study", "extend", "long", "--trials-per-cell", "8").code == 0
+    wait_for(lambda: len(list(study.runs())) == 4)
+    worker = subprocess.Popen([*PROGRAM, "study", "work", "long"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(list(study.runs())) == 8)
+        assert cli("study", "extend", "long", "--time", "1s").code == 0
+        assert process.wait(timeout=60) == 0
+        assert worker.wait(timeout=60) == 0
+    finally:
+        worker.kill()
+    assert "its time is over" in cli("study", "enqueue", "long", "learning_rate=1e-3").out

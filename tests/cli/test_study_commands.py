@@ -54,19 +54,17 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
 
 def test_list_and_show(cli, finished) -> None:
     (row,) = json.loads(cli("study", "list", "--lab", finished.lab, "--json").out)
-    assert (row["name"], row["runs"], row["states"]) == ("tiny", 4, {"complete": 4})
+    assert (row["name"], row["trials"], row["states"]) == ("tiny", 4, {"complete": 4})
     shown = json.loads(cli("study", "show", "tiny", "--lab", finished.lab, "--json").out)
     assert [cell["cell"] for cell in shown["cells"]] == CELLS, "in the order of the grid"
     assert all((cell["trials"], cell["complete"], cell["waiting"]) == (2, 2, 0) for cell in shown["cells"])
     assert (
-        shown["best"]["value"]
-        == row["best_val_loss"]
-        == min(cell["best_val_loss"] for cell in shown["cells"])
+        shown["best"]["value"] == row["best_value"] == min(cell["best_val_loss"] for cell in shown["cells"])
     )
     assert not shown["failures"]
     printed = cli("study", "show", "tiny", "--lab", finished.lab).out
     assert printed.splitlines()[1].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
-    assert f"val_loss {row['best_val_loss']:.4f} by {shown['best']['key']}" in printed
+    assert f"val_loss {row['best_value']:.4f} by {shown['best']['key']}" in printed
     assert cli("study", "list", "--lab", finished.lab).out.splitlines()[1].split()[0] == "tiny"
 
 

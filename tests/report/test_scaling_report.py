@@ -12,7 +12,7 @@ from sweeplab.report.dashboard import PAGES, default_dashboard, read_dashboard
 from sweeplab.report.panels import KINDS
 from sweeplab.report.scaling import write_scaling_report
 
-FILES = {"scaling.html", "scaling.csv", "curves.csv", "scaling.json"}
+FILES = {"scaling.html", "scaling.csv", "scaling-curves.csv", "scaling.json"}
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -54,7 +54,7 @@ def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed) -> None:
     again = pd.read_csv(page.with_suffix(".csv"))
     assert list(again) == list(runs) and len(again) == len(runs)
     assert again["best_val_loss"].equals(runs["best_val_loss"].astype(float))
-    assert len(pd.read_csv(page.with_name("curves.csv"))) == len(curves)
+    assert len(pd.read_csv(page.with_name("scaling-curves.csv"))) == len(curves)
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def test_a_worker_that_hangs(table: str, study: StudyFolder) -> None:
             execute(study, "UPDATE sweeplab_lease SET expires = 1")
         check = wrong(study)
         kill, _, again = check.cure.partition(" && ")
-        assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study run ")
+        assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study resume ")
         worker.kill()
     said = {
         "sweeplab_lease": "trials of workers that are there and do nothing: all #3",

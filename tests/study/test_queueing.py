@@ -73,6 +73,31 @@ def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept) -> None:
     assert store.counts()[0].counted == 3 and not store.has_room()
 
 
+def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept) -> None:
+    folder, store = kept(tiny(budget=Budget(flops=1.0)))
+    claim = store.claim()
+    store.finish(claim, "complete", 2.0, {"train_flops": 2.0})
+    assert store.claim() is None
+    enqueue(folder, ["learning_rate=1e-3"])
+    assert store.claim().sampled == {"learning_rate": 1e-3}
+    assert store.claim() is None
+
+
+def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept) -> None:
+    _, store = kept(tiny(constraints=["learning_rate >= 9e-3"]))
+    study = store.study(store.cells[0])
+    study.enqueue_trial({"learning_rate": 1e-3}, {"enqueued": {"learning_rate": 1e-3}})
+    assert store.claim() is None
+    assert "broke a constraint" in store.take_notices()[0]
+    assert not store.counts()[0].waiting
+
+
+def test_time_that_is_over_is_said_with_the_command_that_gives_more(tiny, kept) -> None:
+    folder, _ = kept(tiny(budget=Budget(time=60.0)))
+    folder.write_elapsed(60.0)
+    assert "study extend tiny --time TIME" in enqueue(folder, ["learning_rate=1e-3"]).what
+
+
 def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) -> None:
     folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
     enqueue(folder, ["learning_rate=1e-3"])

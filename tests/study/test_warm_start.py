@@ -16,7 +16,7 @@ from sweeplab.study.known import read_warm_starts
 from sweeplab.study.plan import describe_data, make_plan
 from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Pruner, Range, Sampler
-from sweeplab.study.store import WARM_START
+from sweeplab.study.tally import WARM_START
 from sweeplab.study.warm_start import bring_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -40,6 +40,12 @@ class TrackerContract:
         with pytest.raises(BadInput, match="no study"):
             list(make().runs())
 
+    def test_prints_nothing(
+        self, tracker: Tracker, run_folder: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        tracker.ship(run_folder("n_layer=1/0/0", "complete"))
+        assert capfd.readouterr().out == ""
+
     def test_ships_a_run_with_all_its_numbers(
         self, tracker: Tracker, run_folder: Callable[..., Path], writer: Any
     ) -> None:

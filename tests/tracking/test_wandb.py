@@ -39,15 +39,27 @@ def make(study: Path) -> Callable[[], Mirror]:
 
 def records(folder: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while data := store.scan_data():
+        for data in logged(file.read_bytes()):
             record = Record()
             record.ParseFromString(data)
             yield record
+
+
+def logged(content: bytes) -> Iterator[bytes]:
+    """Yield the records of a file in LevelDB's log format: blocks of 32 KB, in them pieces with a header of 7 bytes."""
+    at, whole = 7, b""  # W&B's own header
+    while at + 7 <= len(content):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        whole += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last piece of one
+            yield whole
+            whole = b""
 
 
 def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[str, Any]]:
@@ -62,7 +74,9 @@ def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[st
                 name = item.key or item.nested_key[0]
                 history[name][record.history.step.num] = json.loads(item.value_json)
         elif kind == "summary":
-            summary |= {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.summary.update}
+            summary |= {
+                item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.summary.update
+            }
     return runs, history, summary
 
 
@@ -81,7 +95,12 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
         ("nightly", "planets", "n_layer=1", "n_layer=1 #7 seed 3", "pruned")
     }
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
-    assert {"n_embd": writer.values["n_embd"], "cell": "n_layer=1", "trial": 7, "seed": 3}.items() <= config.items()
+    assert {
+        "n_embd": writer.values["n_embd"],
+        "cell": "n_layer=1",
+        "trial": 7,
+        "seed": 3,
+    }.items() <= config.items()
     assert history["val_loss"] == {0: 4.0, 10: 3.875, 20: 3.75, 30: 3.625}
     assert history["train_tokens"] == {0: 0, 10: 640, 20: 1280, 30: 1920}
     assert set(history["train_loss"]) == {10, 20, 30}
@@ -108,6 +127,8 @@ def test_only_a_study_that_fixes_a_project_is_mirrored(study: Path) -> None:
     assert mirrors({}, study) == mirrors({"wandb_project": None}, study) == []
 
 
-def test_a_package_that_is_not_installed_mirrors_nothing(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_mirrors_nothing(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(MIRRORS, "no_such_tracker", ("wandb_project", MIRRORS["wandb"][1]))
     assert len(mirrors({"wandb_project": "nightly"}, study)) == 1

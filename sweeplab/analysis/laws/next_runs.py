@@ -16,49 +16,18 @@ from sweeplab.analysis.laws.fitting import Fit
 from sweeplab.analysis.laws.forms import Array
 from sweeplab.analysis.laws.intervals import LEVEL
 from sweeplab.analysis.laws.quantities import Quantity, loss_at, optimum_of, parameters_of
+from sweeplab.analysis.laws.rules import Rules
 from sweeplab.analysis.laws.solver import solve
 from sweeplab.analysis.laws.verdicts import TOLERANCES
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
 
-LEAST_SHARE = 1e-3  # of the budget: smaller runs lean on the law's form more than they tell
 N_VECTORS = 64
-MISFIT = 0.02  # the law is taken as wrong by this much from one end of the rows and candidates to the other
 # The sd of the log of a scale and of an exponent: what is known where no row tells it.
 _SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
 _WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
 _FEW_SPARE, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
 _CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens a parameter
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How runs are chosen: `budget` in FLOPs, runs in all and by candidate, and the law's own error.
-
-    `most_share` is the most of the runs that may be at the corners, `least_share` the least of the budget that a
-    run may cost.
-    """
-
-    budget: float
-    most_runs: int = 40
-    most_each: int = 2
-    most_share: float = 0.2
-    least_share: float = LEAST_SHARE
-    misfit: float = MISFIT
-
-    def __post_init__(self) -> None:
-        """Refuse rules that allow nothing.
-
-        Raises:
-            BadInput: a budget or a share that is none.
-        """
-        problems = []
-        if not 0 < self.budget < math.inf:
-            problems.append(f"--flops {self.budget:g} is no budget; it takes a positive number")
-        if not 0 < self.most_share <= 1:
-            problems.append(f"--most-share {self.most_share:g}: it takes a share, above 0 and at most 1")
-        if problems:
-            raise BadInput(*problems)
 
 
 @dataclass(frozen=True)

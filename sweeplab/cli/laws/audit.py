@@ -15,7 +15,13 @@ _MOST_NAMED = 8
 
 def audit(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="A study, or several: small,other.", show_default=False, autocompletion=studies)
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A study, or several: small,other.",
+            show_default=False,
+            autocompletion=studies,
+        ),
     ],
     count: Count = None,
     lab: Lab = None,

@@ -69,17 +69,13 @@ def _read(
     if is_file(source):
         return points_from(source, columns, lab, count), None
     from sweeplab.analysis.conventions import parse_conventions
-    from sweeplab.analysis.laws.curves import curves_of_study
     from sweeplab.analysis.points import parse_columns
-    from sweeplab.analysis.table import curves_table
-    from sweeplab.study.listing import find_study, tracking_uri_of
+    from sweeplab.study.folder import lab_folder
 
     studies = studies_from(source, lab)
     chosen = studies.settled(parse_conventions(count) if count else None)
-    folder = find_study(lab, next(iter(studies.specs)))
-    curves = curves_table(folder.lab, folder.name, tracking_uri_of(folder), ("val_loss",))
     points = studies.points(parse_columns(columns) if columns else None, chosen)
-    return points, curves_of_study(studies.runs, curves, chosen)
+    return points, studies.loss_curves(lab_folder(lab), chosen)
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab.analysis.laws.rules import Rules
 from sweeplab.cli.laws.source import Columns, Count, Source, is_file, points_from
 from sweeplab.cli.options import AsJson, Lab
 from sweeplab.errors import BadInput
@@ -43,16 +44,18 @@ def next_(
             show_default=False,
         ),
     ] = None,
-    most_runs: Annotated[int, typer.Option(metavar="RUNS", min=1, help="Choose at most so many.")] = 40,
+    most_runs: Annotated[
+        int, typer.Option(metavar="RUNS", min=1, help="Choose at most so many.")
+    ] = Rules.most_runs,
     most_each: Annotated[
         int, typer.Option(metavar="TIMES", min=1, help="Run a candidate at most so often, with other seeds.")
-    ] = 2,
+    ] = Rules.most_each,
     most_share: Annotated[
         float, typer.Option(metavar="SHARE", help="Have at most this share of the runs at the corners.")
-    ] = 0.2,
+    ] = Rules.most_share,
     misfit: Annotated[
         float, typer.Option(metavar="SHARE", min=0, help="Allow for a law that is so far wrong.")
-    ] = 0.02,
+    ] = Rules.misfit,
     law: Annotated[str, typer.Option("--law", metavar="LAW", help="A law as of `laws fit`.")] = "chinchilla",
     output: Annotated[
         Path | None,
@@ -75,7 +78,7 @@ def next_(
     """
     from sweeplab.analysis.laws.assessment import find_law, parse_target
     from sweeplab.analysis.laws.fitting import fit
-    from sweeplab.analysis.laws.next_runs import Rules, find_quantity, next_runs
+    from sweeplab.analysis.laws.next_runs import find_quantity, next_runs
     from sweeplab.analysis.laws.next_study import next_study_text
     from sweeplab.cli.laws.show_next import print_next
     from sweeplab.cli.tables import print_json

@@ -16,7 +16,12 @@ from sweeplab.cli.options import AsJson, Lab
 def verify(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY", help="Only forecasts of this study, or from it.", show_default=False, autocompletion=studies),
+        typer.Argument(
+            metavar="STUDY",
+            help="Only forecasts of this study, or from it.",
+            show_default=False,
+            autocompletion=studies,
+        ),
     ] = None,
     against: Annotated[
         Path | None,

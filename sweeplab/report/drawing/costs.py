@@ -120,7 +120,9 @@ def draw_compute(panel: ComputePanel) -> go.Figure:
                 orientation="h", name=state if phase == PHASES[0] else f"{state}, evaluation",
                 marker={
                     "color": _STATES[state],
-                    "pattern": {"shape": "/" if phase == PHASES[1] else "", "fgcolor": "white", "size": 5},
+                    "pattern": {
+                        "shape": "/" if phase == PHASES[1] else "", "fillmode": "overlay", "fgcolor": "white", "size": 5
+                    },
                 },
                 hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
             )  # fmt: skip

@@ -130,7 +130,7 @@ def draw_rank(panel: RankPanel) -> go.Figure:
                 customdata=_told(data[chosen], first, second), hovertemplate=_hover(first, "", second),
             )  # fmt: skip
         figure.update_xaxes(**_axis(first), row=row, col=column)
-        figure.update_yaxes(**_axis(second), row=row, col=column)
+        figure.update_yaxes(automargin=True, **_axis(second), row=row, col=column)
     figure.update_layout(legend={"traceorder": "reversed"})
     return figure
 

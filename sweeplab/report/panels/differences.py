@@ -116,7 +116,7 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
         "cells": len(sweep.cells),
         "trials": f"{len(sweep.trials)}\n{counted(sweep.trials['state'])}",
         "seeds": int(sweep.trials["seeds"].max()),
-        "lowest loss": None if best is None else float(best["loss"]),
+        "lowest value": None if best is None else float(best["loss"]),
         "of cell": "" if best is None else str(best["cell"]),
         "seed spread (loss)": spread.sd,
         "FLOPs": float(flops),

@@ -67,6 +67,12 @@ class Material:
         material._kept["assess", found.fit.law.name, found.delta] = found
         return material
 
+    @property
+    def loss_title(self) -> str:
+        """Return what a trial is valued by, with its unit where it has one."""
+        own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
+        return "loss (nats/token)" if own <= {"val_loss"} else " or ".join(sorted(own))
+
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""
         curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))

@@ -18,8 +18,6 @@ from sweeplab.report.panels.importances import importances_of
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import several
 
-LOSS = "loss (nats/token)"
-ABOVE = "loss above the best of its cell (nats/token)"
 # A page draws no more trials than these: half are the best, the others evenly chosen. The CSV has all.
 MOST_DRAWN = 800
 MOST_PAIRED = 4
@@ -92,7 +90,7 @@ def history_panel(spec: PanelSpec, material: Material) -> Panel:
         data=data,
         notes=("Mean over the cells that all studies have." if len(sweeps) > 1 else one,),
         x=Axis("trial", "trials in the cell"),
-        y=Axis("best", LOSS),
+        y=Axis("best", material.loss_title),
     )
 
 
@@ -127,7 +125,7 @@ def slice_panel(spec: PanelSpec, material: Material) -> Panel:
     """
     sweeps = material.sweeps
     dimensions = _dimensions(spec, sweeps)
-    data, y = _trials(sweeps)
+    data, y = _trials(material)
     ended = data.loc[has_ended(data), y.column]
     top = float(ended.quantile(0.9)) + 0.3 * float(ended.quantile(0.9) - ended.min())
     above = int((ended > top).sum()) if top > float(ended.min()) else 0
@@ -156,7 +154,7 @@ def parallel_panel(spec: PanelSpec, material: Material) -> Panel:
         BadInput: no trial has ended, nothing was searched, or there are several studies.
     """
     sweep = _only(material, "parallel coordinates")
-    data, y = _trials([sweep])
+    data, y = _trials(material)
     return ParallelPanel(
         title=spec.title or "Parallel coordinates",
         width=spec.width,
@@ -182,7 +180,7 @@ def rank_panel(spec: PanelSpec, material: Material) -> Panel:
         scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
         rank = {each.hyperparameter: -each.importance for each in found if each.scope == scope}
         dimensions = sorted(dimensions, key=lambda each: rank.get(each.name, 0.0))[:MOST_PAIRED]
-    data, y = _trials([sweep])
+    data, y = _trials(material)
     return RankPanel(
         title=spec.title or "Rank of the trials over pairs of hyperparameters",
         width=spec.width,
@@ -211,7 +209,7 @@ def edf_panel(spec: PanelSpec, material: Material) -> Panel:
     data = trials[trials["loss"].notna()].sort_values(["study", "loss"], kind="stable")
     if data.empty:
         raise BadInput("no trial has ended yet")
-    title = LOSS if one_cell else ABOVE
+    title = material.loss_title if one_cell else _above(material)
     return EdfPanel(
         title=spec.title or "Empirical distribution function",
         width=spec.width,
@@ -241,8 +239,14 @@ def _dimensions(spec: PanelSpec, sweeps: Sequence[Sweep]) -> list[Dimension]:
     return found
 
 
-def _trials(sweeps: Sequence[Sweep]) -> tuple[DataFrame, Axis]:
+def _above(material: Material) -> str:
+    title = material.loss_title.removesuffix(" (nats/token)")
+    return f"{title} above the cell's best"
+
+
+def _trials(material: Material) -> tuple[DataFrame, Axis]:
     """Return the trials of all studies and the axis of their losses; the best of a cell is that over all studies."""
+    sweeps = material.sweeps
     data = pd.concat([sweep.trials.assign(study=sweep.name) for sweep in sweeps], ignore_index=True)
     ended = has_ended(data)
     if not ended.any():
@@ -253,7 +257,7 @@ def _trials(sweeps: Sequence[Sweep]) -> tuple[DataFrame, Axis]:
     front = ["study", "cell", "trial", "state", "loss", "above", "standing"]
     return (
         data[[*front, *(name for name in data if name not in front)]],
-        Axis("loss", LOSS) if one_cell else Axis("above", ABOVE),
+        Axis("loss", material.loss_title) if one_cell else Axis("above", _above(material)),
     )
 
 

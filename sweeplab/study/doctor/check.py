@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,8 +101,7 @@ class Patient:
     @property
     def run_again(self) -> str:
         """Return the command that goes on with the study as it was last run; it adds no trial to a full budget."""
-        file, lab = self.folder.canonical_file, self.folder.lab
-        return shlex.join(["sweeplab", "study", "run", str(file), "--lab", str(lab)])
+        return self.folder.command("study resume", *(["--allow-plugins"] if self.spec.plugins else []))
 
 
 def outcome_of(run: RunFolder) -> dict[str, Any] | None:

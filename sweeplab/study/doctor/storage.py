@@ -14,6 +14,7 @@ from sweeplab.errors import BadInput
 from sweeplab.study.doctor.check import Check, Patient, named
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.listing import read_spec
+from sweeplab.study.tally import tallies
 
 WHO = "who holds which trial"
 NOBODY = "0"  # the process that a trial is given back to
@@ -21,13 +22,15 @@ NOBODY = "0"  # the process that a trial is given back to
 
 def storage_check(study: StudyFolder) -> Check:
     """Read the study's descriptions and go through its database."""
-    database = study.path / "trials.db"
+    database = study.database
     cure = f"put a copy of it back, or move {study.path} away and run the study again"
     try:
         read_spec(study)
         json.loads(study.data_file.read_bytes())
     except (BadInput, OSError, ValueError) as error:
         return Check("storage", str(study.path), "bad", f"its description cannot be read: {error}", cure)
+    if study.storage_file.exists():
+        return _elsewhere(study)
     try:
         # Read-only: a missing file is not to be made here.
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
@@ -38,6 +41,15 @@ def storage_check(study: StudyFolder) -> Check:
     if said != "ok":
         return Check("storage", str(database), "bad", str(said).partition("\n")[0], cure)
     return Check("storage", str(database), "ok", f"whole; trials: {n_trials}")
+
+
+def _elsewhere(study: StudyFolder) -> Check:
+    """Count the trials of a storage that is no file of the study's."""
+    try:
+        n_trials = sum(each.states.total() for each in tallies(study).values())
+    except BadInput as error:
+        return Check("storage", str(study.storage_file), "bad", str(error), "start the database")
+    return Check("storage", str(study.storage_file), "ok", f"answers; trials: {n_trials}")
 
 
 def unbegun(lab: Path) -> Iterator[Check]:
@@ -59,7 +71,7 @@ def version_check(study: StudyFolder) -> Iterator[Check]:
     except RuntimeError as error:
         cure = shlex.join(["optuna", "storage", "upgrade", "--storage", study.storage_url])
         found = str(error).partition(". ")[0]
-        yield Check("storage", str(study.path / "trials.db"), "bad", found, f"copy the file, then: {cure}")
+        yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
 
 
 def worker_checks(patient: Patient) -> Iterator[Check]:
