@@ -97,7 +97,10 @@ def test_a_page_opens_without_a_network_and_without_an_error(name: str, pages, b
     outside = [url for url in browser.requests if not url.startswith(("file:", "data:", "about:", "blob:"))]
     assert outside == []
     links = browser.read("[...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))")
-    assert links and all(each.startswith("data:") or (pages[name].parent / each).is_file() for each in links)
+    assert links and all(
+        each.startswith(("data:", "#")) or (pages[name].parent / each).is_file() for each in links
+    )
+    assert all(browser.read(f"!!document.getElementById('{each[1:]}')") for each in links if each[0] == "#")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
