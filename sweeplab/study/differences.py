@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sweeplab.study.folder import StudyFolder
@@ -24,18 +22,14 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
         "a": a.name,
         "b": b.name,
         "file": _between(_file(a), _file(b)),
-        "data": _between(_read(a.data_file), _read(b.data_file)),
-        "code": _between(_read(a.code_file), _read(b.code_file)),
+        "data": _between(a.read(a.data_file), b.read(b.data_file)),
+        "code": _between(a.read(a.code_file), b.read(b.code_file)),
         "results": _results(a, b),
     }
 
 
 def _file(folder: StudyFolder) -> dict[str, Any]:
-    return {name: value for name, value in _read(folder.canonical_file).items() if name != "name"}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {name: value for name, value in folder.read(folder.canonical_file).items() if name != "name"}
 
 
 def _between(a: Any, b: Any, place: str = "") -> list[Difference]:

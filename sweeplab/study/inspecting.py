@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.study.finding import find_trial
 from sweeplab.study.folder import RunFolder, StudyFolder
-
-if TYPE_CHECKING:
-    pass
 
 CHECKPOINTS = ("best", "last")
 

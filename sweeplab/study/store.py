@@ -261,9 +261,8 @@ class Store:
             if self._accept(cell, trial, sampled):
                 self._leases.take(trial._trial_id, 1)
                 return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set(), _asked(trial))
-            if left and (
-                asked := _asked(trial)
-            ):  # the values that a person left to the sampler are drawn again
+            # The values that a person left to the sampler are drawn again.
+            if left and (asked := _asked(trial)):
                 given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
                 study.enqueue_trial(given, asked)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")

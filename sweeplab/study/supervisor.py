@@ -122,7 +122,11 @@ def run_study(
         from sweeplab.study.database import choose_storage
         from sweeplab.study.store import Store
 
-        choose_storage(folder)
+        try:
+            choose_storage(folder)
+        except BadInput:
+            _unmake(folder, made)
+            raise
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
@@ -198,7 +202,8 @@ class _Supervisor:
         return Ending(self.folder, status, [*ending.errors, *self.notifier.errors])
 
     def _notify(self, status: str, errors: list[str]) -> None:
-        self.notifier.ended(self.folder, status, summarise(self.folder, status), errors)
+        if self.spec.notify:  # a summary reads every run's folder
+            self.notifier.ended(self.folder, status, summarise(self.folder, status), errors)
 
     def _start(self) -> dict[str, Any]:
         """Return what others may want to know of who runs the study from here on."""

@@ -112,4 +112,4 @@ def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, t
     assert said.startswith("error: SWEEPLAB_STORAGE: ") and "secret" not in said and said.count("\n") == 1
     monkeypatch.setenv("SWEEPLAB_STORAGE", "mysql://owner@127.0.0.1/none")
     assert "allowed: postgresql://" in run("study", "run", "tiny.yaml", code=2)
-    assert not (tmp_path / "lab" / "studies" / "tiny" / "study.json").exists()
+    assert not (tmp_path / "lab").exists()
