@@ -323,7 +323,9 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
 def _warnings(searched: Set[str], cells: list[list[dict[str, Any]]]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
     found = []
-    varying = {name for name in searched & set(SHAPE) if any(len({v[name] for v in cell}) > 1 for cell in cells)}
+    varying = {
+        name for name in searched & set(SHAPE) if any(len({v[name] for v in cell}) > 1 for cell in cells)
+    }
     if tasks := sorted(varying & TASK):
         found.append(f"{', '.join(tasks)} searched: sampling and pruning compare losses of unlike tasks")
     if sizes := sorted(name for name in varying - TASK if TABLE[name].kind == "int"):
