@@ -186,10 +186,9 @@ def _metrics() -> dict[str, Any]:
 def _enter_activation(name: str, part: Any) -> None:
     row = TABLE["activation"]
     TABLE["activation"] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
-    if not isinstance(part, NotImported):  # else torch is not needed either
-        from sweeplab.model.decoder import ACTIVATIONS
+    from sweeplab.model.activations import ACTIVATIONS, Activation
 
-        ACTIVATIONS[name] = part
+    ACTIVATIONS[name] = Activation(part)
 
 
 # Of each kind the names that are known, and how a part gets in.

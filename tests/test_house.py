@@ -16,7 +16,7 @@ ANYONE = {"errors", "files", "hyperparameters"}
 # What each room may import besides itself and what anyone may.
 MAY_IMPORT = {
     "data": set(),
-    "model": set(),
+    "model": {"data"},
     "train": {"data", "model"},
     "plugins": {"data", "model", "train"},
     "tracking": {"data", "model", "train"},

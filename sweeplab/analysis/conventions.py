@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeplab.analysis.columns import Array
+from sweeplab.data.objectives import OBJECTIVES, SETTINGS
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:
@@ -141,7 +142,16 @@ def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -
         raise BadInput(
             f"bits a byte need the bytes of a token, and nothing says them of {', '.join(unknown) or 'the runs'}"
         )
-    return np.array([(bytes_per_token or {})[name] for name in names])
+    return np.array([(bytes_per_token or {})[name] for name in names]) * _text_shares(runs)
+
+
+def _text_shares(runs: pd.DataFrame) -> Array:
+    """Return how many tokens of the text a target of each run stands for: one, but of a span's ends and sentinels."""
+    if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
+        return np.ones(len(runs))
+    rows = [dict(zip(SETTINGS, row, strict=True)) for row in runs[list(SETTINGS)].itertuples(index=False)]
+    kinds = [OBJECTIVES.get(str(row["objective"]), OBJECTIVES["next_token"]) for row in rows]
+    return np.array([kind.text_share(row) for kind, row in zip(kinds, rows, strict=True)])
 
 
 def _numbers(runs: pd.DataFrame, name: str) -> Array:

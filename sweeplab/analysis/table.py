@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
+from sweeplab.train.schedule import rows_seen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,13 +97,19 @@ def curves_table(
     histories = {metric: tracker.histories([run.run_id for run in runs], metric) for metric in metrics}
     rows = []
     for run in runs:
-        tokens_an_iteration = int(run.values["batch_size"]) * int(run.values["block_size"])
+        tokens = _tokens_at(run.values)
         rows += [
-            (run.cell, run.trial, run.seed, point.step, point.step * tokens_an_iteration, metric, point.value)
+            (run.cell, run.trial, run.seed, point.step, tokens(point.step), metric, point.value)
             for metric, points in histories.items()
             for point in points[run.run_id]
         ]
     return pd.DataFrame(rows, columns=list(CURVES)).astype(CURVES)
+
+
+def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
+    """Return how many tokens a run of these values has learnt from, by iteration."""
+    values = {name: int(texts[name]) for name in ("batch_size", "block_size", "batch_warmup_iters")}
+    return lambda iteration: rows_seen(values, iteration) * values["block_size"]
 
 
 def validate(frame: pd.DataFrame) -> pd.DataFrame:

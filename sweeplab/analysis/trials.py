@@ -14,6 +14,7 @@ from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 
 from sweeplab.hyperparameters import TABLE
+from sweeplab.study.rules import SETTLED, follows
 
 # The state of a trial is that of its seed which stands first here.
 STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
@@ -67,10 +68,19 @@ def grid_of(runs: DataFrame) -> list[str]:
 
 
 def searched_of(runs: DataFrame) -> list[str]:
-    """Return the hyperparameters that vary inside of a cell, whether sampled or derived."""
+    """Return the hyperparameters that vary inside of a cell, whether sampled or derived; not what only follows."""
     names = [name for name in TABLE if name in runs and name != "seed"]
     by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
-    return [name for name in names if (by_cell[name].nunique() > 1).any()]
+    return [name for name in names if (by_cell[name].nunique() > 1).any() and not only_follows(runs, name)]
+
+
+def only_follows(runs: DataFrame, name: str) -> bool:
+    """Say whether a hyperparameter has in every run the value that follows from others, such as head_dim's."""
+    if name not in SETTLED:
+        return False
+    columns = [each for each in (name, *SETTLED[name][0]) if each in runs]
+    rows: Sequence[dict[Any, Any]] = runs[columns].to_dict("records")
+    return bool(rows) and all(follows(name, row) for row in rows)
 
 
 def finite(table: DataFrame, column: str) -> Series:

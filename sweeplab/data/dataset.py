@@ -1,15 +1,17 @@
 """Tokens of a corpus, built once and memory-mapped by every process after.
 
 In the cache folder stand, each under a digest of what made it:
-  <corpus, files>.text        the digest of the text that these files held, so that it is not read again
-  <tokenizer, text>.tokens    16-bit little-endian token ids, the training split first
-  <tokenizer, text>.json      the digest of the line below it, and there all else that a Dataset holds
+  <corpus, files>.text        the digest of the texts that these files held, so that they are not read again
+  <tokenizer, texts>.tokens   16-bit little-endian token ids, the training split first
+  <tokenizer, texts>.ends     of pairs where each source and each target ends, as 64-bit little-endian numbers
+  <tokenizer, texts>.json     the digest of the line below it, and there all else that a Dataset holds
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +19,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from sweeplab.data.cache import cache_folder
-from sweeplab.data.corpora import CORPORA
-from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
+from sweeplab.data.corpora import CORPORA, Texts
+from sweeplab.data.objectives import OBJECTIVES, check_fits
+from sweeplab.data.objectives.base import Values
+from sweeplab.data.splits import Pairs, Split
+from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
 
 FORMAT = 2  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
+END = np.dtype("<i8")
 # A file written this shortly before its text was remembered may have been written again since then
 # without its time or size showing it (git's "racy" files): its text is read once more.
 SETTLED_NANOSECONDS = 2 * 10**9
@@ -36,33 +41,68 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A corpus as tokens: `train` the first 90% of its characters, for any tokenizer, and `val` the rest.
+    """A corpus as tokens: `train` the first 90% of a text's characters, for any tokenizer, and `val` the rest.
 
-    Both are read-only views [n] of one memory-mapped file. Digests are sha256, in hexadecimal: of the text
-    in UTF-8, and of all token ids as 16-bit little-endian numbers. `val_bytes` counts `val`'s text in UTF-8.
+    Both are read-only views [n] of one memory-mapped file, or pairs over such views, each in one of the splits.
+    Digests are sha256, in hexadecimal: of the text in UTF-8, and of all token ids as 16-bit little-endian numbers
+    (and where pairs end). `val_bytes` counts in UTF-8 what is to be found in `val`: its text, or its targets.
     """
 
     tokenizer: Tokenizer
-    train: NDArray[np.uint16]
-    val: NDArray[np.uint16]
+    train: Split
+    val: Split
     text_digest: str
     token_digest: str
     n_characters: int
     val_bytes: int
 
+    @property
+    def of_pairs(self) -> bool:
+        """Say whether the corpus is one of pairs."""
+        return isinstance(self.train, Pairs)
 
-def prepare(corpus: str, tokenizer: str, path: str | None = None, cache: Path | None = None) -> Dataset:
+    @property
+    def val_targets(self) -> int:
+        """Return how many tokens there are to find in the validation split: of a pair the target's, and its end."""
+        if isinstance(self.val, Pairs):
+            return int(self.val.lengths[:, 1].sum()) + self.val.n_pairs
+        return len(self.val)
+
+    def bits_per_byte(self, loss: float, values: Values) -> float:
+        """Return a loss (nats a counted target) as bits a byte of what was to be found; comparable over tokenizers.
+
+        Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
+        """
+        text_tokens = OBJECTIVES[values["objective"]].text_share(values)
+        return loss / math.log(2) / (text_tokens * self.val_bytes / self.val_targets)
+
+    def check_fits(self, values: Values) -> None:
+        """Make sure that the splits suit a run's block_size.
+
+        Raises:
+            BadInput: says how long it may be.
+        """
+        check_fits({"training": self.train, "validation": self.val}, values)
+
+
+def prepare(
+    corpus: str,
+    tokenizer: str,
+    path: str | None = None,
+    cache: Path | None = None,
+    vocab_size: int | None = None,
+) -> Dataset:
     """Return the corpus' tokens, from the cache if it has them; processes that ask together build them once.
 
-    A cached file that is not whole, by its digest, is built again.
+    `vocab_size` is how many tokens a tokenizer learns that learns them. A cached file that is not whole, by its
+    digest, is built again.
 
     Raises:
         BadInput: there is no such corpus or tokenizer, the corpus cannot be read or tokenized, or the cache
             cannot be written.
     """
     source = _named(CORPORA, "corpus", corpus)
-    version = _named(TOKENIZERS, "tokenizer", tokenizer).version
-    cut_by = f"{tokenizer}@{version}" if version else tokenizer
+    cut_by = _cut_by(tokenizer, vocab_size)
     files = source.files(path)
     folder = cache or cache_folder()
     stamps = _stamps(files)
@@ -72,14 +112,13 @@ def prepare(corpus: str, tokenizer: str, path: str | None = None, cache: Path | 
     if text_digest and (dataset := _opened(folder / _digest(cut_by, text_digest))):
         return dataset
 
-    text = source.text(files)
-    text_digest = hashlib.sha256(text.encode()).hexdigest()
-    base = folder / _digest(cut_by, text_digest)
+    texts = source.texts(files)
+    base = folder / _digest(cut_by, texts.digest)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            dataset = _opened(base) or _built(base, tokenizer, text, text_digest)
-            write_whole(known, text_digest.encode())
+            dataset = _opened(base) or _built(base, tokenizer, vocab_size, texts)
+            write_whole(known, texts.digest.encode())
     except OSError as error:
         reason = error.strerror or error
         raise BadInput(
@@ -88,20 +127,13 @@ def prepare(corpus: str, tokenizer: str, path: str | None = None, cache: Path | 
     return dataset
 
 
-def check_length(dataset: Dataset, block_size: int) -> None:
-    """Refuse a context longer than the data: each split needs a window of block_size + 1 tokens.
-
-    Raises:
-        BadInput: says how long the context may be.
-    """
-    name, shortest = min(
-        (("training", dataset.train), ("validation", dataset.val)), key=lambda each: len(each[1])
-    )
-    if block_size < len(shortest):
-        return
-    what = f"block_size {block_size} is longer than the data: the {name} split has {len(shortest)} tokens"
-    allowed = f"at most {len(shortest) - 1}" if len(shortest) > 1 else "none, the corpus is too short"
-    raise BadInput(Problem(what, allowed=allowed))
+def _cut_by(tokenizer: str, vocab_size: int | None) -> str:
+    """Return what decides how a text is cut: the tokenizer, its size where it is given one, and its version."""
+    kind = _named(TOKENIZERS, "tokenizer", tokenizer)
+    if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
+        raise BadInput(f"tokenizer {tokenizer} takes no vocab_size: its tokens follow from the text")
+    name = tokenizer if vocab_size is None else f"{tokenizer}-{vocab_size}"
+    return f"{name}@{kind.version}" if kind.version else name
 
 
 def _named(table: dict[str, T], what: str, name: str) -> T:
@@ -137,37 +169,61 @@ def _opened(base: Path) -> Dataset | None:
         digest, line = base.with_suffix(".json").read_text("utf-8").split("\n")
         if hashlib.sha256(line.encode()).hexdigest() != digest:
             return None
+        facts = json.loads(line)
+        n_train, n_train_ends = facts.pop("n_train"), facts.pop("n_train_ends", None)
         tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
+        ends = None if n_train_ends is None else np.memmap(base.with_suffix(".ends"), END, "r")
     except (OSError, ValueError):
         return None
-    facts = json.loads(line)
-    if hashlib.sha256(tokens.data).hexdigest() != facts["token_digest"]:
+    token_digest = hashlib.sha256(tokens.data)
+    if ends is not None:
+        token_digest.update(ends.data)
+    if token_digest.hexdigest() != facts["token_digest"]:
         return None
-    n_train = facts.pop("n_train")
-    return Dataset(load_tokenizer(facts.pop("tokenizer")), tokens[:n_train], tokens[n_train:], **facts)
+    train: Split = tokens[:n_train]
+    val: Split = tokens[n_train:]
+    if ends is not None:
+        train, val = (
+            Pairs(tokens[:n_train], ends[:n_train_ends]),
+            Pairs(tokens[n_train:], ends[n_train_ends:]),
+        )
+    return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, **facts)
 
 
-def _built(base: Path, tokenizer: str, text: str, text_digest: str) -> Dataset:
+def _built(base: Path, tokenizer: str, vocab_size: int | None, texts: Texts) -> Dataset:
     try:
-        trained = TOKENIZERS[tokenizer].train(text)
+        trained = _trained(tokenizer, vocab_size, texts)
     except ValueError as error:
         raise BadInput(str(error)) from error
-    cut = len(text) * 9 // 10
-    train, val = (trained.encode(part).astype(TOKEN).tobytes() for part in (text[:cut], text[cut:]))
+    splits = [[trained.encode(text).astype(TOKEN) for text in split] for split in (texts.train, texts.val)]
+    train, val = (np.concatenate(split).tobytes() for split in splits)
+    ends = [np.cumsum([len(text) for text in split]).astype(END).tobytes() for split in splits]
+    content = {".tokens": train + val} | ({".ends": b"".join(ends)} if texts.of_pairs else {})
     line = json.dumps(
         {
             "tokenizer": trained.to_json(),
             "n_train": len(train) // TOKEN.itemsize,
-            "text_digest": text_digest,
-            "token_digest": hashlib.sha256(train + val).hexdigest(),
-            "n_characters": len(text),
-            "val_bytes": len(text[cut:].encode()),
+            "text_digest": texts.digest,
+            "token_digest": hashlib.sha256(b"".join(content.values())).hexdigest(),
+            "n_characters": texts.n_characters,
+            "val_bytes": texts.val_bytes,
         }
+        | ({"n_train_ends": len(texts.train)} if texts.of_pairs else {})
     )
-    write_whole(base.with_suffix(".tokens"), train + val)
+    for suffix, written in content.items():
+        write_whole(base.with_suffix(suffix), written)
     # Last: while it is missing, or an older one does not fit the tokens, there is no dataset.
     write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
     dataset = _opened(base)
     if dataset is None:
         raise OSError("what was written reads back differently")
     return dataset
+
+
+def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
+    """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone."""
+    kind = TOKENIZERS[tokenizer]
+    if issubclass(kind, LearnedTokenizer):
+        # A line each: no token goes from one text to the next.
+        return kind.train("\n".join(texts.train), vocab_size)
+    return kind.train("".join((*texts.train, *texts.val)))

@@ -1,56 +1,177 @@
 """Parameters and floating-point operations of a model, in closed form (no torch: a plan reads it too).
 
-Legend: V vocab_size, T block_size, L n_layer, C n_embd.
+Formulas are in the letters of LEGEND, and what is printed is what is computed. The layout checks their sum against
+the tensors.
 
-FLOPs are counted as torch.utils.flop_counter counts them: matrix products only, 2mnk each, and attention
-over the whole T x T square although half of it is masked. Kaplan et al. 2020 (appendix of "Scaling laws for
-neural language models") count 2N + 2LTC forward; ours has the head's 2VC a token besides (they leave the
-embeddings out) and twice their attention term, because a kernel that skips the masked half is not assumed.
-Backward is twice forward: every product has two gradients, the first layer's too, for the embeddings learn.
-Left out is what a step does once and not for every token: a norm's bias, carried through the next product.
+FLOPs are counted as torch.utils.flop_counter counts them: matrix products only, 2mnk each, and attention as its
+kind computes it: full attention over the whole T x T square although half of it is masked. Kaplan et al. 2020
+(appendix of "Scaling laws for neural language models") count 2N + 2LTC forward; ours has the head's 2VC a token
+besides (they leave the embeddings out) and twice their attention term, because a kernel that skips the masked half
+is not assumed. Backward is twice forward: every product has two gradients, the first layer's too, for the
+embeddings learn. Left out is what a step does once and not for every token: a norm's bias, carried through the
+next product.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sweeplab.model.attention import ATTENTION, across
+from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
 
-FEED_FORWARD_RATIO = 4
 # Copies of its weights that a training run takes: themselves, the best, two moments, two gradients, and what an
 # update needs for a moment.
 ROWS = 9
+LEGEND = {
+    "V": "vocab_size",
+    "T": "block_size",
+    "C": "n_embd",
+    "H": "n_head",
+    "G": "n_kv_head",
+    "D": "head_dim",
+    "F": "d_ff",
+    "E": "n_expert",
+    "R": "relative_buckets",
+    "Y": "n_token_types",
+}
+COMPONENTS = (
+    "token_embedding",
+    "source_embedding",
+    "position_embedding",
+    "token_type_embedding",
+    "relative_bias",
+    "attention",
+    "cross_attention",
+    "feed_forward",
+    "norms",
+    "head",
+)
+EMBEDDINGS = COMPONENTS[:4]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of a model's parameters: its component, its formula, how many it has, and in how many layers.
+
+    `place` is `encoder` or `decoder` for what a side of a model has, and empty for what it has once.
+    """
+
+    component: str
+    place: str
+    formula: str
+    each: int
+    layers: int = 1
+
+    @property
+    def count(self) -> int:
+        """Return the parameters in all layers."""
+        return self.each * self.layers
+
+
+def terms(shape: ModelShape) -> list[Term]:
+    """Return a model's parameters part by part, each with its formula."""
+    return [term for term in _terms(shape) if term.each]
+
+
+def _terms(shape: ModelShape) -> Iterator[Term]:
+    letters = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
+
+    def term(component: str, formula: str, place: str = "", layers: int = 1) -> Term:
+        # A formula is ours, never a user's.
+        return Term(component, place, formula, int(eval(formula, {}, letters)), layers)
+
+    def with_bias(formula: str, bias: str, has_bias: bool) -> str:
+        return f"{formula} + {bias}" if has_bias else formula
+
+    yield term("token_embedding", "V*C")
+    if shape.has_source_embedding:
+        yield term("source_embedding", "V*C")
+    norm = with_bias("C", "C", shape.has_norm_bias)
+    for side in shape.of_family.sides:
+        place, layers = ("decoder" if side.causal else "encoder"), shape.layers(side)
+        if (scheme := POSITIONS[shape.positions]).component:
+            yield term(scheme.component, scheme.parameters, place)
+        if shape.n_token_types:
+            yield term("token_type_embedding", "Y*C", place)
+        attention = with_bias("C*(H+2*G)*D", "(H+2*G)*D", shape.has_qkv_bias)
+        attention += with_bias(" + H*D*C", "C", shape.has_out_bias)
+        yield term("attention", attention, place, layers)
+        if side.crosses:
+            yield term("cross_attention", attention, place, layers)
+        yield term("feed_forward", _feed_forward(shape), place, layers)
+        n_norms = (1 if shape.parallel_block else 2) + side.crosses
+        qk_norms = 2 * (1 + side.crosses) * shape.qk_norm
+        in_block = f"{n_norms}*({norm})"
+        yield term("norms", f"{in_block} + {qk_norms}*D" if qk_norms else in_block, place, layers)
+        if n_outside := (shape.norm_position == "pre") + shape.embedding_norm:
+            yield term("norms", f"{n_outside}*({norm})", place)
+    if shape.of_family.transforms:
+        yield term("head", with_bias(f"C*C + {norm}", "C", shape.bias))
+    if not shape.tie_weights:
+        yield term("head", "V*C")
+    if shape.has_head_bias:
+        yield term("head", "V")
+
+
+def _feed_forward(shape: ModelShape) -> str:
+    n_wide = 2 if shape.is_gated else 1
+    if shape.n_expert > 1:
+        return f"C*E + E*{n_wide + 1}*C*F"
+    return f"{n_wide + 1}*C*F" + (f" + {n_wide}*F + C" if shape.bias else "")
 
 
 def parameters(shape: ModelShape) -> dict[str, int]:
     """Return the number of parameters by component; their sum is the size of a run's weights."""
-    v, t, n, c = shape.vocab_size, shape.block_size, shape.n_layer, shape.n_embd
-    hidden = FEED_FORWARD_RATIO * c
-    bias = int(shape.bias)
-    return {
-        "token_embedding": v * c,
-        "position_embedding": t * c,
-        "attention": n * (4 * c * c + 3 * c * shape.has_qkv_bias + c * bias),
-        "feed_forward": n * (2 * c * hidden + (hidden + c) * bias),
-        "norms": (2 * n + 1) * c * (1 + bias),
-        "head": (0 if shape.tie_weights else v * c) + v * shape.has_head_bias,
-    }
+    found = dict.fromkeys(COMPONENTS, 0)
+    for term in terms(shape):
+        found[term.component] += term.count
+    return found
 
 
 def n_params(shape: ModelShape) -> int:
     """Return the number of parameters in all; tied weights count once."""
-    return sum(parameters(shape).values())
+    return sum(term.count for term in terms(shape))
+
+
+def n_params_active(shape: ModelShape) -> int:
+    """Return the parameters that a token meets: all but the experts that it is not given to."""
+    n_layer = sum(shape.layers(side) for side in shape.of_family.sides)
+    expert = (3 if shape.is_gated else 2) * shape.n_embd * shape.d_ff
+    idle = shape.n_expert - shape.n_expert_active if shape.n_expert > 1 else 0
+    return n_params(shape) - n_layer * idle * expert
 
 
 def n_params_non_embedding(shape: ModelShape) -> int:
     """Return the parameters without token and position embeddings (and without a head tied to them)."""
-    return n_params(shape) - shape.vocab_size * shape.n_embd - shape.block_size * shape.n_embd
+    found = parameters(shape)
+    return n_params(shape) - sum(found[name] for name in EMBEDDINGS)
+
+
+def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int:
+    """Return the FLOPs of one sequence's forward pass; `source_length` is what an encoder reads beside a decoder."""
+    c, mixed = shape.n_embd, shape.n_head * shape.head_dim
+    keys = shape.n_kv_head * shape.head_dim
+    wide = (3 if shape.is_gated else 2) * 2 * c * shape.d_ff
+    forward = wide if shape.n_expert == 1 else 2 * c * shape.n_expert + shape.n_expert_active * wide
+    kind, cross = ATTENTION[shape.attention], across(shape.attention)
+    total = 2 * length * c * (shape.vocab_size + (c if shape.of_family.transforms else 0))
+    for side in shape.of_family.sides:
+        is_source = shape.of_family.reads_source and not side.crosses
+        n = source_length if is_source else length
+        layer = n * (2 * c * shape.qkv_width + 2 * mixed * c + forward)
+        layer += kind.flops(shape, n, n, side.causal)
+        if side.crosses:
+            layer += 2 * n * 2 * c * mixed + 2 * source_length * c * 2 * keys
+            layer += cross.flops(shape, n, source_length, False)
+        total += shape.layers(side) * layer
+    return total
 
 
 def forward_flops_per_token(shape: ModelShape) -> int:
-    """Return the FLOPs of one token's forward pass in a sequence of block_size tokens."""
-    v, t, n, c = shape.vocab_size, shape.block_size, shape.n_layer, shape.n_embd
-    projections = 2 * (4 * c * c + 2 * FEED_FORWARD_RATIO * c * c)
-    scores_and_mix = 2 * 2 * t * c
-    return n * (projections + scores_and_mix) + 2 * v * c
+    """Return the FLOPs of one token's forward pass in a sequence of block_size tokens, of a source as long."""
+    return round(forward_flops(shape, shape.block_size, shape.block_size) / shape.block_size)
 
 
 def train_flops_per_token(shape: ModelShape) -> int:
@@ -64,6 +185,12 @@ def train_memory_bytes(shape: ModelShape, batch_size: int, value_bytes: int = 4)
     An estimate to choose K and to warn by; `value_bytes` is the size of an activation.
     """
     c, t = shape.n_embd, shape.block_size
-    kept_per_token = shape.n_layer * (16 * c + 2 * FEED_FORWARD_RATIO * c + 2 * shape.n_head * t)
-    kept_per_token += 3 * shape.vocab_size
-    return 4 * ROWS * n_params(shape) + batch_size * t * kept_per_token * value_bytes
+    kind, cross = ATTENTION[shape.attention], across(shape.attention)
+    wide = (3 if shape.is_gated else 2) * shape.d_ff * shape.n_expert_active
+    kept = 3 * shape.vocab_size * t
+    for side in shape.of_family.sides:
+        weights = kind.n_weights(shape, t, t, side.causal)
+        weights += cross.n_weights(shape, t, t, False) if side.crosses else 0
+        layer = t * ((24 if side.crosses else 16) * c + wide) + 2 * shape.n_head * weights
+        kept += shape.layers(side) * layer
+    return 4 * ROWS * n_params(shape) + batch_size * kept * value_bytes

@@ -7,7 +7,8 @@ Mixing constants: lowbias32 of Wellons, "Prospecting for hash functions" (2018),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,39 +31,71 @@ def element_hashes(count: int, device: torch.device) -> Tensor:
     return torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
 
 
-class Dropout:
-    """The dropout of one step of a stack: K runs, each with its own seed, iteration and probability.
+@dataclass(frozen=True)
+class Site:
+    """A place in a model where something is dropped: its number, the kind, and the share of the kind's chance."""
 
-    `seeds` are the runs' dropout keys (63 bits), `probabilities` lie in [0, 1); `elements` has the hashes of at
-    least as many elements as a run drops at one site.
+    index: int
+    kind: str
+    share: float = 1.0
+
+
+class Dropout:
+    """The dropout of one step of a stack: K runs, each with its own seed, iteration and chances.
+
+    `seeds` are the runs' dropout keys (63 bits), `chances` each run's probability in [0, 1) by kind of site; a
+    kind that no run has is not dropped at all. `elements` has the hashes of at least as many elements as a run
+    drops at one site.
     """
 
     def __init__(
         self,
         seeds: Sequence[int],
         iterations: Sequence[int],
-        probabilities: Sequence[float],
-        n_sites: int,
+        chances: Sequence[Mapping[str, float]],
+        sites: Mapping[str, Site],
         elements: Tensor,
     ) -> None:
+        self._elements, self._n_runs = elements, len(seeds)
         with np.errstate(over="ignore"):
             state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
-            sites = np.arange(1, n_sites + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
-            keys = _splitmix(_splitmix(state)[:, None] + sites) >> np.uint64(32)
-        chance = np.array(probabilities, np.float64)
-        device = elements.device
-        self._elements = elements
-        self._keys = torch.from_numpy(keys.astype(np.uint32).view(np.int32)).to(device)
-        # An element is kept when its signed 32-bit number reaches the threshold.
-        threshold = torch.from_numpy((chance * 2.0**32 - 2.0**31).astype(np.int32))
-        self._threshold = threshold[:, None].to(device)
-        self._scale = torch.from_numpy(1.0 / (1.0 - chance)).float()[:, None].to(device)
+            numbers = np.arange(1, len(sites) + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
+            keys = _splitmix(_splitmix(state) + numbers[:, None]) >> np.uint64(32)
+        by_site = torch.from_numpy(keys.astype(np.uint32).view(np.int32)).to(elements.device)
+        columns = by_site.unsqueeze(2).unbind()
+        # Of each site where some run drops: the runs' keys, the thresholds and the scales, all [K, 1].
+        self._dropped: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        factors: dict[tuple[float, ...], tuple[Tensor, Tensor]] = {}  # sites of equal chances share theirs
+        for name, site in sites.items():
+            chance = tuple([run.get(site.kind, 0.0) * site.share for run in chances])
+            if any(chance):
+                if chance not in factors:
+                    factors[chance] = self._threshold_and_scale(chance)
+                self._dropped[name] = (columns[site.index], *factors[chance])
 
-    def __call__(self, x: Tensor, site: int) -> Tensor:
-        """Drop elements of x [K * n, …] (run-major), scaling the kept ones by 1 / (1 - p)."""
-        n_runs = len(self._keys)
-        hashed = self._elements[: x.numel() // n_runs] ^ self._keys[:, site, None]
+    def _threshold_and_scale(self, chances: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Return what a kept element's signed 32-bit number reaches, and what it is multiplied by, [K, 1]."""
+        chance = np.array(chances, np.float64)
+        threshold = torch.from_numpy((chance * 2.0**32 - 2.0**31).astype(np.int32))
+        scale = torch.from_numpy(1.0 / (1.0 - chance)).float()
+        device = self._elements.device
+        return threshold[:, None].to(device), scale[:, None].to(device)
+
+    def drops(self, site: str) -> bool:
+        """Say whether some run drops anything at a site."""
+        return site in self._dropped
+
+    def mask(self, count: int, site: str) -> Tensor:
+        """Return the factors [K, count] of a run's elements at a site: 0, or 1 / (1 - p)."""
+        keys, threshold, scale = self._dropped[site]
+        hashed = self._elements[:count] ^ keys
         hashed.mul_(_MIX[0])
         hashed ^= hashed >> 15  # arithmetic: clears the sign bit, which the next product sets anew
         hashed.mul_(_MIX[1])
-        return x * ((hashed >= self._threshold) * self._scale).view(x.shape)
+        return (hashed >= threshold) * scale
+
+    def __call__(self, x: Tensor, site: str) -> Tensor:
+        """Drop elements of x [K * n, …] (run-major) where some run does, scaling the kept ones by 1 / (1 - p)."""
+        if site not in self._dropped:
+            return x
+        return x * self.mask(x.numel() // self._n_runs, site).view(x.shape)

@@ -8,75 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from sweeplab.model.accounting import FEED_FORWARD_RATIO, n_params
+from sweeplab.model.accounting import n_params
+from sweeplab.model.declaring import declared
+from sweeplab.model.parametrization import std_factor
 from sweeplab.model.shape import ModelShape
+from sweeplab.model.weights import Weight
 
 BLOCK = 1024
-INIT_STD = 0.02
-
-
-@dataclass(frozen=True)
-class Weight:
-    """One weight of a run: its name, its shape without the run dimension, and how it starts.
-
-    A `std` of None means a constant start at `fill`. Matrices are [in, out], embeddings [rows, n_embd].
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    std: float | None = None
-    fill: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def decays(self) -> bool:
-        """Say whether weight decay applies: to matrices and embeddings, not to gains and biases."""
-        return len(self.shape) > 1
-
-
-def _weights(shape: ModelShape) -> list[Weight]:
-    c, hidden = shape.n_embd, FEED_FORWARD_RATIO * shape.n_embd
-    # GPT-2: projections back into the residual stream start smaller, by the number of them.
-    residual_std = INIT_STD / math.sqrt(2 * shape.n_layer)
-    found = [
-        Weight("token_embedding", (shape.vocab_size, c), INIT_STD),
-        Weight("position_embedding", (shape.block_size, c), INIT_STD),
-    ]
-
-    def norm(name: str) -> None:
-        found.append(Weight(f"{name}.gain", (c,), fill=1.0))
-        if shape.bias:
-            found.append(Weight(f"{name}.bias", (c,)))
-
-    def linear(name: str, n_in: int, n_out: int, std: float, bias: bool) -> None:
-        found.append(Weight(f"{name}.weight", (n_in, n_out), std))
-        if bias:
-            found.append(Weight(f"{name}.bias", (n_out,)))
-
-    for layer in range(shape.n_layer):
-        block = f"blocks.{layer}"
-        norm(f"{block}.attention_norm")
-        linear(f"{block}.attention.qkv", c, 3 * c, INIT_STD, shape.has_qkv_bias)
-        linear(f"{block}.attention.out", c, c, residual_std, shape.bias)
-        norm(f"{block}.feed_forward_norm")
-        linear(f"{block}.feed_forward.up", c, hidden, INIT_STD, shape.bias)
-        linear(f"{block}.feed_forward.down", hidden, c, residual_std, shape.bias)
-    norm("final_norm")
-    if not shape.tie_weights:
-        found.append(Weight("head.weight", (shape.vocab_size, c), INIT_STD))
-    if shape.has_head_bias:
-        found.append(Weight("head.bias", (shape.vocab_size,)))
-    return sorted(found, key=lambda weight: not weight.decays)
 
 
 class Layout:
@@ -84,7 +27,7 @@ class Layout:
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape = shape
-        self.weights: Sequence[Weight] = _weights(shape)
+        self.weights: Sequence[Weight] = sorted(declared(shape), key=lambda weight: not weight.decays)
         self.n_params = sum(weight.size for weight in self.weights)
         self.n_decayed = sum(weight.size for weight in self.weights if weight.decays)
         if self.n_params != n_params(shape):
@@ -124,6 +67,10 @@ class Layout:
         for weight, view in zip(self.weights, self.views(row).values(), strict=True):
             if weight.std is None:
                 view.fill_(weight.fill)
+            elif weight.uniform:
+                bound = weight.std * math.sqrt(3.0)
+                view.uniform_(-bound, bound, generator=generator)
             else:
-                view.normal_(0.0, weight.std, generator=generator)
+                factor = std_factor(weight.name, len(weight.shape), self.shape.width_ratio)
+                view.normal_(0.0, weight.std * factor, generator=generator)
         return row[0]

@@ -19,6 +19,8 @@ LOSSES = {
 CURVES = {
     "val_loss": "validation loss (nats/token)",
     "train_loss": "training loss (nats/token)",
+    "bits_per_byte": "validation loss (bits/byte)",
+    "exact_match": "targets found whole (share)",
     "learning_rate": "learning rate",
     "grad_norm": "norm of the gradient",
     "tokens_per_second": "tokens per second",

@@ -8,9 +8,9 @@ import platform
 import time
 from collections.abc import Callable
 
-from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
 from sweeplab.study.crew import Crew
+from sweeplab.study.datasets import study_dataset
 from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.feed import Event
 from sweeplab.study.folder import StudyFolder
@@ -76,7 +76,7 @@ def _check(folder: StudyFolder, store: Store, force: bool) -> None:
         what = f"study {folder.name} is run on {start.get('host')}, and its storage is an SQLite file"
         raise BadInput(f"{what}, which only processes of one machine can share")
     spec = store.spec
-    dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    dataset = study_dataset(spec)
     different = differences(versions(dataset.token_digest), start.get("versions", {}))
     if different and not force:
         what = f"study {folder.name} is run with another version of {', '.join(different)}"

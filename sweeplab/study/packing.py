@@ -27,7 +27,7 @@ def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, m
     """
     shape = ModelShape.of(values)
     half = values["dtype"] == "bfloat16"
-    batch_size: int = values["batch_size"]
+    batch_size: int = values["batch_size"] // values["grad_accum"]  # what is computed at once
     room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(shape, batch_size, 2 if half else 4))
     fits = max(1, min(room, MOST_FOLDED // (batch_size * shape.n_head)))
     if wanted != "auto":

@@ -9,18 +9,19 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.dataset import Dataset, check_length, prepare
+from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import SHAPE
+from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.model.accounting import train_memory_bytes
 from sweeplab.model.shape import ModelShape
+from sweeplab.study.datasets import cut_warnings, describe_data, distinct, study_dataset
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.known import Source, read_warm_starts
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 # Fewer where there are many cells, so that a plan takes seconds.
 MOST_PROBES, FEWEST_PROBES = 128, 16
 PROBES_IN_ALL = 9 * MOST_PROBES
+# What decides how hard it is to find what is to be found.
+TASK = {"objective", "mask_share", "span_length"}
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
 
@@ -115,9 +118,12 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     check_grid_sampler(spec, spaces)
     n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
     probes = [_probe(spec, space, n_probes) for space in spaces]
-    largest = max(values["block_size"] for _, valid in probes for values in valid)
-    with _placing(spec, _given(spec, "block_size", largest) or ("data",)):
-        check_length(dataset, largest)
+    cuts = distinct(values for _, valid in probes for values in valid)
+    for values in sorted(cuts, key=lambda each: -each["block_size"]):
+        with _placing(spec, _given(spec, "block_size", values["block_size"]) or ("data",)):
+            dataset.check_fits(values)
+    with _placing(spec, _given(spec, "block_size", cuts[0]["block_size"]) or ("data",)):
+        cut = cut_warnings(spec, dataset, cuts)
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     data = describe_data(spec, dataset)
     sources = warm_starts(spec, folder, spaces, data)
@@ -129,7 +135,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=[*_warnings([valid for _, valid in probes]), *_unheeded(spec, sources)],
+        warnings=[
+            *_warnings(spec.search.keys(), [valid for _, valid in probes]),
+            *cut,
+            *_unheeded(spec, sources),
+        ],
         **_totals(plans, spec.budget.trials_per_cell),
         device=settled["device"],
         dtype=settled["dtype"],
@@ -198,20 +208,6 @@ def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allo
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
 
-def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
-    """Return what a study records of its data."""
-    return {
-        "corpus": spec.data.corpus,
-        "tokenizer": spec.data.tokenizer,
-        "vocab_size": dataset.tokenizer.vocab_size,
-        "train_tokens": len(dataset.train),
-        "val_tokens": len(dataset.val),
-        "val_bytes": dataset.val_bytes,
-        "text_digest": dataset.text_digest,
-        "token_digest": dataset.token_digest,
-    }
-
-
 def bytes_in_words(count: float) -> str:
     """Write a number of bytes as people read it: 134 MB, 1.2 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -251,7 +247,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     with _gathering(problems):
         _check_writable(folder)
     with _gathering(problems), _placing(spec, ("data", "path" if spec.data.path else "corpus")):
-        dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+        dataset = study_dataset(spec)
     if problems:
         raise BadInput(*problems)
     return dataset
@@ -304,7 +300,8 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
     settled = settle_devices(middle)
     known = facts(settled)
     value_bytes = 2 if settled["dtype"] == "bfloat16" else 4
-    memory = train_memory_bytes(ModelShape.of(settled), settled["batch_size"], value_bytes)
+    at_once = settled["batch_size"] // settled["grad_accum"]
+    memory = train_memory_bytes(ModelShape.of(settled), at_once, value_bytes)
     free = free_memory_bytes(settled["device"])
     iterations = {values["max_iters"] for values in valid}
     return CellPlan(
@@ -323,15 +320,15 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
     )
 
 
-def _warnings(cells: list[list[dict[str, Any]]]) -> list[str]:
+def _warnings(searched: Set[str], cells: list[list[dict[str, Any]]]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
     found = []
-    sizes = sorted(
-        name
-        for name in set(SHAPE) - {"activation", "bias", "tie_weights"}
-        if any(len({values[name] for values in cell}) > 1 for cell in cells)
-    )
-    if sizes:
+    varying = {
+        name for name in searched & set(SHAPE) if any(len({v[name] for v in cell}) > 1 for cell in cells)
+    }
+    if tasks := sorted(varying & TASK):
+        found.append(f"{', '.join(tasks)} searched: sampling and pruning compare losses of unlike tasks")
+    if sizes := sorted(name for name in varying - TASK if TABLE[name].kind == "int"):
         found.append(f"{', '.join(sizes)} searched: sampling and pruning compare unlike sizes inside a cell")
     values = [each for cell in cells for each in cell]
     if any(each["warmup_iters"] >= each["max_iters"] for each in values):

@@ -162,9 +162,9 @@ def _dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
     """Return the study's data, as they were when it was run."""
     import json
 
-    from sweeplab.data.dataset import prepare
+    from sweeplab.study.datasets import study_dataset
 
-    dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    dataset = study_dataset(spec)
     known = json.loads(folder.data_file.read_text(encoding="utf-8"))
     if dataset.token_digest != known["token_digest"]:
         raise BadInput(f"the text of study {folder.name} has changed since it was trained on")

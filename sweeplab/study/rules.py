@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model import accounting
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.legality import requirements
+from sweeplab.model.requirement import Requirement
+from sweeplab.model.shape import FIELDS, ModelShape, settled
+from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what only follows
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
+from sweeplab.train.requirements import REQUIREMENTS
+from sweeplab.train.schedule import rows_seen
 
 # What the facts of a model follow from.
-_SIZES = frozenset(
-    {"vocab_size", "block_size", "n_layer", "n_embd", "bias", "qkv_bias", "head_bias", "tie_weights"}
-)
-_TOKENS = frozenset({"max_iters", "batch_size", "block_size"})
+_SIZES = frozenset(FIELDS)
+_TOKENS = frozenset({"max_iters", "batch_size", "batch_warmup_iters", "block_size"})
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
+    "n_params_active": _SIZES,
     "n_params_non_embedding": _SIZES - {"block_size"},
-    "head_dim": frozenset({"n_embd", "n_head"}),
     "train_tokens": _TOKENS,
-    "train_flops": _TOKENS | {"vocab_size", "n_layer", "n_embd"},
+    "train_flops": _TOKENS | _SIZES,
 }
+_NOWHERE: Location = ("name",)
 # Not for expressions: a trial is the same for every seed and on every machine.
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
@@ -33,11 +37,11 @@ UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or r
 def facts(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from a run's effective hyperparameters: sizes, tokens and FLOPs of training."""
     shape = ModelShape.of(values)
-    train_tokens = values["max_iters"] * values["batch_size"] * values["block_size"]
+    train_tokens = rows_seen(values, values["max_iters"]) * values["block_size"]
     return {
         "n_params": accounting.n_params(shape),
+        "n_params_active": accounting.n_params_active(shape),
         "n_params_non_embedding": accounting.n_params_non_embedding(shape),
-        "head_dim": shape.head_dim,
         "train_tokens": train_tokens,
         "train_flops": accounting.train_flops_per_token(shape) * train_tokens,
     }
@@ -49,6 +53,8 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: it has none.
     """
+    if expression.names & SETTLED.keys():
+        values = settled(values)
     if not expression.names & FACTS.keys():
         return expression.value(values)
     try:
@@ -84,19 +90,32 @@ def needs(entry: SearchSpec) -> frozenset[str]:
     return names | {entry.of} if isinstance(entry, Divisors) else names
 
 
-def expanded(names: Iterable[str]) -> set[str]:
-    """Return the hyperparameters among `names` and those that its facts follow from."""
-    return {each for name in names for each in FACTS.get(name, (name,))}
+def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
+    """Return the hyperparameters among `names` and those that its facts and autos follow from.
+
+    What a study gives is not auto.
+    """
+    known = {each for name in names for each in FACTS.get(name, (name,))}
+    return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - given))
 
 
-def order(search: Mapping[str, SearchSpec]) -> list[str]:
+def follows(name: str, values: Mapping[str, Any]) -> bool:
+    """Say whether a hyperparameter has the value that follows from others where it is not given."""
+    try:
+        return bool(values[name] == SETTLED[name][1](values))
+    # A table of another's lacks some, or knows other parts.
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return False
+
+
+def order(search: Mapping[str, SearchSpec], given: Set[str]) -> list[str]:
     """Return the names of the search so that each comes after what it needs, else as written.
 
     Raises:
         ValueError: some need each other.
     """
     ordered: list[str] = []
-    waiting = {name: expanded(needs(entry)) & search.keys() for name, entry in search.items()}
+    waiting = {name: expanded(needs(entry), given) & search.keys() for name, entry in search.items()}
     while waiting:
         ready = next((name for name, needed in waiting.items() if needed <= set(ordered)), None)
         if ready is None:
@@ -119,11 +138,60 @@ class Rule:
 def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
     found = [_search_rule(name, entry) for name, entry in spec.search.items()]
-    found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
+    found += [_shape_rule(each, spec) for each in requirements()]
+    if _place(spec, "head_dim") == _NOWHERE:
+        found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
     found.append(_expression_rule(f"vocab_size >= {vocab_size or 0}", _place(spec, "vocab_size")))
+    for text in REQUIREMENTS:
+        names = Expression(text).names
+        found.append(_expression_rule(text, _place(spec, *sorted(names))))
+    found += _data_rules(spec, vocab_size or 0)
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
     return [rule for rule in found if rule]
+
+
+def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
+    """Return what corpus, objective, family and sizes ask of each other."""
+    # Here and not above: with it comes numpy, which is slow to import.
+    from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
+
+    def of(values: Mapping[str, Any]) -> Any:
+        return OBJECTIVES[values["objective"]]
+
+    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
+    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
+    found = [
+        Rule(
+            f"objective suits family ({suited})",
+            _place(spec, "objective", "family"),
+            frozenset({"objective", "family"}),
+            lambda values: values["family"] in of(values).families,
+        ),
+        Rule(
+            f"block_size is at least what objective takes ({blocks})",
+            _place(spec, "block_size"),
+            frozenset({"objective", "block_size"}),
+            lambda values: values["block_size"] >= of(values).shortest_block,
+        ),
+        Rule(
+            f"vocab_size >= {n_symbols} + special tokens of the objective",
+            _place(spec, "vocab_size", "objective", "family"),
+            frozenset({"vocab_size", *SETTINGS}),
+            lambda values: values["vocab_size"] >= n_symbols + n_special(values),
+        ),
+    ]
+    if (of_pairs := spec.of_pairs) is None:
+        return found
+    corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
+    text = f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}"
+    suits_corpus = Rule(
+        text,
+        _place(spec, "objective"),
+        frozenset({"objective"}),
+        lambda values: of(values).of_pairs == of_pairs,
+    )
+    return [suits_corpus, *found]
 
 
 def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
@@ -142,6 +210,16 @@ def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
     return Rule(text, ("search", name), needs(entry) | {name}, divides)
 
 
+def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
+    def holds(values: Mapping[str, Any]) -> bool:
+        try:
+            return requirement.holds(ModelShape.of(values))
+        except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
+            return False
+
+    return Rule(requirement.text, _place(spec, *sorted(requirement.names)), requirement.names, holds)
+
+
 def _expression_rule(text: str, path: Location) -> Rule:
     expression = Expression(text)
 
@@ -158,4 +236,4 @@ def _place(spec: StudySpec, *names: str) -> Location:
     """Return where the study gives the first of these hyperparameters that it gives."""
     sections = {"fixed": spec.fixed, "grid": spec.grid, "search": spec.search}
     paths = [(section, name) for name in names for section, held in sections.items() if name in held]
-    return paths[0] if paths else ("name",)
+    return paths[0] if paths else _NOWHERE

@@ -172,6 +172,8 @@ class Runner:
     def _take_in(self, stack: Stack, record: Record) -> bool:
         """Write a record down and report what it tells; say whether its trial falls behind the others."""
         trial = self._trials[record.key]
+        values = trial.trainings[record.key].run.values
+        record.measures["bits_per_byte"] = self.dataset.bits_per_byte(record.val_loss, values)
         news = trial.write_down(record)
         verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in news]
         self.emit(

@@ -6,13 +6,14 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
+from sweeplab.model.shape import settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter, Scalar
 from sweeplab.study.places import shown
@@ -84,7 +85,7 @@ def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
     given = defaults() | spec.fixed | spec.grid
     names = sorted(rule.names & given.keys() - spec.search.keys())
-    values = [f"{name} is {shown(given[name])}" for name in names]
+    values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
     return spec.problem(rule.path, text)
 
@@ -92,34 +93,39 @@ def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
 class Space:
     """What is sampled, derived and required in one cell.
 
-    Before the data are read `vocab_size` is None, and rules that rest on it are left out.
+    `vocab_size` is the tokenizer's; before the data are read it is None, and rules that rest on it are left out.
     """
 
     def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
         self.cell = cell
         self._spec = spec
         self._search = spec.search
+        self._of_pairs = spec.of_pairs
+        self._n_symbols = vocab_size or VOCABULARY_STAND_IN
         self._base = defaults() | spec.fixed | cell.values
-        self._unknown: set[str] = set()
-        if self._base["vocab_size"] == AUTO:
-            self._base["vocab_size"] = vocab_size or VOCABULARY_STAND_IN
-            self._unknown |= set() if vocab_size else {"vocab_size"}
+        derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
+        self._auto = {name for name in ("objective", "vocab_size") if self._base[name] == AUTO} - derived
+        self._unknown: set[str] = set() if vocab_size else self._auto & {"vocab_size"}
+        self._base = self._settled(self._base)
         # What may differ between trials of the cell, and the values of what does not.
         self._varying = set(self._unknown)
         self._constant = dict(self._base)
         self._parameters: dict[str, Parameter] = {}
         self._of: dict[str, list[Parameter]] = {}
-        self._order = order(spec.search)
+        self._given = {*spec.fixed, *cell.values, *spec.search}
+        self._order = order(spec.search, self._given)
         self._conditional: set[str] = set()
         for name in self._order:
             self._enter(name, spec.search[name])
-        self._rules = [rule for rule in rules(spec, vocab_size) if not expanded(rule.names) & self._unknown]
+        self._rules = [
+            rule for rule in rules(spec, vocab_size) if not self._expanded(rule.names) & self._unknown
+        ]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
         """Take a hyperparameter of the search in; all that it needs has been."""
-        needed = expanded(needs(entry))
+        needed = self._expanded(needs(entry))
         if isinstance(entry, Derived):
-            self._constant[name] = derive(name, entry, self._constant)
+            self._constant = self._settled({**self._constant, name: derive(name, entry, self._constant)})
             for group in (self._varying, self._unknown):
                 group |= {name} if needed & group else set()
             return
@@ -137,6 +143,22 @@ class Space:
             self._parameters |= {parameter.name: parameter for parameter in self._of[name]}
             self._conditional |= {name} if needed & self._varying else set()
             self._varying.add(name)
+
+    def _expanded(self, names: Iterable[str]) -> set[str]:
+        return expanded(names, self._given)
+
+    def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
+        """Return the values with what is automatic of the data as it follows from the others."""
+        # Here and not above: with it comes numpy, which is slow to import.
+        from sweeplab.data.objectives import n_special, settled_objective
+
+        settled = dict(values)
+        auto = {name for name in self._auto if name not in sampled}
+        if "objective" in auto:
+            settled["objective"] = settled_objective({**settled, "objective": AUTO}, bool(self._of_pairs))
+        if "vocab_size" in auto:
+            settled["vocab_size"] = self._n_symbols + n_special(settled)
+        return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
         """Return Optuna's name of a parameter: it refuses choices that change, so each list has its own."""
@@ -179,7 +201,7 @@ class Space:
         )
 
     def _repeats(self, when: Expression, index: int) -> bool:
-        varying = sorted(expanded(when.names) & self._varying)
+        varying = sorted(self._expanded(when.names) & self._varying)
         try:
             if not varying:
                 return bool(evaluate(when, self._constant))
@@ -218,9 +240,10 @@ class Space:
         return self._choose(lambda parameter: parameter.suggest(trial))
 
     def _choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
-        values, sampled = dict(self._base), {}
+        values, sampled = dict(self._base), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
+            values = self._settled(values, sampled)
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
             elif wanted(entry, values):
@@ -238,8 +261,9 @@ class Space:
         for name in self._order:
             entry = self._search[name]
             if isinstance(entry, Derived):
-                values[name] = derive(name, entry, values)
-        return {name: values[name] for name in TABLE}
+                values[name] = derive(name, entry, self._settled(values, sampled))
+        known = settled(self._settled(values, sampled))
+        return {name: known[name] for name in TABLE}
 
     def broken(self, values: Mapping[str, Any]) -> str | None:
         """Return the first rule that effective hyperparameters do not meet, in words."""
@@ -255,13 +279,14 @@ class Space:
         return next((rule for rule in self._rules if not self._can_hold(rule)), None)
 
     def _can_hold(self, rule: Rule) -> bool:
-        free = sorted(expanded(rule.names) & self._varying)
+        free = sorted(self._expanded(rule.names) & self._varying)
         options = [self._possible(name) for name in free]
         listed = [each for each in options if each is not None]
         if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:
             return True
         points = itertools.product(*listed)
-        return any(rule.holds(self._constant | dict(zip(free, point, strict=True))) for point in points)
+        given = (dict(zip(free, point, strict=True)) for point in points)
+        return any(rule.holds(self._settled(self._constant | each, each)) for each in given)
 
     def quasi_random(self, point: Sequence[float]) -> dict[str, Scalar]:
         """Map a point of the unit cube, a coordinate a distribution, to the parameters to enqueue."""

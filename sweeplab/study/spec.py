@@ -75,6 +75,9 @@ class DataSpec(Section):
         description="File or glob of the corpus, relative to the study file's folder",
         min_length=1,
     )
+    vocab_size: int | None = Field(
+        default=None, description="How many tokens a tokenizer learns, where it learns them: bpe, word"
+    )
 
     @field_validator("corpus")
     @classmethod
@@ -273,6 +276,14 @@ class StudySpec(Section):
     def source(self) -> Path | None:
         """Return the study file, or None where there is none."""
         return self._places.file
+
+    @property
+    def of_pairs(self) -> bool | None:
+        """Say whether the corpus is one of pairs; None where the file's data are wrong, and its space is checked."""
+        from sweeplab.data.corpora import CORPORA, PairCorpus
+
+        data = getattr(self, "data", None)
+        return None if data is None else isinstance(CORPORA[data.corpus], PairCorpus)
 
     @property
     def data_path(self) -> str | None:

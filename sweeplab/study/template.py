@@ -20,7 +20,7 @@ _HEAD = """\
 name: {name}
 
 data:
-  corpus: python-docs  # {corpora} (with a path)
+  corpus: python-docs  # {corpora}; text and pairs take a path
   tokenizer: char  # {tokenizers}
 """
 _TAIL = """\

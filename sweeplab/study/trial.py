@@ -20,6 +20,7 @@ from sweeplab.study.store import Claim, Outcome
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
 from sweeplab.train.metrics import worth
 from sweeplab.train.run import Run
+from sweeplab.train.schedule import rows_seen
 from sweeplab.train.stack import Record, Snapshot
 
 
@@ -104,13 +105,15 @@ class TrialInHand:
         """Append a record to its run's traces; return the iterations at which the trial's mean is now known."""
         training = self.trainings[record.key]
         values = training.run.values
-        tokens = values["batch_size"] * values["block_size"]
         points = {int(point["iteration"]): dict(point) for point in record.points}
         at_evaluation = {"iteration": record.iteration, "wall_seconds": record.wall_seconds}
         at_evaluation["eval_seconds"] = record.eval_seconds
-        points.setdefault(record.iteration, {}).update(at_evaluation, val_loss=record.val_loss)
+        points.setdefault(record.iteration, {}).update(
+            at_evaluation, val_loss=record.val_loss, **record.measures
+        )
         training.folder.append(
-            point | {"train_tokens": iteration * tokens} for iteration, point in sorted(points.items())
+            point | {"train_tokens": rows_seen(values, iteration) * values["block_size"]}
+            for iteration, point in sorted(points.items())
         )
         if record.state != "running":
             self.states[training.seed] = record.state

@@ -44,7 +44,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     import torch
 
-    from sweeplab.data.dataset import prepare
+    from sweeplab.study.datasets import study_dataset
     from sweeplab.study.folder import StudyFolder
     from sweeplab.study.reading import read_study
     from sweeplab.study.runner import Runner
@@ -56,7 +56,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     folder = StudyFolder(Path(lab), name)
     # Whoever runs the study has allowed these plugins, with these digests.
     spec = read_study(folder.canonical_file, allow_plugins=True)
-    dataset = prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path)
+    dataset = study_dataset(spec)
     vocab_size = dataset.tokenizer.vocab_size
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.heed()

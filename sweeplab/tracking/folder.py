@@ -15,7 +15,15 @@ from typing import Any
 
 from sweeplab.tracking.tracker import Measure
 
-METRICS = ("train_loss", "val_loss", "learning_rate", "grad_norm", "tokens_per_second")
+METRICS = (
+    "train_loss",
+    "val_loss",
+    "bits_per_byte",
+    "exact_match",
+    "learning_rate",
+    "grad_norm",
+    "tokens_per_second",
+)
 BY_TOKENS = ("train_loss", "val_loss")
 OVER_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
 REQUIRED = {"iteration", "train_tokens", "wall_seconds"}

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweeplab.data.batches import Batch
 from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
-from sweeplab.model.decoder import ACTIVATIONS, Decoder
+from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
 from sweeplab.train.checkpoint import read_checkpoint
 
 
@@ -22,23 +24,25 @@ class Model:
     """A trained model of its own: a stack of one, with its weights."""
 
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
-        self.decoder = Decoder(shape)
+        self.transformer = Transformer(shape)
         self._weights = {name: weight[None] for name, weight in weights.items()}
 
     @property
     def shape(self) -> ModelShape:
         """Return the model's sizes."""
-        return self.decoder.shape
+        return self.transformer.shape
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
-        return self.decoder.logits(self._weights, tokens[None])[0].view(*tokens.shape, -1)
+        batch = Batch(tokens[None], tokens[None])
+        return self.transformer.logits(self._weights, batch)[0].view(*tokens.shape, -1)
 
     @torch.no_grad()
     def loss(self, tokens: Tensor) -> float:
         """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
-        return float(self.decoder.losses(self._weights, tokens[None])[0])
+        batch = Batch(tokens[None, :, :-1], tokens[None, :, 1:])
+        return float(self.transformer.losses(self._weights, batch)[0])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeplab.hyperparameters import SHAPE
+from sweeplab.model.shape import settled
 
 ShapeKey = tuple[tuple[str, Any], ...]
 
@@ -22,6 +23,20 @@ class Run:
 def shape_key(values: Mapping[str, Any]) -> ShapeKey:
     """Return what fixes the tensors and the program: runs of equal key may share a stack.
 
-    How much a run drops does not matter, but whether it drops anything decides how attention is computed.
+    How much a run drops does not matter, but what it drops at all decides how attention is computed; the loss
+    likewise whether it smooths its targets; and whether it averages its weights, which rows it has.
     """
-    return (*((name, values[name]) for name in SHAPE), ("drops", values["dropout"] > 0))
+    dropped = tuple(kind for kind, chance in drop_chances(values).items() if chance > 0)
+    program = {"drops": dropped, "smooths": values["label_smoothing"] > 0, "averages": values["ema"] > 0}
+    return (*((name, values[name]) for name in SHAPE), *program.items())
+
+
+def drop_chances(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return a run's chances of dropping, by kind of a model's sites."""
+    known = settled(values)
+    return {
+        "embedding": known["embedding_dropout"],
+        "attention": known["attention_dropout"],
+        "residual": known["residual_dropout"],
+        "depth": known["stochastic_depth"],
+    }

@@ -11,21 +11,27 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import Batches
+from sweeplab.data.batches import NO_TARGET, Batch, changed, stacked
 from sweeplab.data.generators import generator_key
-from sweeplab.model.decoder import Decoder
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.splits import Split
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.optimiser import Rates, adamw_, clip_, gradient_norms
+from sweeplab.model.transformer import Transformer
+from sweeplab.train.averaging import average_, decay_at
+from sweeplab.train.clipping import clip_, gradient_norms
+from sweeplab.train.matching import exact_matches
+from sweeplab.train.optimisers import OPTIMISERS, Rates
 from sweeplab.train.progress import Progress, State
-from sweeplab.train.run import Run, shape_key
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.run import Run, drop_chances, shape_key
+from sweeplab.train.schedule import learning_rate, rows_seen, rows_used
 
 Point = dict[str, float]
 
@@ -35,7 +41,8 @@ class Record:
     """What one run's evaluation found.
 
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
-    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took.
+    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
+    loss: of pairs `exact_match`, the share of targets found whole.
     """
 
     key: str
@@ -46,6 +53,7 @@ class Record:
     wall_seconds: float
     eval_seconds: float
     points: list[Point]
+    measures: Point
 
 
 @dataclass
@@ -62,6 +70,7 @@ class _Member:
 
     run: Run
     dropout_key: int
+    drop_chances: Mapping[str, float]
     iteration: int = 0
     evaluated: int = -1
     counted: int = 0
@@ -83,7 +92,8 @@ class _Member:
     def add_point(self, loss: float, norm: float, rate: float) -> None:
         """Add a point to the curve from sums over the steps since the last one."""
         seconds = self.wall_seconds - self.point_seconds
-        tokens = self.counted * self.run.values["batch_size"] * self.run.values["block_size"]
+        values = self.run.values
+        rows = rows_seen(values, self.iteration) - rows_seen(values, self.iteration - self.counted)
         self.points.append(
             {
                 "iteration": self.iteration,
@@ -91,7 +101,7 @@ class _Member:
                 "train_loss": loss / self.counted,
                 "grad_norm": norm / self.counted,
                 "learning_rate": rate,
-                "tokens_per_second": tokens / seconds,
+                "tokens_per_second": rows * values["block_size"] / seconds,
             }
         )
         self.counted, self.point_seconds = 0, self.wall_seconds
@@ -100,7 +110,8 @@ class _Member:
         values = self.run.values
         rate = learning_rate(values, self.iteration, self.progress.n_halvings)
         beta1, beta2 = values["betas"]
-        return Rates(rate, values["weight_decay"], beta1, beta2, values["eps"], self.iteration + 1)
+        decay, eps, momentum = values["weight_decay"], values["eps"], values["momentum"]
+        return Rates(rate, decay, beta1, beta2, eps, momentum, self.iteration + 1)
 
     def numbers(self) -> dict[str, Any]:
         named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")
@@ -109,7 +120,7 @@ class _Member:
     @classmethod
     def restored(cls, run: Run, numbers: Mapping[str, Any]) -> _Member:
         rest = {name: value for name, value in numbers.items() if name != "progress"}
-        member = cls(run, generator_key(run.values["seed"], "dropout"), **rest)
+        member = cls(run, generator_key(run.values["seed"], "dropout"), drop_chances(run.values), **rest)
         member.progress = Progress(**numbers.get("progress", {}))
         return member
 
@@ -120,32 +131,38 @@ class Stack:
     def __init__(
         self,
         like: Mapping[str, Any],
-        train: np.ndarray,
-        val: np.ndarray,
+        train: Split,
+        val: Split,
         capacity: int = 1,
     ) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
-        self.decoder = Decoder(ModelShape.of(like))
+        self.transformer = Transformer(ModelShape.of(like))
         self.device = torch.device(like["device"])
-        self._batches = Batches(train, like["block_size"], like["batch_size"])
-        self._val_batches = Batches(val, like["block_size"], like["batch_size"])
+        self._objective = make_objective(train, like)
+        self._val_objective = make_objective(val, like)
         self._n_eval = None if like["eval_full"] else like["eval_iters"]
         self._half = like["dtype"] == "bfloat16"
-        self._drops = like["dropout"] > 0
-        self._losses = self.decoder.losses
+        self._drops = any(chance > 0 for chance in drop_chances(like).values())
+        self._smooths, self._routes = like["label_smoothing"] > 0, like["n_expert"] > 1
+        self._losses = self.transformer.losses
         if like["compile"]:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
-        n_elements = self.decoder.most_dropped(like["batch_size"]) if self._drops else 0
+        self._n_parts: int = like["grad_accum"]
+        part_size = like["batch_size"] // self._n_parts
+        n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[_Member] = []
-        names = ("weights", "first", "second", "best")
-        size = self.decoder.layout.row_size
-        self._rows = {name: torch.zeros(capacity, size, device=self.device) for name in names}
+        size = self.transformer.layout.row_size
+        self._optimiser = OPTIMISERS[like["optimiser"]](self.transformer.layout)
+        self._judged = "mean" if like["ema"] > 0 else "weights"  # the rows that evaluations use
+        self._begun = ("weights", "best", self._judged)  # the rows that begin as the initial weights
+        # The last two are sums since the last point: on the device, so that a step waits for nothing.
+        sizes = dict.fromkeys(self._begun, size) | self._optimiser.buffers() | {"loss": 1, "norm": 1}
+        self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
         self._gradient = torch.zeros(capacity, size, device=self.device)
-        # Sums since the last point: on the device, so that a step waits for nothing.
-        self._rows |= {name: torch.zeros(capacity, 1, device=self.device) for name in ("loss", "norm")}
+        self._part = torch.zeros(capacity if self._n_parts > 1 else 0, size, device=self.device)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -166,9 +183,9 @@ class Stack:
                 rows[row].copy_(snapshot.rows[name])
             return
         self._members.append(_Member.restored(run, {}))
-        initial = self.decoder.layout.initial_row(generator_key(run.values["seed"], "init"))
+        initial = self.transformer.layout.initial_row(generator_key(run.values["seed"], "init"))
         for name, rows in self._rows.items():
-            rows[row].copy_(initial) if name in ("weights", "best") else rows[row].zero_()
+            rows[row].copy_(initial) if name in self._begun else rows[row].zero_()
 
     def release(self, key: str) -> None:
         """Let a run go; the last one takes its row."""
@@ -185,9 +202,9 @@ class Stack:
         return Snapshot(rows, self._members[row].numbers())
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
-        """Return copies of a run's weights by name: those of now, or of its best evaluation."""
-        row = self._rows["best" if best else "weights"][self._row(key)]
-        views = self.decoder.layout.views(row[None])
+        """Return copies of a run's weights by name, as evaluations use them: of now, or of its best."""
+        row = self._rows["best" if best else self._judged][self._row(key)]
+        views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
@@ -203,22 +220,19 @@ class Stack:
     def _step(self) -> None:
         started = time.perf_counter()
         members, n = self._members, len(self._members)
-        tokens = self._on_device(
-            np.stack([self._batches.training(each.run.values["seed"], each.iteration) for each in members])
-        )
-        layout, weights, gradient = self.decoder.layout, self._rows["weights"][:n], self._gradient[:n]
-        leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
-        with self._precision():
-            losses = self._losses(leaves, tokens, self._dropout())
-        pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        batch = self._on_device(stacked([self._batch(each) for each in members]))
+        weights, gradient = self._rows["weights"][:n], self._gradient[:n]
+        losses = self._differentiate(weights, batch, gradient)
         with torch.no_grad():
-            layout.gather(pieces, out=gradient)
             norms = gradient_norms(gradient)
             clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
-            first, second = self._rows["first"][:n], self._rows["second"][:n]
+            state = {name: self._rows[name][:n] for name in self._optimiser.buffers()}
             rates = [member.rates() for member in members]
-            adamw_(weights, gradient, first, second, layout.n_decayed, rates)
-            self._rows["loss"][:n] += losses.detach()[:, None]
+            self._optimiser.update_(weights, gradient, state, rates)
+            if self._judged == "mean":
+                decays = [decay_at(each.run.values["ema"], each.iteration) for each in members]
+                average_(self._rows["mean"][:n], weights, decays)
+            self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
         for member in members:
             member.iteration += 1
@@ -233,56 +247,126 @@ class Stack:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
 
+    def _differentiate(self, weights: Tensor, batch: Batch, gradient: Tensor) -> Tensor:
+        """Write the gradient of each run's loss into its row and return the losses [n].
+
+        A part of the batch weighs by its number of targets, so that all parts together are the batch at once.
+        """
+        layout, found, beside = self.transformer.layout, [], self._beside()
+        leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
+        dense, n_targets = self._objective.dense, _n_targets(batch) if self._n_parts > 1 else None
+        for part in range(self._n_parts):
+            some = self._part_of(batch, part)
+            with self._precision():
+                losses = self._losses(leaves, some, self._dropout(part), *beside, dense=dense)
+            if n_targets is not None:
+                losses = losses * (_n_targets(some) / n_targets)
+            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+            layout.gather(pieces, out=self._part[: len(gradient)] if part else gradient)
+            if part:
+                gradient.add_(self._part[: len(gradient)])
+            found.append(losses.detach())
+        return reduce(torch.add, found)
+
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        rows = self._rows["weights"][: len(self._members)]
-        weights = self.decoder.layout.views(rows if len(due) == len(rows) else rows[due])
-        sums, n_sequences = torch.zeros(len(due), dtype=torch.float64, device=self.device), 0
-        for batch in self._evaluation_batches():
-            tokens = self._on_device(batch).expand(len(due), -1, -1)
-            with self._precision():
-                sums += self._losses(weights, tokens).double() * len(batch)
-            n_sequences += len(batch)
-        losses = (sums / n_sequences).tolist()
+        rows = self._rows[self._judged][: len(self._members)]
+        weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
+        found = self._measured(weights, len(due))
         seconds = time.perf_counter() - started
-        return [self._record(row, loss, seconds) for row, loss in zip(due, losses, strict=True)]
+        each = ({name: values[index] for name, values in found.items()} for index in range(len(due)))
+        return [self._record(row, measures, seconds) for row, measures in zip(due, each, strict=True)]
 
-    def _record(self, row: int, val_loss: float, seconds: float) -> Record:
+    def _measured(self, weights: Mapping[str, Tensor], n_runs: int) -> dict[str, list[float]]:
+        """Return what the validation split says of each run, by the measure's name; `val_loss` is one."""
+        losses = torch.zeros(n_runs, dtype=torch.float64, device=self.device)
+        matches, n_targets, n_sequences = torch.zeros_like(losses), 0, 0
+        for each in self._evaluation_batches():
+            n_counted = each.n_targets
+            batch = self._on_device(stacked([each]), n_runs)
+            with self._precision():
+                losses += self._losses(weights, batch, dense=self._val_objective.dense).double() * n_counted
+                if self._val_objective.finds_whole:
+                    matches += exact_matches(self.transformer.logits(weights, batch), batch.targets)
+            n_targets += n_counted
+            n_sequences += len(each.targets)
+        measures = {"val_loss": (losses / n_targets).tolist()}
+        if self._val_objective.finds_whole:
+            measures["exact_match"] = (matches / n_sequences).tolist()
+        return measures
+
+    def _record(self, row: int, measures: dict[str, float], seconds: float) -> Record:
         member = self._members[row]
+        val_loss = measures.pop("val_loss")
         member.wall_seconds += seconds
         member.point_seconds += seconds  # training's tokens a second leave evaluation out
         member.evaluated = member.iteration
         state = member.progress.evaluated(val_loss, member.iteration, member.run.values)
         is_best = math.isfinite(val_loss) and member.progress.best_iteration == member.iteration
         if is_best:
-            self._rows["best"][row].copy_(self._rows["weights"][row])
+            self._rows["best"][row].copy_(self._rows[self._judged][row])
         points, member.points = member.points, []
         best = (member.progress.best, member.progress.best_iteration)
         key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
-        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points)
+        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points, measures)
 
     def _evaluation_batches(self) -> Any:
         if self._n_eval is None:
-            return self._val_batches.whole()
-        return self._val_batches.evaluation(self._n_eval)
+            return self._val_objective.whole()
+        return self._val_objective.evaluation(self._n_eval)
 
-    def _dropout(self) -> Dropout | None:
+    def _part_of(self, batch: Batch, part: int) -> Batch:
+        """Return one of the equal parts of a stack's batch."""
+        if self._n_parts == 1:
+            return batch
+        return changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])
+
+    def _batch(self, member: _Member) -> Batch:
+        """Return a run's batch; while its size warms up, the first rows of it again and again."""
+        values = member.run.values
+        batch = self._objective.training(values["seed"], member.iteration)
+        n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
+        return batch if n_used == n_rows else changed(batch, lambda each: each[np.arange(n_rows) % n_used])
+
+    def _dropout(self, part: int) -> Dropout | None:
         if not self._drops:
             return None
         return Dropout(
             [member.dropout_key for member in self._members],
-            [member.iteration for member in self._members],
-            [member.run.values["dropout"] for member in self._members],
-            self.decoder.n_dropout_sites,
+            [member.iteration * self._n_parts + part for member in self._members],
+            [member.drop_chances for member in self._members],
+            self.transformer.sites,
             self._elements,
         )
+
+    def _beside(self) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+        """Return what training's loss has besides the cross-entropy: smoothing, and the routers' two weights."""
+
+        def column(name: str) -> Tensor:
+            return torch.tensor([member.run.values[name] for member in self._members], device=self.device)
+
+        smoothing = column("label_smoothing") if self._smooths else None
+        return smoothing, (column("router_balance"), column("router_z")) if self._routes else None
 
     def _precision(self) -> Any:
         return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
 
-    def _on_device(self, tokens: np.ndarray) -> Tensor:
-        return torch.from_numpy(tokens).to(self.device, non_blocking=True)
+    def _on_device(self, batch: Batch, n_runs: int | None = None) -> Batch:
+        """Return the batch as tensors; with `n_runs` one of a single run, for so many to share."""
+        tensors = (
+            None if part is None else torch.from_numpy(part).to(self.device, non_blocking=True)
+            for part in batch
+        )
+        if n_runs is None:
+            return Batch(*tensors)
+        return Batch(*(None if part is None else part.expand(n_runs, *part.shape[1:]) for part in tensors))
 
     def _row(self, key: str) -> int:
         return self.keys.index(key)
+
+
+def _n_targets(batch: Batch) -> Tensor:
+    """Return how many targets of each run [K] count."""
+    counted: Tensor = (batch.targets != NO_TARGET).sum(dim=(1, 2))
+    return counted

@@ -11,7 +11,7 @@ import pandas as pd
 from sweeplab.analysis.table import validate
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params, n_params_non_embedding, train_flops_per_token
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, settled
 
 SIZES = ((1, 16), (2, 32), (2, 64), (4, 128), (6, 256))
 ITERATIONS = (100, 400, 1600, 6400)
@@ -43,7 +43,7 @@ def plant(
                 for seed in range(seeds):
                     own = SETTLED | {"n_layer": n_layer, "n_embd": n_embd, "max_iters": length}
                     own |= {"warmup_iters": length // 10, "learning_rate": rate} | settings
-                    run = _run(defaults() | own, trial, seed)
+                    run = _run(settled(defaults() | own), trial, seed)
                     away = abs(np.log(rate / rates[len(rates) // 2]))
                     run["best_val_loss"] *= np.exp(noise * random.standard_normal() + 0.05 * away)
                     run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.01

@@ -10,6 +10,7 @@ import pandas as pd
 
 from sweeplab.analysis.table import validate
 from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
 from sweeplab.study.spec import Choices, Range
 
@@ -61,7 +62,7 @@ def plant_sweep(
                 "weight_decay": float(random.uniform(0, 0.3)),
                 "activation": str(random.choice(["relu", "gelu"])),
             }
-            values = defaults() | SETTLED | drawn | {"n_layer": n_layer, "n_embd": n_embd} | settings
+            values = settled(defaults() | SETTLED | drawn | {"n_layer": n_layer, "n_embd": n_embd} | settings)
             came = state(values, random)
             mean = 3 - 0.2 * n_layer - 0.005 * n_embd + 0.3 * loss(values) + shift
             share = {"pruned": 1 / 3, "diverged": 1 / 3, "failed": 0.0}.get(came, 1.0)

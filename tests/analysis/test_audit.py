@@ -205,6 +205,18 @@ def test_a_warm_up_that_does_not_hurt_is_told_and_moves_nothing() -> None:
         assert each["after"]["value"] == pytest.approx(each["before"]["value"], abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("changed", "state"),
+    [
+        ({"scheduler_type": "wsd", "decay_share": 0.2}, CLEAR),
+        ({"scheduler_type": "wsd", "decay_share": None}, UNKNOWN),
+        ({"scheduler_type": "inverse_sqrt"}, FOUND),
+    ],
+)
+def test_where_newer_schedules_end(changed: dict, state: str) -> None:
+    assert look("decay", clean(change=lambda run: changed)).state == state
+
+
 def test_plateau_does_not_say_where_it_ends() -> None:
     finding = look("decay", clean(change=lambda run: {"scheduler_type": "plateau"}))
     assert (finding.state, len(finding.points)) == (UNKNOWN, CELLS)

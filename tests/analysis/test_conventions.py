@@ -54,6 +54,17 @@ def test_losses_by_convention() -> None:
         study_points(runs, None, Conventions(loss="bits-per-byte"))
 
 
+def test_a_spans_sentinels_and_end_are_no_bytes() -> None:
+    """Of 32 tokens 5 are hidden, in 2 spans: 5 of the 8 that are to be found stand for text."""
+    runs = plant(seeds=1, rates=(1e-3,))
+    text = study_points(runs, None, Conventions(loss="bits-per-byte"), {"planted": 1.25}).columns["loss"]
+    settings = {"family": "encoder_decoder", "block_size": 32, "mask_share": 0.15, "span_length": 3.0}
+    for objective, share in (("span", 5 / 8), ("masked", 1.0), (None, 1.0)):
+        given = runs.assign(**settings, objective=objective)
+        bits = study_points(given, None, Conventions(loss="bits-per-byte"), {"planted": 1.25})
+        np.testing.assert_allclose(bits.columns["loss"], text / share)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -15,7 +15,7 @@ from sweeplab.analysis.table import validate
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, settled
 
 LAYERS, WIDTHS = (1, 2, 4, 8), (32, 64, 128, 256)
 
@@ -190,14 +190,8 @@ def test_a_studys_runs() -> None:
                 "block_size": 32,
                 "batch_size": 8,
             }
-            values = {
-                **defaults(),
-                **own,
-                "device": "cpu",
-                "dtype": "float32",
-                "compile": False,
-                "max_iters": 100,
-            }
+            on = {"device": "cpu", "dtype": "float32", "compile": False, "max_iters": 100}
+            values = settled({**defaults(), **own, **on})
             n = n_params(ModelShape.of(values))
             for trial in range(2):
                 for seed in range(2):

@@ -22,6 +22,7 @@ from sweeplab.analysis.sweep.importance import (
 from sweeplab.analysis.sweep.pruning import cost, saved
 from sweeplab.analysis.sweep.regions import FOUND, NOT_FOUND, regions
 from sweeplab.analysis.sweep.trials import sweep_of
+from sweeplab.analysis.trials import searched_of
 from sweeplab.study.expressions import Expression
 from sweeplab.study.pruned import Audited
 from sweeplab.study.spec import Choices, Range
@@ -39,6 +40,15 @@ def test_dimensions_are_the_studys_own_ranges_and_else_those_of_the_values() -> 
     assert guessed["learning_rate"].log and not guessed["dropout"].log
     assert guessed["learning_rate"].low == runs["learning_rate"].min()
     assert guessed["activation"].choices == ("gelu", "relu")
+
+
+def test_what_only_follows_from_others_is_no_dimension() -> None:
+    runs = plant_sweep(10)
+    assert list(runs["attention_dropout"]) == list(runs["dropout"])
+    assert "attention_dropout" not in searched_of(runs)
+    runs.loc[3, "attention_dropout"] += 0.1
+    assert "attention_dropout" in searched_of(runs)
+    assert "residual_dropout" not in searched_of(runs)
 
 
 def test_places_run_from_0_to_1_and_back() -> None:

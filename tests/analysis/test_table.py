@@ -22,10 +22,11 @@ from sweeplab.analysis.table import (
 )
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.shape import settled
 from sweeplab.tracking.tracker import TRACKERS
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
-VALUES = defaults() | {"batch_size": 4, "block_size": 16} | SETTLED
+VALUES = settled(defaults() | {"batch_size": 4, "block_size": 16} | SETTLED)
 RUNS = {
     "n_embd=128/0/0": "complete",
     "n_embd=32/0/0": "pruned",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +9,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import DRAWS_PER_CHUNK, Batches
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import DRAWS_PER_CHUNK, Batch, stacked
+from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.objectives.next_token import NextToken
 
 # Token i is i: the first token of a window says where the window starts.
 TOKENS = np.arange(60_000, dtype=np.uint16)
+
+
+class Batches:
+    """The next-token objective's batches as windows [B, T + 1], as they were before there were others."""
+
+    def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int) -> None:
+        values = {"block_size": block_size, "batch_size": batch_size, "vocab_size": 2**16}
+        self._objective = NextToken(tokens, values)
+
+    def training(self, seed: int, iteration: int) -> np.ndarray:
+        return window(self._objective.training(seed, iteration))
+
+    def evaluation(self, n_batches: int) -> np.ndarray:
+        return np.stack([window(batch) for batch in self._objective.evaluation(n_batches)])
+
+    def whole(self) -> Iterator[np.ndarray]:
+        return map(window, self._objective.whole())
+
+
+def window(batch: Batch) -> np.ndarray:
+    np.testing.assert_array_equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    assert batch.source is batch.lengths is batch.source_lengths is None
+    return np.concatenate([batch.inputs[:, :1], batch.targets], axis=1)
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(f"{array.shape}".encode() + np.ascontiguousarray(array).astype("<i8").tobytes())
+    return found.hexdigest()[:16]
 
 
 def starts(seed: int, iterations: int = 64, batch_size: int = 64, tokens: np.ndarray = TOKENS) -> np.ndarray:
@@ -33,6 +66,25 @@ def test_batches_are_the_same_on_every_machine() -> None:
     assert batches.training(7, 5000)[:, 0].tolist() == [4758, 49457, 48013, 16878]
     assert batches.evaluation(1)[0, :, 0].tolist() == [23777, 25017, 42196, 56601]
     assert generator_key(0, "init") == 7885824881599989479
+
+
+@pytest.mark.parametrize(
+    ("block_size", "batch_size", "training", "evaluation", "whole"),
+    [
+        (16, 4, "e53c0be155f3a4f6", "8771de61aeef683a", "a2239471343d5890"),
+        (192, 48, "c3743400c7c3aa54", "936addef6b856ea8", "4f27049fd7ad7955"),
+        (1, 1, "278438c28655657f", "4271e83ef68a9475", "0627770eee2d7fa6"),
+        (33, 5000, "43bfa8babb732fbb", "cb4419a1e82d361a", "2af54db729d16cba"),
+    ],
+)
+def test_batches_are_those_from_before_there_were_other_objectives(
+    block_size: int, batch_size: int, training: str, evaluation: str, whole: str
+) -> None:
+    batches = Batches(TOKENS, block_size, batch_size)
+    asked = [(0, 0), (7, 5000), (2**31 - 1, 10**6)]
+    assert digest(batches.training(*each) for each in asked) == training
+    assert digest(batches.evaluation(3)) == evaluation
+    assert digest(batches.whole()) == whole
 
 
 @settings(deadline=None, max_examples=30)
@@ -109,6 +161,7 @@ def test_evaluation_does_not_draw_what_a_seed_trains_on() -> None:
     assert not np.array_equal(batches.evaluation(1)[0], batches.training(0, 0))
 
 
+@settings(deadline=None)
 @given(n_tokens=st.integers(3, 300), block_size=st.integers(1, 40), batch_size=st.integers(1, 9))
 def test_whole_has_every_target_once(n_tokens: int, block_size: int, batch_size: int) -> None:
     tokens = TOKENS[: max(n_tokens, block_size + 1)]
@@ -132,13 +185,51 @@ def test_a_mapped_file_gives_plain_arrays_that_may_be_written(tmp_path: Path) ->
 def test_refuses_fewer_tokens_than_one_window() -> None:
     assert len(list(Batches(TOKENS[:17], 16, 4).whole())) == 1
     assert (Batches(TOKENS[:17], 16, 4).training(3, 3) == TOKENS[:17]).all()
-    with pytest.raises(ValueError, match="16 tokens have no window of block_size \\+ 1 = 17"):
+    with pytest.raises(ValueError, match="16 tokens have no window of 17"):
         Batches(TOKENS[:16], 16, 4)
 
 
 def test_keys_differ_by_seed_and_purpose_and_fit_63_bits() -> None:
-    purposes = ("init", "batches", "dropout", "evaluation")
+    purposes = ("init", "batches", "masks", "dropout", "evaluation")
     keys = {generator_key(seed, purpose) for seed in range(1000) for purpose in purposes}
-    assert len(keys) == 4000
+    assert len(keys) == 5000
     assert 0 <= min(keys) < max(keys) < 2**63
     assert max(keys) > 2**62
+
+
+def test_a_stack_holds_each_runs_batch_and_no_part_that_none_has() -> None:
+    batches = [Batch(np.full((2, 3), k), np.full((2, 3), -k), lengths=np.array([k, k])) for k in (1, 2)]
+    found = stacked(batches)
+    assert found.inputs.shape == found.targets.shape == (2, 2, 3)
+    assert found.inputs[:, 0, 0].tolist() == [1, 2] and found.targets[:, 0, 0].tolist() == [-1, -2]
+    assert found.lengths.tolist() == [[1, 1], [2, 2]]
+    assert found.source is None and found.source_lengths is None
+
+
+def test_counts_the_targets_there_are() -> None:
+    assert Batch(np.zeros((2, 3)), np.array([[4, -1, 0], [-1, -1, 2]])).n_targets == 3
+
+
+@settings(deadline=None)
+@given(
+    n_rows=st.integers(1, 5), length=st.integers(1, 40), share=st.floats(0, 1), key=st.integers(0, 2**63 - 1)
+)
+def test_chooses_as_many_places_of_every_row_as_it_is_asked_for(
+    n_rows: int, length: int, share: float, key: int
+) -> None:
+    chosen = round(share * length)
+    places = Noise(key).places(n_rows, length, chosen)
+    assert places.shape == (n_rows, length)
+    assert (places.sum(axis=1) == chosen).all()
+
+
+def test_every_place_is_as_likely_as_any_other() -> None:
+    counts = Noise(3).places(20_000, 10, 3).sum(axis=0)
+    assert abs(counts - 6000).max() < 5 * np.sqrt(20_000 * 0.3 * 0.7)
+
+
+def test_a_stream_goes_on_where_it_was_and_another_one_is_apart() -> None:
+    noise = Noise(7, 2)
+    np.testing.assert_array_equal(np.append(noise.words(3), noise.words(4)), Noise(7, 2).words(7))
+    assert not set(Noise(7, 3).words(50)) & set(Noise(7, 2).words(50))
+    assert not set(Noise(8, 2).words(50)) & set(Noise(7, 2).words(50))

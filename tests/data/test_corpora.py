@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import hashlib
 import http.server
 import subprocess
@@ -7,30 +8,37 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sweeplab.data.corpora import CORPORA, download
+from sweeplab.data.corpora import CORPORA, Texts, download
 from sweeplab.errors import BadInput
 
-ALWAYS_THERE = ("python-docs", "python-source")
+ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")
 
 # Ends the process if anything looks for the network, then prints the digests of what was read.
 READ_OFFLINE = """
-import hashlib, os, sys
+import os, sys
 def refuse(event, arguments):
     if event.startswith("socket."):
         os._exit(9)
 sys.addaudithook(refuse)
 from sweeplab.data.corpora import CORPORA
 for name in sys.argv[1:]:
-    print(hashlib.sha256(CORPORA[name].read().encode()).hexdigest())
+    print(CORPORA[name].texts(CORPORA[name].files()).digest)
 """
 
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def read(name: str, path: str | None = None) -> Texts:
+    return CORPORA[name].texts(CORPORA[name].files(path))
 
 
 @pytest.fixture(params=CORPORA)
@@ -41,6 +49,10 @@ def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str
     if name == "text":
         file = tmp_path / "some.txt"
         file.write_text("a text of mine\n")
+        return name, str(file)
+    if name == "pairs":
+        file = tmp_path / "some.tsv"
+        file.write_text("one\tun\ntwo\tdeux\n")
         return name, str(file)
     return name, None
 
@@ -53,11 +65,21 @@ class TestCorpusContract:
         assert corpus.name == corpus_and_path[0]
         assert len(corpus.meaning) > 20
 
-    def test_reads_the_same_text_again(self, corpus_and_path: tuple[str, str | None]) -> None:
+    def test_has_texts_to_train_on_and_others_to_validate_with(
+        self, corpus_and_path: tuple[str, str | None]
+    ) -> None:
         name, path = corpus_and_path
-        text = CORPORA[name].read(path)
-        assert len(set(text)) > 1
-        assert CORPORA[name].read(path) == text
+        found = read(name, path)
+        assert found.of_pairs == CORPORA[name].of_pairs
+        assert len(set("".join(found.train))) > 1 and "".join(found.val)
+        assert found.n_characters == sum(map(len, [*found.train, *found.val]))
+        if found.of_pairs:
+            assert all(text for text in [*found.train, *found.val])
+            assert not set(found.train[::2]) & set(found.val[::2])
+            assert found.val_bytes == len("".join(found.val[1::2]).encode())
+        else:
+            assert len(found.train[0]) == found.n_characters * 9 // 10
+            assert found.digest == digest("".join([*found.train, *found.val]))
 
     def test_names_the_files_it_depends_on(self, corpus_and_path: tuple[str, str | None]) -> None:
         name, path = corpus_and_path
@@ -72,7 +94,7 @@ def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> Non
         [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE], capture_output=True, text=True, timeout=60
     )
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.split() == [digest(CORPORA[name].read()) for name in ALWAYS_THERE]
+    assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
 
 
 def test_python_docs_are_the_language_reference() -> None:
@@ -89,10 +111,26 @@ def test_python_source_has_the_library_and_not_its_tests() -> None:
     assert "class ArgumentParser" in CORPORA["python-source"].read()
 
 
+def test_docstrings_are_those_of_the_library() -> None:
+    found = read("python-docstrings")
+    pairs = [
+        *zip(found.train[::2], found.train[1::2], strict=True),
+        *zip(found.val[::2], found.val[1::2], strict=True),
+    ]
+    assert len(found.train) > 6000 and len(found.val) > 200
+    for source, target in pairs[::37]:
+        tree: Any = ast.parse(source)
+        assert isinstance(tree.body[0], ast.FunctionDef | ast.AsyncFunctionDef)
+        assert target and "\n" not in target
+    by_source = dict(pairs)
+    whole = [source for source in by_source if source.startswith("def dedent(text):")]
+    assert by_source[whole[0]] == "Remove any common leading whitespace from every line in `text`."
+
+
 @pytest.mark.parametrize("name", ALWAYS_THERE)
 def test_a_path_that_would_not_be_read_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=f"{name} takes no path"):
-        CORPORA[name].read("/some/where.txt")
+    with pytest.raises(BadInput, match=f"{name} takes no path; corpus (text|pairs) reads /some/where.txt"):
+        CORPORA[name].files("/some/where.txt")
 
 
 def test_tinyshakespeare_is_the_published_text(tinyshakespeare: str) -> None:

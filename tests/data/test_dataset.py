@@ -9,35 +9,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from data.conftest import AN_HOUR, TEXT, write
 
-from sweeplab.data.batches import Batches
-from sweeplab.data.dataset import Dataset, check_length, prepare
+from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 
-TEXT = "".join(f"{number} naïve cafés, " for number in range(2000))
-AN_HOUR = 3600 * 10**9
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Return a text file that was last written an hour ago."""
-    path = tmp_path / "text.txt"
-    write(path, TEXT)
-    return path
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-def write(path: Path, text: str, age: int = AN_HOUR) -> None:
-    path.write_bytes(text.encode())
-    time = path.stat().st_mtime_ns - age
-    os.utime(path, ns=(time, time))
+def next_token(block_size: int) -> dict[str, Any]:
+    return {
+        "objective": "next_token", "family": "decoder", "block_size": block_size, "batch_size": 2,
+        "vocab_size": 300,
+    }  # fmt: skip
 
 
 def text_of(dataset: Dataset) -> str:
@@ -48,7 +36,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize("tokenizer", ["char", "byte"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_splits_ninety_to_ten_by_characters(file: Path, cache: Path, tokenizer: str) -> None:
     dataset = prepare("text", tokenizer, str(file), cache)
     cut = int(0.9 * len(TEXT))
@@ -155,6 +143,7 @@ def test_a_damaged_cache_is_built_again(
 PREPARE_TOGETHER = """
 import json, os, sys, threading
 from pathlib import Path
+from typing import Any
 from sweeplab.data import dataset
 from sweeplab.data.tokenizers import TOKENIZERS, ByteTokenizer
 
@@ -201,6 +190,7 @@ def test_processes_that_prepare_together_build_once_and_agree(
 WRITE_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
+from typing import Any
 from sweeplab.files import write_whole
 print("ready", flush=True)
 for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
@@ -224,7 +214,10 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 PREPARE_WITHOUT_ROOM = """
 import resource, sys
 from pathlib import Path
+from typing import Any
 from sweeplab.data.dataset import prepare
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
@@ -259,7 +252,11 @@ def test_the_cache_is_where_the_environment_says(
     ("corpus", "tokenizer", "says"),
     [
         ("python-doc", "char", r"unknown corpus 'python-doc'; allowed: .*; did you mean 'python-docs'\?"),
-        ("python-docs", "bytes", r"unknown tokenizer 'bytes'; allowed: char \| byte; did you mean 'byte'\?"),
+        (
+            "python-docs",
+            "bytes",
+            r"unknown tokenizer 'bytes'; allowed: char \| byte \| bpe \| word; did you mean 'byte'\?",
+        ),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(corpus: str, tokenizer: str, says: str) -> None:
@@ -277,12 +274,12 @@ def test_too_many_characters_for_char_is_one_line(file: Path, cache: Path) -> No
 def test_block_size_may_be_as_long_as_the_shorter_split_allows(file: Path, cache: Path) -> None:
     write(file, "abcdefghij" * 10)
     dataset = prepare("text", "char", str(file), cache)
-    check_length(dataset, 9)
-    assert Batches(dataset.val, 9, 2).training(0, 0).shape == (2, 10)
+    dataset.check_fits(next_token(9))
+    assert make_objective(dataset.val, next_token(9)).training(0, 0).inputs.shape == (2, 9)
     with pytest.raises(
         BadInput, match=r"block_size 10 .* validation split has 10 tokens; allowed: at most 9"
     ):
-        check_length(dataset, 10)
+        dataset.check_fits(next_token(10))
 
 
 def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:
@@ -290,4 +287,4 @@ def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:
     dataset = prepare("text", "char", str(file), cache)
     assert (dataset.train.tolist(), dataset.val.tolist()) == ([0], [1])
     with pytest.raises(BadInput, match="the corpus is too short"):
-        check_length(dataset, 1)
+        dataset.check_fits(next_token(1))

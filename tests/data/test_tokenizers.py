@@ -1,13 +1,26 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.tokenizers import TOKENIZERS, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
+from sweeplab.data.tokenizers import (
+    TOKENIZERS,
+    BpeTokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    LearnedTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    bpe,
+    load_tokenizer,
+)
 
 TEXT = "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\n"
 
@@ -79,6 +92,12 @@ def test_char_names_a_character_it_does_not_know(unknown: str) -> None:
     assert repr(unknown) in str(error.value)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS.values() if kind is not CharTokenizer])
+def test_who_knows_every_text_names_what_is_none(kind: type[Tokenizer]) -> None:
+    with pytest.raises(ValueError, match=r"character '\\ud800' at 2 is half of one"):
+        kind.train(ENGLISH).encode("ab\ud800")
+
+
 @pytest.mark.parametrize("characters", ["", "ba", "aab"])
 def test_char_refuses_a_description_it_never_wrote(characters: str) -> None:
     with pytest.raises(ValueError, match="distinct"):
@@ -100,5 +119,106 @@ def test_byte_ids_are_utf8_and_broken_ones_still_decode() -> None:
 
 
 def test_load_names_the_tokenizers_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'bpe'.*char, byte"):
-        load_tokenizer({"name": "bpe"})
+    with pytest.raises(ValueError, match=r"'pbe'.*char, byte, bpe, word"):
+        load_tokenizer({"name": "pbe"})
+
+
+ENGLISH = "the cat sat on the mat; the other cat sat on the hat. " * 20
+LEARNED = {name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, LearnedTokenizer)}
+
+
+@pytest.mark.parametrize("kind", LEARNED.values(), ids=LEARNED)
+class TestLearnedTokenizerContract:
+    """What any tokenizer does that learns its tokens."""
+
+    @settings(deadline=None)
+    @given(text=st.text())
+    def test_knows_text_that_it_never_saw(self, kind: type[LearnedTokenizer], text: str) -> None:
+        tokenizer = kind.train(ENGLISH)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    @pytest.mark.parametrize("size", [256, 257, 262])
+    def test_has_as_many_tokens_as_it_is_told(self, kind: type[LearnedTokenizer], size: int) -> None:
+        tokenizer = kind.train(ENGLISH, size)
+        assert tokenizer.vocab_size == size
+        assert tokenizer.decode(tokenizer.encode(ENGLISH)) == ENGLISH
+        assert tokenizer.encode(ENGLISH).max() < size
+
+    def test_more_tokens_make_a_shorter_text(self, kind: type[LearnedTokenizer]) -> None:
+        lengths = [len(kind.train(ENGLISH, size).encode(ENGLISH)) for size in (256, 260, 264)]
+        assert lengths[0] == len(ENGLISH.encode())
+        assert lengths[0] > lengths[1] > lengths[2]
+
+    def test_learns_fewer_where_the_text_has_no_more(self, kind: type[LearnedTokenizer]) -> None:
+        assert 256 < kind.train(ENGLISH).vocab_size < kind.default_size
+        found = kind.train(ENGLISH).vocab_size
+        with pytest.raises(ValueError, match=f"finds {found} tokens in the training split, not 5,000"):
+            kind.train(ENGLISH, 5000)
+
+    @pytest.mark.parametrize("size", [0, 255, 65_537])
+    def test_refuses_too_few_and_too_many(self, kind: type[LearnedTokenizer], size: int) -> None:
+        with pytest.raises(ValueError, match=r"takes 256 for the bytes, and at most 65,536"):
+            kind.train(ENGLISH, size)
+
+    def test_half_a_character_still_decodes(self, kind: type[LearnedTokenizer]) -> None:
+        tokenizer = kind.train(ENGLISH, 256)
+        assert tokenizer.decode(tokenizer.encode("aé")[:-1]) == "a\ufffd"
+
+
+LEARN = """
+import hashlib, json, sys
+from sweeplab.data.corpora import CORPORA
+from sweeplab.data.tokenizers import TOKENIZERS
+text = CORPORA["python-docs"].read()
+print(hashlib.sha256(json.dumps(TOKENIZERS[sys.argv[1]].train(text[:60_000], 700).to_json()).encode()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_every_process_learns_the_same(name: str) -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", LEARN, name], env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(found) == 1
+
+
+def test_bpe_merges_what_is_frequent() -> None:
+    tokenizer = BpeTokenizer.train("low lower lowest " * 10, 260)
+    assert [tokenizer.decode([each]) for each in tokenizer.encode("low lower")] == ["low", " lowe", "r"]
+
+
+def test_bpe_learns_what_is_pinned() -> None:
+    tokens = BpeTokenizer.train(ENGLISH, 262).encode("the cat on that mat")
+    assert tokens.tolist() == [258, 220, 261, 260, 77, 220, 83, 71, 256, 220, 76, 256]
+
+
+def test_a_long_text_is_cut_where_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(f"line {n}  \n\n\t x = {n}'s\r\n" if n % 3 else f"{n}\u00a0\n" for n in range(300))
+    tokenizer = BpeTokenizer.train(text, 300)
+    whole = tokenizer.encode(text)
+    for piece in (1, 7, 50):
+        monkeypatch.setattr(bpe, "PIECE", piece)
+        assert len(list(bpe._pieces(text))) > 2
+        assert "".join(bpe._pieces(text)) == text
+        np.testing.assert_array_equal(tokenizer.encode(text), whole)
+
+
+def test_word_knows_the_most_frequent_words_and_spells_the_others() -> None:
+    tokenizer = WordTokenizer.train("a cat, a hat, a cat\n\n", 258)
+    assert tokenizer.words == (" a", " cat")
+    assert tokenizer.encode(" cat, a").tolist() == [257, ord(","), 256]
+    assert tokenizer.encode(" hat").tolist() == list(b" hat")
+
+
+def test_word_refuses_a_description_it_never_wrote() -> None:
+    with pytest.raises(ValueError, match="distinct"):
+        load_tokenizer({"name": "word", "words": ["a", "a"]})
+
+
+def test_bpe_refuses_a_description_it_never_wrote() -> None:
+    with pytest.raises(ValueError, match="no definition of a bpe tokenizer"):
+        load_tokenizer({"name": "bpe", "definition": {"model": "none"}}).encode("text")

@@ -6,22 +6,50 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model.cases import LENGTH, SOURCE, batch_of, legal_shapes, shape_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from sweeplab.data.batches import Batch
 from sweeplab.model.accounting import (
+    COMPONENTS,
+    forward_flops,
     forward_flops_per_token,
     n_params,
+    n_params_active,
     n_params_non_embedding,
     parameters,
+    terms,
     train_flops_per_token,
+    train_memory_bytes,
 )
-from sweeplab.model.decoder import Decoder
+from sweeplab.model.attention import ATTENTION
+from sweeplab.model.families import FAMILIES
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
 
 GPT2 = ModelShape(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)
 LECTURE = ModelShape(65, 32, 4, 4, 64, activation="relu", qkv_bias=False, head_bias=True, tie_weights=False)
+BERT = ModelShape(
+    30522, 512, 12, 12, 768, family="encoder", norm_position="post", embedding_norm=True, n_token_types=2
+)
+ORIGINAL = ModelShape(
+    37_000, 512, 6, 8, 512, family="encoder_decoder", norm_position="post", positions="sinusoidal",
+    activation="relu", qkv_bias=False, out_bias=False, scale_embedding=True, init="xavier",
+)  # fmt: skip
+T5 = ModelShape(
+    32128, 512, 6, 8, 512, family="encoder_decoder", positions="relative", norm="rmsnorm", bias=False,
+    activation="relu", head_dim=64, d_ff=2048, tie_scale=True,
+)  # fmt: skip
+PUBLISHED = {
+    "gpt2": (GPT2, 124_439_808),
+    "gpt2-xl": (ModelShape(50257, 1024, 48, 25, 1600), 1_557_611_200),
+    "bert-base": (BERT, 109_514_298),
+    "original base": (ORIGINAL, 63_045_632),
+    "t5-small": (T5, 60_506_624),
+    "the lecture's": (LECTURE, 209_729),
+}
 
 shapes = st.builds(
     lambda width, heads, **rest: ModelShape(n_embd=width * heads, n_head=heads, **rest),
@@ -37,22 +65,56 @@ shapes = st.builds(
 )
 
 
-def test_published_sizes() -> None:
-    assert n_params(GPT2) == 124_439_808
-    assert n_params(LECTURE) == 209_729
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name: str) -> None:
+    shape, expected = PUBLISHED[name]
+    assert n_params(shape) == expected
+    assert Layout(shape).n_params == expected
+
+
+def test_published_sizes_without_embeddings() -> None:
     assert n_params_non_embedding(GPT2) == 124_439_808 - 50257 * 768 - 1024 * 768
+    assert n_params_non_embedding(T5) == 60_506_624 - 32128 * 512
+
+
+def test_the_lectures_table() -> None:
+    shape = ModelShape(30_000, 128, 1, 8, 512, qkv_bias=False, out_bias=False)
+    found = {term.component: (term.formula, term.each) for term in terms(shape)}
+    assert found["token_embedding"] == ("V*C", 15_360_000)
+    assert found["attention"] == ("C*(H+2*G)*D + H*D*C", 1_048_576)
+    assert found["feed_forward"] == ("2*C*F + 1*F + C", 2_099_712)
 
 
 @given(shapes)
 @settings(deadline=None)
 def test_components_are_the_tensors(shape: ModelShape) -> None:
-    sizes = {"attention": 0, "feed_forward": 0, "norms": 0, "head": 0}
+    assert sizes_by_component(shape) == parameters(shape)
+
+
+def test_components_are_the_tensors_of_every_model() -> None:
+    for shape in legal_shapes(activation="swiglu"):
+        assert sizes_by_component(shape) == parameters(shape), shape
+
+
+def sizes_by_component(shape: ModelShape) -> dict[str, int]:
+    sizes = dict.fromkeys(COMPONENTS, 0)
     for weight in Layout(shape).weights:
-        part = weight.name.split(".")
-        component = part[2] if part[0] == "blocks" else part[0]
-        component = "norms" if "norm" in component else component
-        sizes[component] = sizes.get(component, 0) + weight.size
-    assert sizes == parameters(shape)
+        sizes[weight.component] += weight.size
+    return sizes
+
+
+def test_gated_activations_have_as_many_parameters() -> None:
+    plain, gated = (n_params(ModelShape(64, 32, 4, 6, 192, activation=each)) for each in ("gelu", "swiglu"))
+    assert gated == pytest.approx(plain, rel=1e-3)
+
+
+def test_active_parameters_leave_out_idle_experts() -> None:
+    dense, two_of_eight = shape_of(bias=False), shape_of(bias=False, n_expert=8, n_expert_active=2)
+    expert = 2 * dense.n_embd * dense.d_ff
+    router = dense.n_embd * 8
+    assert n_params_active(dense) == n_params(dense)
+    assert n_params(two_of_eight) == n_params(dense) + 7 * expert + router
+    assert n_params_active(two_of_eight) == n_params(dense) + expert + router
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -60,19 +122,64 @@ def test_components_are_the_tensors(shape: ModelShape) -> None:
 @pytest.mark.parametrize("n_runs", [1, 3])
 def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> None:
     shape = ModelShape(40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias)
-    decoder = Decoder(shape)
-    rows = torch.stack([decoder.layout.initial_row(seed) for seed in range(n_runs)])
-    tokens = torch.zeros(n_runs, 5, 17, dtype=torch.long)
+    tokens = torch.zeros(n_runs, 5, 16, dtype=torch.long)
+    forward, both = counted(shape, Batch(tokens, tokens), n_runs)
     n_tokens = n_runs * 5 * 16
-    # torch does not count the CPU's attention kernel; the plain products under it are the same ones.
-    with sdpa_kernel(SDPBackend.MATH):
-        with FlopCounterMode(display=False) as forward, torch.no_grad():
-            decoder.losses(decoder.layout.views(rows), tokens)
-        leaves = {name: view.requires_grad_() for name, view in decoder.layout.views(rows).items()}
-        with FlopCounterMode(display=False) as both:
-            torch.autograd.grad(decoder.losses(leaves, tokens).sum(), list(leaves.values()))
     # A norm's bias goes through the next product once a step, whatever the number of tokens.
     c = shape.n_embd
     shifts = n_runs * bias * 2 * c * (shape.n_layer * (3 * c + 4 * c) + shape.vocab_size)
-    assert forward.get_total_flops() == n_tokens * forward_flops_per_token(shape) + shifts
-    assert both.get_total_flops() == n_tokens * train_flops_per_token(shape) + 3 * shifts
+    assert forward == n_tokens * forward_flops_per_token(shape) + shifts
+    assert both == n_tokens * train_flops_per_token(shape) + 3 * shifts
+
+
+VARIANTS = (
+    {},
+    {"positions": "alibi"},
+    {"n_kv_head": 1, "qk_norm": True, "head_dim": 6},
+    {"activation": "swiglu", "d_ff": 10, "parallel_block": True},
+    {"n_expert": 3, "n_expert_active": 2, "activation": "geglu"},
+    {"norm_position": "post", "attention_window": 20, "attention_stride": 20},
+)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flops_of_every_kind_of_attention_are_what_torch_counts(family: str, attention: str) -> None:
+    for variant in VARIANTS:
+        parallel = family != "encoder_decoder" and variant.get("parallel_block", False)
+        positions = "none" if attention == "linear" else variant.get("positions", "rotary")
+        changed = {**variant, "parallel_block": parallel, "positions": positions, "bias": False}
+        shape = shape_of(family=family, attention=attention, **changed)
+        forward, both = counted(shape, batch_of(shape, 2)._replace(lengths=None, source_lengths=None), 2)
+        assert forward == 2 * 2 * forward_flops(shape, LENGTH, SOURCE), shape
+        assert both == 3 * forward, shape
+
+
+def counted(shape: ModelShape, batch: Batch, n_runs: int) -> tuple[int, int]:
+    """Return the FLOPs that torch counts forward, and forward and backward."""
+    model = Transformer(shape)
+    rows = torch.stack([model.layout.initial_row(seed) for seed in range(n_runs)])
+    # torch does not count the CPU's attention kernel; the plain products under it are the same ones.
+    with sdpa_kernel(SDPBackend.MATH):
+        with FlopCounterMode(display=False) as forward, torch.no_grad():
+            model.losses(model.layout.views(rows), batch)
+        leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows).items()}
+        with FlopCounterMode(display=False) as both:
+            torch.autograd.grad(model.losses(leaves, batch).sum(), list(leaves.values()))
+    return forward.get_total_flops(), both.get_total_flops()
+
+
+@pytest.mark.parametrize(("attention", "growth"), [("full", 4), ("local", 2), ("strided", 4), ("linear", 2)])
+def test_attention_grows_with_the_length_as_its_kind_says(attention: str, growth: float) -> None:
+    shape = shape_of(attention=attention, attention_window=64, attention_stride=16)
+    long, longer = (ATTENTION[attention].flops(shape, length, length, True) for length in (2**16, 2**17))
+    assert longer / long == pytest.approx(growth, rel=0.02)
+
+
+def test_memory_grows_with_what_is_kept() -> None:
+    small = train_memory_bytes(shape_of(), 4)
+    assert train_memory_bytes(shape_of(), 8) > small
+    assert train_memory_bytes(shape_of(n_layer=2), 4) > small
+    assert train_memory_bytes(shape_of(family="encoder_decoder"), 4) > small
+    local, full = (shape_of(block_size=4096, attention=each) for each in ("local", "full"))
+    assert train_memory_bytes(local, 4) < train_memory_bytes(full, 4) / 10

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+from model.cases import batch_of, rows_of, shape_of
 
-from sweeplab.model.dropout import Dropout, element_hashes
+from sweeplab.model.dropout import Dropout, Site, element_hashes
+from sweeplab.model.transformer import Transformer
 
 N = 200_000
 ELEMENTS = element_hashes(N, torch.device("cpu"))
 
 
+SITES = {str(index): Site(index, "residual") for index in range(4)}
+
+
 def masks(seeds=(1, 2), iterations=(5, 5), probabilities=(0.1, 0.4), site=0, n=N) -> torch.Tensor:
-    dropout = Dropout(seeds, iterations, probabilities, 4, ELEMENTS)
-    return dropout(torch.ones(len(seeds), n), site)
+    chances = [{"residual": each} for each in probabilities]
+    dropout = Dropout(seeds, iterations, chances, SITES, ELEMENTS)
+    return dropout(torch.ones(len(seeds), n), str(site))
 
 
 def test_share_and_scale_are_each_runs_own() -> None:
@@ -54,3 +60,36 @@ def test_masks_of_other_seeds_iterations_and_sites_are_unrelated() -> None:
 def test_drops_are_spread_evenly_over_blocks() -> None:
     blocks = (masks(probabilities=(0.5, 0.5))[0] == 0).view(-1, 100).double().sum(dim=1)
     assert blocks.var().item() == pytest.approx(25, rel=0.15)  # binomial: n p (1 - p)
+
+
+def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout:
+    none = dict.fromkeys(("embedding", "attention", "residual", "depth"), 0.0)
+    n_elements = model.most_dropped(n_sequences=2)
+    return Dropout(
+        [3], [iteration], [none | chances], model.sites, element_hashes(n_elements, torch.device("cpu"))
+    )
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+@pytest.mark.parametrize("attention", ["full", "local", "strided", "linear"])
+def test_every_kind_of_site_drops_its_own(family: str, attention: str) -> None:
+    model = Transformer(shape_of(family=family, attention=attention))
+    rows, batch = rows_of(model, 1), batch_of(model.shape, 1)
+    views = model.layout.views(rows)
+    plain = model.losses(views, batch)
+    for kind in ("embedding", "attention", "residual", "depth"):
+        dropped = model.losses(views, batch, of_model(model, **{kind: 0.5}))
+        assert torch.equal(dropped, plain) == (kind == "attention" and attention == "linear"), kind
+    assert torch.equal(model.losses(views, batch, of_model(model)), plain)
+
+
+def test_the_depth_of_a_sequence_is_dropped_as_a_whole_and_more_often_in_later_layers() -> None:
+    model = Transformer(shape_of(n_layer=4))
+    shares = [model.sites[f"blocks.{layer}.attention.depth"].share for layer in range(4)]
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+    elements = element_hashes(N, torch.device("cpu"))
+    dropout = Dropout([3], [0], [{"depth": 0.6}], model.sites, elements)
+    for layer, share in enumerate(shares):
+        found = dropout.mask(N, f"blocks.{layer}.feed_forward.depth")
+        assert (found == 0).double().mean().item() == pytest.approx(0.6 * share, abs=0.006)
+        assert found.max().item() == pytest.approx(1 / (1 - 0.6 * share))

@@ -12,8 +12,9 @@ import optuna
 import torch
 from references.plain_gpt import PlainGPT
 
-from sweeplab.data.batches import Batches
+from sweeplab.data.batches import Batch
 from sweeplab.data.generators import generator_key
+from sweeplab.data.objectives import make_objective
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.schedule import learning_rate
@@ -29,6 +30,11 @@ def plain_model(values) -> PlainGPT:
     return model
 
 
+def windows(batch: Batch) -> torch.Tensor:
+    """Return a batch's windows [B, T + 1]."""
+    return torch.from_numpy(np.concatenate([batch.inputs[:, :1], batch.targets], axis=1))
+
+
 def train(
     values, train_tokens: np.ndarray, val_tokens: np.ndarray, on_evaluation=lambda *_: None
 ) -> list[float]:
@@ -38,10 +44,9 @@ def train(
         model.groups(values["weight_decay"]),
         lr=values["learning_rate"], betas=values["betas"], eps=values["eps"], fused=True,
     )  # fmt: skip
-    batches = Batches(train_tokens, values["block_size"], values["batch_size"])
-    val_batches = Batches(val_tokens, values["block_size"], values["batch_size"])
+    batches, val_batches = (make_objective(split, values) for split in (train_tokens, val_tokens))
     chosen = val_batches.whole() if values["eval_full"] else val_batches.evaluation(values["eval_iters"])
-    evaluation = [torch.from_numpy(batch) for batch in chosen]
+    evaluation = [windows(batch) for batch in chosen]
     n_sequences = sum(map(len, evaluation))
     losses, total, count = [], 0.0, 0
     for iteration in range(values["max_iters"] + 1):
@@ -56,7 +61,7 @@ def train(
             break
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(values, iteration)
-        loss = model.loss(torch.from_numpy(batches.training(values["seed"], iteration)))
+        loss = model.loss(windows(batches.training(values["seed"], iteration)))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), values["grad_clip"])
         optimiser.step()

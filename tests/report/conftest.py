@@ -9,7 +9,7 @@ from pandas import DataFrame
 from sweeplab.analysis.table import CURVES, validate
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params, n_params_non_embedding
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, settled
 
 ITERATIONS = (0, 100, 200, 300)
 TOKENS = 16 * 64
@@ -40,7 +40,8 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> P
                         tokens = iteration * TOKENS
                         curves.append((cell, trial, seed, iteration, tokens, "val_loss", value))
                     runs.append(
-                        {**defaults(), **own, "study": "planted", "cell": cell, "trial": trial, "seed": seed}
+                        settled({**defaults(), **own})
+                        | {"study": "planted", "cell": cell, "trial": trial, "seed": seed}
                         | {"state": state, "best_val_loss": last, "final_val_loss": last + 0.5, "value": last}
                         | {"n_params": n_params(shape), "iterations": ITERATIONS[-1], "run_id": "x"}
                         | {"n_params_non_embedding": n_params_non_embedding(shape)}

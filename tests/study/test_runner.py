@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 
 import pytest
-import torch
 from optuna.trial import TrialState
+from references.serial_loop import windows
 
+from sweeplab.study.datasets import study_dataset
+from sweeplab.study.folder import StudyFolder
 from sweeplab.study.runner import Runner
-from sweeplab.study.spec import Budget, Choices, Engine, Pruner, Range, Track
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
+from sweeplab.study.store import Store
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.stack import Stack
 
@@ -55,12 +60,37 @@ def test_a_study_is_trained_and_told(tiny, work) -> None:
     assert not list(folder.path.rglob("state*")), "an ended run keeps no snapshot"
 
 
+def test_every_evaluation_says_its_bits_a_byte(tiny, work, dataset) -> None:
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
+    (run,) = folder.runs()
+    evaluated = [point for point in run.points() if point.get("val_loss") is not None]
+    for point in evaluated:
+        bits = point["val_loss"] / math.log(2) * len(dataset.val) / dataset.val_bytes
+        assert point["bits_per_byte"] == pytest.approx(bits)
+        assert "exact_match" not in point
+    assert len(evaluated) == 3
+
+
+def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) -> None:
+    spec = tiny(data=DataSpec(corpus="addition", tokenizer="char"), budget=Budget(trials_per_cell=1))
+    data, folder = study_dataset(spec), StudyFolder(tmp_path / "lab", spec.name)
+    n_symbols = data.tokenizer.vocab_size
+    store = Store.create(spec, cells(spec, n_symbols)[0], n_symbols, folder.storage_url)
+    Runner(spec, store, data, folder).work()
+    (run,) = folder.runs()
+    assert run.outcome["state"] == "complete"
+    assert run.description["values"]["objective"] == "pairs"
+    assert run.description["values"]["vocab_size"] == n_symbols + 4 == 15
+    shares = [point["exact_match"] for point in run.points() if "exact_match" in point]
+    assert len(shares) == 3 and all(0 <= share <= 1 for share in shares)
+
+
 def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
     (run,) = folder.runs()
     loaded = load_checkpoint(run.path / "best")
     stack = Stack(loaded.values, dataset.train, dataset.val)
-    batches = torch.from_numpy(stack._val_batches.evaluation(loaded.values["eval_iters"]))
+    batches = [windows(each) for each in stack._val_objective.evaluation(loaded.values["eval_iters"])]
     mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
     assert mean == pytest.approx(run.outcome["best_val_loss"], abs=1e-6)
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sweeplab.data.batches import Batch
 from sweeplab.study.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
@@ -58,6 +59,30 @@ def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> Non
     runs = unlike(shape)
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
     assert_same(together, alone, [run.key for run in runs])
+
+
+MODERN = {
+    "norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "n_kv_head": 2, "qk_norm": True, "bias": False,
+    "stochastic_depth": 0.2, "residual_dropout": 0.05,
+}  # fmt: skip
+ROUTED = {
+    "n_expert": 3,
+    "n_expert_active": 2,
+    "attention": "local",
+    "attention_window": 6,
+    "positions": "alibi",
+}
+
+
+@pytest.mark.parametrize("changed", [MODERN, ROUTED], ids=["modern", "routed"])
+def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
+    runs = [
+        Run(run.key, {**run.values, "label_smoothing": 0.02 * (index + 1), "router_balance": 0.01 * index})
+        for index, run in enumerate(unlike("P", **changed))
+    ]
+    together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
+    assert_same(together, alone, [run.key for run in runs])
+    assert all(losses[-1][1] < losses[0][1] for losses in together[0].values())
 
 
 @pytest.mark.slow
@@ -244,10 +269,10 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
     stack.admit(Run("run", values))
     (record,) = stack.advance()
     windows = np.lib.stride_tricks.sliding_window_view(val, 17)[::16].astype(np.int64)
+    every = torch.from_numpy(windows)[None]
     weights = stack._rows["weights"]
-    expected = stack.decoder.losses(
-        stack.decoder.layout.views(weights), torch.from_numpy(windows)[None]
-    ).item()
+    batch = Batch(every[:, :, :-1], every[:, :, 1:])
+    expected = stack.transformer.losses(stack.transformer.layout.views(weights), batch).item()
     assert record.val_loss == pytest.approx(expected, rel=1e-6)
 
 
@@ -272,4 +297,7 @@ def test_refuses_what_does_not_fit(values_of, tokens) -> None:
 def test_having_dropout_at_all_is_part_of_the_shape(values_of) -> None:
     assert shape_key(values_of(dropout=0.1)) == shape_key(values_of(dropout=0.3))
     assert shape_key(values_of(dropout=0.0)) != shape_key(values_of(dropout=0.3))
+    assert shape_key(values_of(dropout=0.3, attention_dropout=0.0)) != shape_key(values_of(dropout=0.3))
+    assert shape_key(values_of(label_smoothing=0.1)) == shape_key(values_of(label_smoothing=0.2))
+    assert shape_key(values_of(label_smoothing=0.1)) != shape_key(values_of())
     assert shape_key(values_of(learning_rate=1.0, seed=3)) == shape_key(values_of())

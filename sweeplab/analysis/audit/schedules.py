@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 LONGEST_WARM_UP = 0.1  # of a run
 HIGHEST_END = 0.2  # of the peak; Hoffmann et al. end at 0.1
@@ -39,11 +39,14 @@ def warm_up(evidence: Evidence) -> Finding:
 def decay(evidence: Evidence) -> Finding:
     """Find points of runs that end before their learning rate has come down."""
     runs = evidence.used
-    if any(name not in runs or runs[name].isna().any() for name in _READ):
+    read = [*_READ]
+    if "scheduler_type" in runs and runs["scheduler_type"].eq("wsd").any():
+        read.append("decay_share")
+    if any(name not in runs or runs[name].isna().any() for name in read):
         return Finding(UNKNOWN, "the runs do not say how their learning rate goes down")
     why: dict[str, str] = {}
     unknown: set[str] = set()
-    rows: list[dict[str, Any]] = runs[["point", *_READ]].to_dict("records")  # type: ignore[assignment]
+    rows: list[dict[str, Any]] = runs[["point", *read]].to_dict("records")  # type: ignore[assignment]
     for row in rows:
         if row["lr_decay"] and row["scheduler_type"] == "plateau":
             unknown.add(row["point"])
@@ -68,7 +71,7 @@ def decay(evidence: Evidence) -> Finding:
 
 
 def _why(row: dict[str, Any]) -> str:
-    if not row["lr_decay"] or row["scheduler_type"] == "constant":
+    if not row["lr_decay"] or not SCHEDULES[row["scheduler_type"]].ends_low:
         return "with a rate that never comes down"
     if row["iterations"] < row["max_iters"]:
         return f"stopped before the {row['scheduler_type']}'s end"

@@ -16,7 +16,7 @@ import numpy as np
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import ENDED, TRIAL, finite
+from sweeplab.analysis.trials import ENDED, TRIAL, finite, only_follows
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 
@@ -105,6 +105,8 @@ def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
     found = {}
     for name in (name for name in TABLE if name != "seed"):
         values = [sorted({str(each) for each in sweep.runs.get(name, ())}) for sweep in sweeps]
+        if all(only_follows(sweep.runs, name) for sweep in sweeps):
+            continue
         if all(len(each) == 1 for each in values) and len({each[0] for each in values}) > 1:
             found[name] = [each[0] for each in values]
     return found

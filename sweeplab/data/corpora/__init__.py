@@ -1,0 +1,16 @@
+"""Where text comes from: the table of corpora."""
+
+from __future__ import annotations
+
+from sweeplab.data.corpora.base import AnyCorpus as AnyCorpus
+from sweeplab.data.corpora.base import Corpus as Corpus
+from sweeplab.data.corpora.base import PairCorpus as PairCorpus
+from sweeplab.data.corpora.base import Texts as Texts
+from sweeplab.data.corpora.docstrings import DOCSTRINGS
+from sweeplab.data.corpora.files import download as download
+from sweeplab.data.corpora.files import user_files as user_files
+from sweeplab.data.corpora.pairs import PAIRS
+from sweeplab.data.corpora.synthetic import RULES
+from sweeplab.data.corpora.text import TEXTS
+
+CORPORA: dict[str, AnyCorpus] = {each.name: each for each in (*TEXTS, DOCSTRINGS, PAIRS, *RULES)}

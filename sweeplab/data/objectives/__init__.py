@@ -1,0 +1,63 @@
+"""What can be learned of a corpus: the table of objectives, and what of a study's values follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sweeplab.data.objectives.base import Objective, Values
+from sweeplab.data.objectives.masked import Masked
+from sweeplab.data.objectives.next_token import NextToken
+from sweeplab.data.objectives.pairs import PairsObjective
+from sweeplab.data.objectives.span import Span
+from sweeplab.data.special import SpecialTokens
+from sweeplab.data.splits import Pairs, Split
+from sweeplab.hyperparameters import AUTO
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    each.name: each for each in (NextToken, Masked, Span, PairsObjective)
+}
+
+# What decides how a split is cut, and into how many special tokens.
+SETTINGS = ("objective", "family", "block_size", "mask_share", "span_length")
+
+
+def settled_objective(values: Values, of_pairs: bool) -> str:
+    """Return the objective; `auto` is that of the corpus where it is one of pairs, else that of the family."""
+    if values["objective"] != AUTO:
+        return str(values["objective"])
+    fitting = (each for each in OBJECTIVES.values() if each.of_pairs == of_pairs)
+    return next((each.name for each in fitting if values["family"] in each.families), NextToken.name)
+
+
+def n_special(values: Values) -> int:
+    """Return how many special tokens a run's vocabulary has; 0 where its values are impossible."""
+    try:
+        return len(OBJECTIVES[values["objective"]].special_names(values))
+    except (KeyError, TypeError, ValueError):  # such as a derived block_size that came to nothing
+        return 0
+
+
+def special_tokens(values: Values) -> SpecialTokens:
+    """Return the special tokens of a run by its effective hyperparameters."""
+    # A run from before there was a choice found the next token.
+    kind = OBJECTIVES[values.get("objective", NextToken.name)]
+    return SpecialTokens(values["vocab_size"], kind.special_names(values))
+
+
+def make_objective(split: Split, values: Values) -> Objective:
+    """Return what makes a run's batches out of a split; `values` are its effective hyperparameters.
+
+    Raises:
+        ValueError: the split is shorter than block_size asks for.
+    """
+    return OBJECTIVES[settled_objective(values, isinstance(split, Pairs))](split, values)
+
+
+def check_fits(splits: Mapping[str, Split], values: Values) -> None:
+    """Make sure that block_size suits every split.
+
+    Raises:
+        BadInput: says which one it does not, and how long it may be.
+    """
+    for name, split in sorted(splits.items(), key=lambda each: len(each[1])):
+        OBJECTIVES[values["objective"]].check(name, split, values)

@@ -1,0 +1,127 @@
+"""What every objective does: turn a split's items into batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sweeplab.data.batches import Batch, Draws, Ids, windows
+from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.special import SpecialTokens
+from sweeplab.errors import BadInput, Problem
+
+Values = Mapping[str, Any]
+
+
+class Objective(ABC):
+    """What is to be found, and from what; batches are pure functions of what is asked for.
+
+    `families` are those that can learn it. `dense`: every position has a target. `finds_whole`: a target is right
+    only as a whole, so that exact matches are worth counting. `split` is an array of text, or pairs for one of pairs.
+    """
+
+    name: ClassVar[str]
+    meaning: ClassVar[str]
+    families: ClassVar[tuple[str, ...]]
+    of_pairs: ClassVar[bool] = False
+    dense: ClassVar[bool] = False
+    finds_whole: ClassVar[bool] = False
+    shortest_block: ClassVar[int] = 1
+
+    def __init__(self, split: Any, values: Values) -> None:
+        self.special = SpecialTokens(values["vocab_size"], self.special_names(values))
+        self._draws = Draws(self._take(split, values), values["batch_size"])
+        self._stride = self.stride(values)
+
+    @classmethod
+    def special_names(cls, values: Values) -> tuple[str, ...]:
+        """Return the special tokens that it needs."""
+        return ()
+
+    @classmethod
+    def text_share(cls, values: Values) -> float:
+        """Return how many tokens of the text, on average, a counted target stands for."""
+        return 1.0
+
+    @classmethod
+    def lengths(cls, values: Values) -> tuple[int, int]:
+        """Return T and S of its batches, S being 0 without a source; of pairs, whose rows may be shorter, the most."""
+        return int(values["block_size"]), 0
+
+    @classmethod
+    def stride(cls, values: Values) -> int:
+        """Return from where to where items go that share no target: from one to the next that many on."""
+        return 1
+
+    @classmethod
+    @abstractmethod
+    def check(cls, name: str, split: Any, values: Values) -> None:
+        """Make sure that the split of this name can be learned.
+
+        Raises:
+            BadInput: it cannot; says what would do.
+        """
+
+    @abstractmethod
+    def _take(self, split: Any, values: Values) -> int:
+        """Take a split in and return how many items it has."""
+
+    @abstractmethod
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        """Make the batch of these items; whatever is random in it comes from `noise`."""
+
+    def training(self, seed: int, iteration: int) -> Batch:
+        """Return the batch that a run of this seed trains on at this iteration (from 0)."""
+        items = self._draws.training(seed, iteration)
+        return self._batch(items, Noise(generator_key(seed, "masks"), iteration))
+
+    def evaluation(self, n_batches: int) -> Iterator[Batch]:
+        """Yield the batches that every run is evaluated on, whatever its seed."""
+        return self._evaluated(iter(self._draws.evaluation(n_batches)))
+
+    def whole(self) -> Iterator[Batch]:
+        """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""
+        return self._evaluated(self._draws.whole(self._stride))
+
+    def _evaluated(self, chosen: Iterator[Ids]) -> Iterator[Batch]:
+        key = generator_key(0, "evaluation masks")
+        return (self._batch(items, Noise(key, index)) for index, items in enumerate(chosen))
+
+
+class TextObjective(Objective):
+    """An objective of running text: its items are all windows of one length."""
+
+    @classmethod
+    @abstractmethod
+    def window(cls, values: Values) -> int:
+        """Return how many tokens of the text an item has."""
+
+    @classmethod
+    def stride(cls, values: Values) -> int:
+        """Return the length of a window."""
+        return cls.window(values)
+
+    @classmethod
+    def check(cls, name: str, split: Any, values: Values) -> None:
+        """Refuse a context that is longer than the data."""
+        block_size, n_tokens = values["block_size"], len(split)
+        if cls.window(values) <= n_tokens:
+            return
+        shorter = ({**values, "block_size": size} for size in range(block_size, cls.shortest_block - 1, -1))
+        longest = next((each["block_size"] for each in shorter if cls.window(each) <= n_tokens), None)
+        what = f"block_size {block_size} is longer than the data: the {name} split has {n_tokens} tokens"
+        raise BadInput(
+            Problem(what, allowed=f"at most {longest}" if longest else "none, the corpus is too short")
+        )
+
+    def _take(self, split: Any, values: Values) -> int:
+        self._windows = windows(split, self.window(values))
+        return len(self._windows)
+
+    def _texts(self, items: Ids) -> Ids:
+        """Return the windows [B, window], to be written on."""
+        texts: Ids = self._windows[items].astype(np.int64)
+        return texts

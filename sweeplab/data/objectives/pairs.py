@@ -1,0 +1,141 @@
+"""Find the target of a pair from its source.
+
+How a pair is laid out is the family's:
+
+  decoder          one sequence `source bos target`, in which `target eos` is found a token ahead
+  encoder          one sequence `source bos mask mask …`, in which a mask stands for each token of `target eos`
+  encoder_decoder  the encoder reads `source`; the decoder reads `bos target` and finds `target eos` a token ahead
+
+An encoder finds all of a target at once, each token apart from the others, and is told how long it is. That suits
+what follows from the source alone (copy, reverse, sort, addition), and not free text: of several good sentences it
+finds a mixture.
+
+Rows are as long as the split's longest pair needs, but at most block_size: a source that is longer is cut at its
+end. A target is never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from sweeplab.data.batches import NO_TARGET, Batch, Ids
+from sweeplab.data.generators import Noise
+from sweeplab.data.objectives.base import Objective, Values
+from sweeplab.data.special import BOS, EOS, MASK, PAD
+from sweeplab.data.splits import Pairs
+from sweeplab.errors import BadInput, Problem
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a family reads a pair: whether the source stands in its one sequence, and whether it finds a token ahead."""
+
+    has_source: bool
+    is_ahead: bool
+
+    @property
+    def n_special(self) -> int:
+        """Return the special tokens of a sequence: `bos`, and `eos` where it is not ahead of the last input."""
+        return 1 if self.is_ahead else 2
+
+
+FORMS: Mapping[str, Form] = {
+    "decoder": Form(has_source=True, is_ahead=True),
+    "encoder": Form(has_source=True, is_ahead=False),
+    "encoder_decoder": Form(has_source=False, is_ahead=True),
+}
+
+
+def source_lengths(pairs: Pairs, values: Values) -> Ids:
+    """Return how many tokens of each source [n_pairs] block_size has room for; what is longer is cut."""
+    form, room = FORMS[values["family"]], values["block_size"]
+    if form.has_source:
+        room = room - form.n_special - pairs.lengths[:, 1]
+    return np.asarray(np.minimum(pairs.lengths[:, 0], room))
+
+
+def share_cut(pairs: Pairs, values: Values) -> float:
+    """Return the share of pairs whose source is cut."""
+    return float((source_lengths(pairs, values) < pairs.lengths[:, 0]).mean())
+
+
+@final
+class PairsObjective(Objective):
+    """The target of a pair is to be found from its source."""
+
+    name = "pairs"
+    meaning = "The target of a pair, from its source"
+    families = tuple(FORMS)
+    of_pairs = True
+    finds_whole = True
+
+    @classmethod
+    def special_names(cls, values: Values) -> tuple[str, ...]:
+        """Return the same ones for every family, so that all have one vocabulary."""
+        return (PAD, BOS, EOS, MASK)
+
+    @classmethod
+    def lengths(cls, values: Values) -> tuple[int, int]:
+        """Return block_size, and again where a source stands apart."""
+        block_size = int(values["block_size"])
+        return block_size, 0 if FORMS[values["family"]].has_source else block_size
+
+    @classmethod
+    def check(cls, name: str, split: Pairs, values: Values) -> None:
+        """Refuse a block_size without room for the longest target and a token of its source."""
+        form, block_size = FORMS[values["family"]], values["block_size"]
+        longest = int(split.lengths[:, 1].max())
+        needed = longest + form.n_special + form.has_source
+        if block_size < needed:
+            what = f"block_size {block_size} is too short for the {name} split's longest target: {longest} tokens"
+            raise BadInput(Problem(what, allowed=f"at least {needed}"))
+
+    def _take(self, pairs: Pairs, values: Values) -> int:
+        self._form = FORMS[values["family"]]
+        self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
+        self._sources, self._targets = source_lengths(pairs, values), pairs.lengths[:, 1]
+        self._n_source = int(self._sources.max())
+        # What of `source bos target eos` comes before `bos` in the one sequence, and the most of all of it.
+        self._before = self._sources if self._form.has_source else np.zeros_like(self._sources)
+        self._n_places = int((self._before + self._targets).max()) + 2
+        return pairs.n_pairs
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        before, targets = self._before[items], self._targets[items]
+        row = self._rows(items, before, targets)
+        place, end = np.arange(self._n_places), before + targets + 1
+        is_found = (place > before[:, None]) & (place <= end[:, None])
+        found = np.where(is_found, row, NO_TARGET)
+        if not self._form.is_ahead:
+            return Batch(np.where(is_found, self.special[MASK], row), found, lengths=end + 1)
+        read = np.where(place < end[:, None], row, self.special[PAD])
+        source = {} if self._form.has_source else self._source(items)
+        return Batch(read[:, :-1], found[:, 1:], lengths=end, **source)
+
+    def _source(self, items: Ids) -> dict[str, Ids]:
+        lengths = self._sources[items]
+        return {
+            "source": self._taken(self._starts[items, 0], lengths, self._n_source),
+            "source_lengths": lengths,
+        }
+
+    def _rows(self, items: Ids, before: Ids, targets: Ids) -> Ids:
+        """Return `source bos target eos` of each item, with `before` tokens of its source, padded on the right."""
+        source_start, target_start = self._starts[items].T
+        row, end = np.arange(len(items)), before + targets + 1
+        target = self._taken(target_start - before - 1, end, self._n_places)
+        source = self._taken(source_start, before, self._n_places)
+        tokens = np.where(np.arange(self._n_places) < before[:, None], source, target)
+        tokens[row, before] = self.special[BOS]
+        tokens[row, end] = self.special[EOS]
+        return tokens
+
+    def _taken(self, starts: Ids, lengths: Ids, width: int) -> Ids:
+        """Return `lengths` tokens from `starts` on, a row each [B, width], padded on the right."""
+        place = np.arange(width)
+        tokens = self._tokens.take(starts[:, None] + place, mode="clip").astype(np.int64)
+        return np.where(place < lengths[:, None], tokens, self.special[PAD])

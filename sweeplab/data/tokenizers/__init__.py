@@ -1,0 +1,29 @@
+"""Text to token ids and back: the table of tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeplab.data.tokenizers.base import LearnedTokenizer as LearnedTokenizer
+from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
+from sweeplab.data.tokenizers.bpe import BpeTokenizer as BpeTokenizer
+from sweeplab.data.tokenizers.byte import ByteTokenizer as ByteTokenizer
+from sweeplab.data.tokenizers.char import CharTokenizer as CharTokenizer
+from sweeplab.data.tokenizers.word import WordTokenizer as WordTokenizer
+
+TOKENIZERS: dict[str, type[Tokenizer]] = {
+    each.name: each for each in (CharTokenizer, ByteTokenizer, BpeTokenizer, WordTokenizer)
+}
+
+
+def load_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
+    """Make the tokenizer that a `to_json` described.
+
+    Raises:
+        ValueError: no tokenizer has its name, or the description is not one of that tokenizer's.
+    """
+    name = description.get("name")
+    if name not in TOKENIZERS:
+        raise ValueError(f"no tokenizer is named {name!r}; there are {', '.join(TOKENIZERS)}")
+    return TOKENIZERS[name].from_json(description)

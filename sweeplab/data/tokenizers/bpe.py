@@ -1,0 +1,94 @@
+"""Byte-pair encoding over bytes, by the `tokenizers` library."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.data.tokenizers.base import Ids, LearnedTokenizer, utf8
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+# Characters to cut into tokens at once: the library keeps a hundred bytes a token.
+PIECE = 2**20
+BEFORE_A_BLANK = re.compile(r"(?<=\S)(?=[ \t\r\n])")
+
+
+@final
+@dataclass(frozen=True)
+class BpeTokenizer(LearnedTokenizer):
+    """Byte-pair encoding as GPT-2's: frequent sequences of bytes within a word; knows every text.
+
+    `definition` is the library's own tokenizer.json, which other programs read too.
+    """
+
+    name: ClassVar[str] = "bpe"
+    default_size: ClassVar[int] = 1024
+    definition: str
+
+    @cached_property
+    def _library(self) -> Library:
+        from tokenizers import Tokenizer as Library
+
+        try:
+            return Library.from_str(self.definition)
+        except Exception as error:  # the library raises that and nothing narrower
+            raise ValueError(f"no definition of a bpe tokenizer: {error}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of bytes and merged sequences."""
+        return int(self._library.get_vocab_size())
+
+    @classmethod
+    def _learned(cls, text: str, vocab_size: int) -> Self:
+        from tokenizers import Tokenizer as Library
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        library = Library(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        library.train_from_iterator(_pieces(text), trainer)
+        return cls.from_json({"definition": json.loads(library.to_str())})
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of the merged sequences."""
+        utf8(text)  # the library's own refusal names neither character nor place
+        cut = [self._library.encode(piece).ids for piece in _pieces(text)]
+        return np.concatenate([np.array(ids, np.uint16) for ids in cut]) if cut else np.empty(0, np.uint16)
+
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
+        """Return the text of the ids' bytes."""
+        return str(self._library.decode(self._known(ids).tolist(), skip_special_tokens=False))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the library's definition."""
+        return {"name": self.name, "definition": json.loads(self.definition)}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any]) -> Self:
+        """Take the library's definition from the description."""
+        return cls(json.dumps(description.get("definition"), ensure_ascii=False, separators=(",", ":")))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield the text in pieces, cut before a blank where words are cut anyway: GPT-2's pattern looks across none."""
+    start = 0
+    while found := BEFORE_A_BLANK.search(text, start + PIECE):
+        yield text[start : found.start()]
+        start = found.start()
+    if start < len(text):
+        yield text[start:]

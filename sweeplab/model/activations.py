@@ -1,0 +1,69 @@
+"""Activations: functions of each element, gated or not; torch comes only where one is computed.
+
+Gated ones (Shazeer, "GLU variants improve transformer", 2020) multiply a second projection by the first one's
+activation; relu2 is So et al.'s ("Primer", 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# A multiple of the numbers that a CPU's kernel takes at once.
+LANES = 64
+
+
+def by_run(function: Callable[[Tensor], Tensor], x: Tensor, n_runs: int) -> Tensor:
+    """Apply a function of each element to x [K * n, ...] so that no run's bits depend on where its numbers lie.
+
+    What is left over after the last whole vector a kernel computes otherwise: exp and erf then differ in the last
+    bit. So each run is filled up to whole vectors, where it is not already.
+    """
+    if not (missing := -(x.numel() // n_runs) % LANES):
+        return function(x)
+    from torch.nn import functional as F
+
+    flat = F.pad(x.reshape(n_runs, -1), (0, missing))
+    return function(flat)[:, :-missing].reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of each element; a gated one is applied to the gate, which the other projection multiplies."""
+
+    apply: Callable[[Tensor], Tensor]
+    gated: bool = False
+
+
+def _relu(x: Tensor) -> Tensor:
+    return x.relu()
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return x.relu().square()
+
+
+def _gelu(x: Tensor) -> Tensor:
+    from torch.nn import functional as F
+
+    return F.gelu(x)
+
+
+def _silu(x: Tensor) -> Tensor:
+    from torch.nn import functional as F
+
+    return F.silu(x)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": Activation(_gelu),
+    "relu": Activation(_relu),
+    "relu2": Activation(_relu2),
+    "swiglu": Activation(_silu, gated=True),
+    "geglu": Activation(_gelu, gated=True),
+}

@@ -1,0 +1,16 @@
+"""Kinds of attention: one file each, and a row of the table."""
+
+from sweeplab.model.attention.base import Kind as Kind
+from sweeplab.model.attention.base import Sight as Sight
+from sweeplab.model.attention.full import FULL
+from sweeplab.model.attention.linear import LINEAR
+from sweeplab.model.attention.local import LOCAL
+from sweeplab.model.attention.strided import STRIDED
+
+ATTENTION: dict[str, Kind] = {"full": FULL, "local": LOCAL, "strided": STRIDED, "linear": LINEAR}
+
+
+def across(attention: str) -> Kind:
+    """Return the kind of cross-attention beside a kind of self-attention: places of two texts have no distance."""
+    kind = ATTENTION[attention]
+    return kind if kind.crosses else FULL

@@ -1,0 +1,102 @@
+"""What every kind of attention is given, and what they share.
+
+Legend: K runs, B sequences, H heads, D head_dim, T queries, S keys. K is folded into the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sweeplab.model.requirement import Requirement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweeplab.model.shape import ModelShape
+
+
+@dataclass
+class Sight:
+    """What the queries of one side see of its keys, in every layer of each of n_runs runs.
+
+    present: [K*B, S], False on padding; None where there is none.
+    bias: from distances of a query's place over a key's [...], shifts of the scores [K or 1, H, ...].
+    """
+
+    causal: bool
+    n_runs: int
+    present: Tensor | None = None
+    bias: Callable[[Tensor], Tensor] | None = None
+    _shifts: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Return `present` where it hides anything: what a causal side sees ends before the padding."""
+        return None if self.causal else self.present
+
+    def shifted(self, scores: Tensor, part: str, distances: Tensor) -> Tensor:
+        """Add what positions shift, [K or 1, H, ...], to scores [K*B, H, (blocks,) ...] of these distances.
+
+        The layers share what is computed for one part of a kind's scores.
+        """
+        if self.bias is None:
+            return scores
+        if part not in self._shifts:
+            self._shifts[part] = self.bias(distances)
+        shift = self._shifts[part]
+        by_run = scores.view(len(shift), -1, *scores.shape[1:])
+        if scores.ndim > distances.ndim + 2:
+            shift = shift.unsqueeze(2)
+        return (by_run + shift[:, None]).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of self-attention.
+
+    attend(q [K*B, H, T, D], k, v [K*B, H, S, D], shape, sight, drop): what is mixed [K*B, H, T, D]; `drop` drops
+    from the weights, and is None where nothing is dropped.
+    flops(shape, n_queries, n_keys, causal): of a sequence's products in a layer's forward pass, as they are computed.
+    n_weights(shape, n_queries, n_keys, causal): the weights of a sequence and head that are held at once.
+    crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
+    """
+
+    attend: Callable[[Tensor, Tensor, Tensor, ModelShape, Sight, Callable[[Tensor], Tensor] | None], Tensor]
+    flops: Callable[[ModelShape, int, int, bool], int]
+    n_weights: Callable[[ModelShape, int, int, bool], int]
+    crosses: bool = False
+    requires: tuple[Requirement, ...] = ()
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    """Return scaled products of queries [..., T, D] and keys [..., S, D]."""
+    return q.matmul(k.transpose(-1, -2)).mul_(1.0 / math.sqrt(q.shape[-1]))
+
+
+def weights(found: Tensor, hidden: Tensor) -> Tensor:
+    """Return softmax over the scores that are not hidden; the scores are overwritten.
+
+    With the least number and not with -inf: where padding hides all, what comes out is of no use but finite.
+    """
+    import torch
+
+    return found.masked_fill_(hidden, torch.finfo(found.dtype).min).softmax(dim=-1)
+
+
+def products(
+    n_weights: Callable[[ModelShape, int, int, bool], int],
+) -> Callable[[ModelShape, int, int, bool], int]:
+    """Return the FLOPs of computing so many weights and of mixing values by them."""
+
+    def flops(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        return 4 * n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
+
+    return flops
+
+
+def blocks(length: int, width: int) -> int:
+    """Return how many blocks of a width cover a sequence."""
+    return -(-length // width)

@@ -1,0 +1,84 @@
+"""Linear attention (Katharopoulos et al., "Transformers are RNNs", 2020): elu + 1 in place of the softmax.
+
+Keys and values are summed once, for a causal side as running sums over chunks with the square inside of each:
+O(T) in all. There are no weights to drop from; a column of ones beside the values gives the denominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sweeplab.model.activations import by_run
+from sweeplab.model.attention.base import Kind, Sight, blocks
+from sweeplab.model.attention.local import in_blocks
+from sweeplab.model.requirement import requirement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweeplab.model.shape import ModelShape
+
+CHUNK = 64
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    shape: ModelShape,
+    sight: Sight,
+    drop: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    from torch.nn import functional as F
+
+    q, k = (by_run(F.elu, each, sight.n_runs) + 1 for each in (q, k))
+    v = F.pad(v, (0, 1), value=1.0)
+    if sight.visible is not None:
+        k = k * sight.visible[:, None, :, None]
+    summed = _running(q, k, v) if sight.causal else q.matmul(k.transpose(2, 3).matmul(v))
+    return summed[..., :-1] / summed[..., -1:]
+
+
+def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return what each query mixes of the keys up to its own place."""
+    from torch.nn import functional as F
+
+    length = q.shape[2]
+    width = min(CHUNK, length)
+    q, k, v = (in_blocks(each, blocks(length, width), width) for each in (q, k, v))
+    mixed = q.matmul(k.transpose(3, 4)).tril().matmul(v)
+    if q.shape[2] > 1:
+        sums = k.transpose(3, 4).matmul(v).cumsum(dim=2)
+        mixed = mixed + q.matmul(F.pad(sums, (0, 0, 0, 0, 1, -1)))
+    return mixed.flatten(2, 3)[:, :, :length]
+
+
+def _flops(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+    width = shape.head_dim
+    chunk = min(CHUNK, n_queries)
+    n = blocks(n_queries, chunk)
+    if not causal:
+        return 2 * (n_queries + n_keys) * shape.n_head * width * (width + 1)
+    inside = 2 * n * chunk * chunk * (2 * width + 1)
+    return shape.n_head * (inside + (4 * n * chunk * width * (width + 1) if n > 1 else 0))
+
+
+def _n_weights(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+    chunk = min(CHUNK, n_queries)
+    return blocks(n_queries, chunk) * chunk * chunk if causal else 0
+
+
+LINEAR = Kind(
+    _attend,
+    _flops,
+    _n_weights,
+    crosses=True,
+    requires=(
+        requirement(
+            "linear attention has no scores that relative or alibi positions could shift",
+            "attention positions",
+            lambda shape: shape.positions not in ("relative", "alibi"),
+        ),
+    ),
+)

@@ -1,0 +1,83 @@
+"""The feed-forward sub-layer: dense, or a mixture of experts.
+
+Legend: K runs, N tokens of a run, C n_embd, F d_ff, E n_expert, A n_expert_active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sweeplab.model.activations import ACTIVATIONS, by_run
+from sweeplab.model.passes import Normed, Pass, Routing
+
+
+def feed_forward(p: Pass, name: str, read: Normed) -> Tensor:
+    """Widen, bend and narrow each token: [K, N, C] from what a norm left of [K, N, C]."""
+    bent = _bent(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", read))
+    return p.linear(f"{name}.down", Normed(bent))
+
+
+def _bent(activation: str, n_runs: int, project: Callable[[str], Tensor]) -> Tensor:
+    """Return a(up x), or gated a(gate x) * up x, of a token's projections."""
+    part = ACTIVATIONS[activation]
+    bent = by_run(part.apply, project("gate" if part.gated else "up"), n_runs)
+    return bent * project("up") if part.gated else bent
+
+
+def experts(p: Pass, name: str, present: Tensor | None, read: Normed) -> Tensor:
+    """Give each token to A of E feed-forward layers and add what they return by the router's shares.
+
+    `present` [K*B, T] is False on padding. No token is dropped. Each expert of each run is a product of its own
+    over the tokens that it got: their number depends on no neighbour, and only what is chosen is computed.
+    """
+    x = read.whole()
+    shares, chosen = _route(p, name, present, x)
+    active = p.shape.n_expert_active
+    updates = []
+    for run, tokens in enumerate(x.unbind()):
+        # The run's choices sorted by expert: their tokens lie together, and `back` undoes it.
+        order = chosen[run].flatten().argsort(stable=True)
+        counts = chosen[run].flatten().bincount(minlength=p.shape.n_expert).tolist()
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
+        given = torch.split(tokens.repeat_interleave(active, dim=0)[order], counts)
+        answers = torch.cat([_answer(p, name, run, expert, each) for expert, each in enumerate(given)])
+        updates.append((answers[back].view(-1, active, x.shape[-1]) * shares[run][:, :, None]).sum(dim=1))
+    return torch.stack(updates)
+
+
+def _answer(p: Pass, name: str, run: int, expert: int, x: Tensor) -> Tensor:
+    """Return one expert's feed-forward [n, C] of the tokens [n, C] that it got."""
+
+    def weight(part: str) -> Tensor:
+        return p.w[f"{name}.{part}.weight"][run, expert]
+
+    return _bent(p.shape.activation, 1, lambda part: x @ weight(part)) @ weight("down")
+
+
+def _route(p: Pass, name: str, present: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each token's shares [K, N, A] of its best experts and which they are; note the router's losses.
+
+    The chosen ones' probabilities are made to sum to one; a lone one's is kept as it is, for else the router would
+    learn nothing from it. The losses are over what is no padding. Balance (Fedus et al., "Switch transformers",
+    2021): E sum_e f_e P_e, of the part of the choices that an expert got and its mean probability. z (Zoph et al.,
+    "ST-MoE", 2022): the mean square of the logits' log-sum-exp.
+    """
+    logits = torch.bmm(x, p.w[f"{name}.router.weight"])
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    given = logits.softmax(dim=-1)
+    shares, chosen = given.topk(p.shape.n_expert_active, dim=-1)
+    if p.shape.n_expert_active > 1:
+        shares = shares / shares.sum(dim=-1, keepdim=True)
+    counted = torch.ones_like(given[:, :, :1])
+    if present is not None:
+        counted = counted * present.view(p.n_runs, -1, 1)
+    part = counted / counted.sum(dim=1, keepdim=True)
+    use = (F.one_hot(chosen, p.shape.n_expert).sum(dim=2) * part).sum(dim=1) / p.shape.n_expert_active
+    balance = p.shape.n_expert * (use * (given * part).sum(dim=1)).sum(dim=1)
+    z = ((logits - logits.log_softmax(dim=-1))[:, :, :1].square() * part).sum(dim=(1, 2))
+    p.routings.append(Routing(balance, z, use))
+    return shares, chosen

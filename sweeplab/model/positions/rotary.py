@@ -1,0 +1,40 @@
+"""Rotary positions (Su et al., "RoFormer", 2021): queries and keys are turned by angles that grow with the place.
+
+Pairs are a column of a head's first half and the one of its second half, as in Llama.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweeplab.model.positions.base import Positions
+from sweeplab.model.requirement import requirement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweeplab.model.shape import ModelShape
+
+
+def _turn(x: Tensor, shape: ModelShape, places: range) -> Tensor:
+    import torch
+
+    half = shape.head_dim // 2
+    place = torch.arange(places.start, places.stop, device=x.device, dtype=torch.float64)
+    pair = torch.arange(half, device=x.device, dtype=torch.float64)
+    angles = place[:, None] * shape.rotary_base ** (-pair / half)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+ROTARY = Positions(
+    turn=_turn,
+    requires=(
+        requirement(
+            "rotary positions turn pairs of a head's columns: head_dim must be even",
+            "positions head_dim n_embd n_head",
+            lambda shape: shape.head_dim % 2 == 0,
+        ),
+    ),
+)

@@ -1,0 +1,174 @@
+"""A transformer of any family, as a stack: every weight has a leading run dimension.
+
+Legend: K runs, B sequences a batch, T positions, S positions of a source, C n_embd, V vocabulary, N = B*T.
+A lone run is a stack of one. Nothing a run computes depends on its neighbours, its row or K: products are
+batched over K, attention folds K into its batch, losses are means within a run.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sweeplab.data.batches import Batch
+from sweeplab.model.activations import ACTIVATIONS, by_run
+from sweeplab.model.attention import ATTENTION, Sight, across
+from sweeplab.model.dropout import Dropout, Site
+from sweeplab.model.families import Side
+from sweeplab.model.layout import Layout
+from sweeplab.model.passes import Normed, Pass, Routing, Weights, product
+from sweeplab.model.positions import POSITIONS
+from sweeplab.model.shape import ModelShape
+from sweeplab.model.sides import through
+
+# bfloat16 products with odd sizes can be many times slower: the head's columns are padded to a multiple of this.
+PADDED_VOCABULARY = 8
+
+
+class Transformer:
+    """Computes logits and losses of a stack of runs from their weights; keeps none itself.
+
+    Weights are the layout's views; a batch's tensors have a leading K.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        self.shape = shape
+        self.layout = Layout(shape)
+
+    @cached_property
+    def sites(self) -> dict[str, Site]:
+        """Return every place of the model where something may be dropped, by name.
+
+        Kinds are embedding, attention (weights), residual, and depth (a sub-layer of a sequence), whose chance rises
+        linearly over a side's layers (Huang et al., "Deep networks with stochastic depth", 2016).
+        """
+        found: dict[str, tuple[str, float]] = {}
+        depths: dict[str, tuple[str, float]] = {}
+        for side in reversed(self.shape.of_family.sides):
+            found[f"{side.prefix}embedding"] = ("embedding", 1.0)
+            n_layer = self.shape.layers(side)
+            for layer in range(n_layer):
+                block = f"{side.prefix}blocks.{layer}"
+                for part in side.sub_layers:
+                    if part != "feed_forward":
+                        found[f"{block}.{part}"] = ("attention", 1.0)
+                    found[f"{block}.{part}.residual"] = ("residual", 1.0)
+                    depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
+        return {name: Site(index, *of) for index, (name, of) in enumerate({**found, **depths}.items())}
+
+    def most_dropped(self, n_sequences: int) -> int:
+        """Return the most elements that one mask of a run has: activations, or attention weights."""
+        shape, length = self.shape, self.shape.block_size
+        kinds = {ATTENTION[shape.attention], across(shape.attention)}
+        weights = max(
+            kind.n_weights(shape, length, length, side.causal)
+            for kind in kinds
+            for side in shape.of_family.sides
+        )
+        return n_sequences * max(length * shape.n_embd, shape.n_head * weights)
+
+    def losses(
+        self,
+        w: Weights,
+        batch: Batch,
+        dropout: Dropout | None = None,
+        smoothing: Tensor | None = None,
+        router: tuple[Tensor, Tensor] | None = None,
+        dense: bool = False,
+    ) -> Tensor:
+        """Return each run's mean cross-entropy [K] in nats over its counted targets: those that are not -1.
+
+        `smoothing` [K] is the share of a target's probability spread over all tokens; `router` has the weights [K]
+        of the routers' losses, balance and z, which are added. `dense` promises that every target counts.
+        """
+        p = self._pass(w, batch, dropout)
+        losses = _cross_entropy(self._logits(p, batch), batch.targets, smoothing, dense)
+        if router is not None:
+            balance, z = router
+            for routing in p.routings:
+                losses = losses + balance * routing.balance + z * routing.z
+        return losses
+
+    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Tensor:
+        """Return logits [K, N, V] of a batch, of at most block_size positions."""
+        return self._logits(self._pass(w, batch, dropout), batch)
+
+    def routings(self, w: Weights, batch: Batch) -> list[Routing]:
+        """Return how each layer's router chose on a batch, the encoder's layers first."""
+        p = self._pass(w, batch)
+        self._logits(p, batch)
+        return p.routings
+
+    def encoded(self, p: Pass, batch: Batch) -> tuple[Tensor, Sight]:
+        """Return what an encoder_decoder's encoder makes of a batch's source [K, B*S, C], and what is seen of it."""
+        side = self.shape.of_family.sides[0]
+        assert batch.source is not None  # an encoder_decoder's batch has one
+        sight = self._sight(p, side, batch.source, batch.source_lengths)
+        encoded = through(p, side, batch.source, sight, None).whole()
+        return encoded, Sight(False, sight.n_runs, sight.present)
+
+    def _pass(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Pass:
+        n_runs, n_sequences, _ = batch.inputs.shape
+        return Pass(self.shape, w, n_runs, n_sequences, dropout)
+
+    def _logits(self, p: Pass, batch: Batch) -> Tensor:
+        side = self.shape.of_family.sides[-1]
+        source = self.encoded(p, batch) if side.crosses else None
+        sight = self._sight(p, side, batch.inputs, batch.lengths)
+        return self._head(p, through(p, side, batch.inputs, sight, source))
+
+    def _sight(self, p: Pass, side: Side, tokens: Tensor, lengths: Tensor | None) -> Sight:
+        """Return what a side's positions see of each other."""
+        scheme = POSITIONS[self.shape.positions].bias
+
+        def bias(distances: Tensor) -> Tensor:
+            assert scheme
+            return scheme(p.w, self.shape, side.prefix, distances, side.causal)
+
+        return Sight(side.causal, p.n_runs, _present(tokens, lengths), bias if scheme else None)
+
+    def _head(self, p: Pass, read: Normed) -> Tensor:
+        shape, w = self.shape, p.w
+        if shape.of_family.transforms:
+            wide = p.linear("head.transform", read)
+            read = p.normed("head.norm", by_run(ACTIVATIONS[shape.head_activation].apply, wide, p.n_runs))
+        weight = w["token_embedding"] if shape.tie_weights else w["head.weight"]
+        if shape.tie_scale:
+            weight = weight * shape.n_embd**-0.5
+        if shape.width_ratio != 1.0:
+            weight = weight / shape.width_ratio
+        v = shape.vocab_size
+        missing = -v % PADDED_VOCABULARY if torch.is_autocast_enabled(read.x.device.type) else 0
+        if missing:
+            weight = F.pad(weight, (0, 0, 0, missing))
+        logits = product(read, weight.transpose(1, 2), None)[:, :, :v]
+        if shape.has_head_bias:
+            logits = logits + w["head.bias"][:, None]
+        return logits.contiguous()
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor, smoothing: Tensor | None, dense: bool) -> Tensor:
+    """Return each run's mean [K] over its counted targets [K, B, T], of logits [K, N, V]."""
+    n_runs, flat = len(targets), targets.reshape(-1)
+    logits = logits.view(len(flat), -1)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    each = F.cross_entropy(logits, flat, reduction="none", ignore_index=-1)
+    if smoothing is not None:
+        even = -logits.log_softmax(dim=-1).mean(dim=-1)
+        share = smoothing.to(each.dtype).repeat_interleave(len(flat) // n_runs)
+        each = each + share * (even * (flat >= 0) - each)
+    each = each.view(n_runs, -1)
+    if dense:
+        return each.mean(dim=1)
+    return each.sum(dim=1) / (flat >= 0).view(n_runs, -1).sum(dim=1).clamp(min=1)
+
+
+def _present(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
+    """Return which of tokens [K, B, T] are no padding, [K*B, T]; an empty sequence has its first one."""
+    if lengths is None:
+        return None
+    places = torch.arange(tokens.shape[2], device=tokens.device)
+    return places < lengths.reshape(-1, 1).clamp(min=1)

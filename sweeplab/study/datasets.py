@@ -1,0 +1,64 @@
+"""A study's data: what it trains on, what is recorded of them, and whether they suit its hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.data.corpora import CORPORA
+from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.objectives import SETTINGS
+from sweeplab.data.objectives.pairs import share_cut
+from sweeplab.data.splits import Pairs
+from sweeplab.errors import BadInput
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+
+def study_dataset(spec: StudySpec) -> Dataset:
+    """Return a study's data, from the cache if it has them.
+
+    Raises:
+        BadInput: as `prepare` does.
+    """
+    return prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path, vocab_size=spec.data.vocab_size)
+
+
+def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
+    """Return what a study records of its data."""
+    return {
+        "corpus": spec.data.corpus,
+        "tokenizer": spec.data.tokenizer,
+        "vocab_size": dataset.tokenizer.vocab_size,
+        "train_tokens": len(dataset.train),
+        "val_tokens": len(dataset.val),
+        "val_targets": dataset.val_targets,
+        "val_bytes": dataset.val_bytes,
+        "text_digest": dataset.text_digest,
+        "token_digest": dataset.token_digest,
+    }
+
+
+def distinct(probes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return one of the effective hyperparameters each that decide how data are cut."""
+    return list({tuple(values[name] for name in SETTINGS): values for values in probes}.values())
+
+
+def cut_warnings(spec: StudySpec, dataset: Dataset, probes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return how many pairs lose the end of their source to block_size.
+
+    Raises:
+        BadInput: some do of a corpus whose targets follow from whole sources only.
+    """
+    if not isinstance(dataset.train, Pairs):
+        return []
+    shares = {values["block_size"]: share_cut(dataset.train, values) for values in probes}
+    said = [
+        f"block_size {size} cuts the source of {share:.0%} of the pairs"
+        for size, share in shares.items()
+        if share
+    ]
+    if said and CORPORA[spec.data.corpus].needs_whole:
+        raise BadInput(f"{said[0]}, and their targets follow from the whole of it")
+    return said

@@ -1,0 +1,124 @@
+"""The coordinate check of muP: how large activations are, by width and step.
+
+Yang, Hu et al. 2022, figure 5 and appendix D.1: models of several widths take a few steps alike; where a
+parametrization is right, the mean absolute size of a layer's activations after them does not depend on the width.
+Under `standard` with Adam some grow, the logits first. Before the first step muP's logits fall as the root of the
+width, which is as it should be.
+
+Departures: every product's output is measured on one fixed batch, the head's and those inside of a block alike;
+attention's scores are not, for its kernel does not show them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import linear_regression
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from sweeplab.data.batches import Batch, changed
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.splits import Split
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+PRODUCTS = (torch.bmm, torch.baddbmm)
+
+
+class Coordinate(NamedTuple):
+    """The mean absolute activation behind a layer's weight, after `step` steps at a width; a row of the figure."""
+
+    parametrization: str
+    n_embd: int
+    step: int
+    layer: str
+    size: float
+
+
+class _Watched(Mapping[str, Tensor]):
+    """Weights that remember which of them was read last."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self._weights = weights
+        self.last = ""
+
+    def __getitem__(self, name: str) -> Tensor:
+        weight = self._weights[name]
+        if weight.dim() > 2:  # with the run's dimension: no gain and no bias
+            self.last = name
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+class _Sizes(TorchFunctionMode):
+    """Notes the size of every product by the weight that was read before it; the last product of a weight counts."""
+
+    def __init__(self, weights: _Watched) -> None:
+        super().__init__()
+        self._weights = weights
+        self.found: dict[str, float] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in PRODUCTS:
+            self.found[self._weights.last] = float(result.abs().mean())
+        return result
+
+
+def coordinates(
+    values: Mapping[str, Any], widths: Sequence[int], tokens: Split, n_steps: int = 4
+) -> list[Coordinate]:
+    """Train at every width for `n_steps` at the full learning rate and return the sizes at each step.
+
+    `values` are the effective hyperparameters of a run in any width; dropout and the warm-ups are left out.
+    """
+    still = {
+        "dropout": 0.0, "warmup_iters": 0, "batch_warmup_iters": 0, "lr_decay": False, "ema": 0.0,
+        "patience": None, "compile": False, "eval_interval": 1, "eval_iters": 1, "eval_full": False,
+        "log_interval": 1, "max_iters": n_steps,
+    }  # fmt: skip
+    return [row for width in widths for row in _of_width({**values, **still, "n_embd": width}, tokens)]
+
+
+def _of_width(values: Mapping[str, Any], tokens: Split) -> Iterator[Coordinate]:
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    (probe,) = make_objective(tokens, values).evaluation(1)
+    batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values["device"]))
+    while len(stack):
+        for record in stack.advance():
+            weights = {name: each[None].to(values["device"]) for name, each in stack.weights("run").items()}
+            for layer, size in _sizes(stack, weights, batch).items():
+                yield Coordinate(values["parametrization"], values["n_embd"], record.iteration, layer, size)
+            if record.state != "running":
+                stack.release("run")
+
+
+@torch.no_grad()
+def _sizes(stack: Stack, weights: Mapping[str, Tensor], batch: Batch) -> dict[str, float]:
+    watched = _Watched(weights)
+    sizes = _Sizes(watched)
+    with sizes:
+        stack.transformer.losses(watched, batch)
+    return sizes.found
+
+
+def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:
+    """Return the power of the width by which activations go, by parametrization, step and layer.
+
+    The slope of a straight line through the logarithms; 0 is flat.
+    """
+    points = defaultdict(list)
+    for row in rows:
+        points[row.parametrization, row.step, row.layer].append((math.log(row.n_embd), math.log(row.size)))
+    return {key: linear_regression(*zip(*found, strict=True)).slope for key, found in points.items()}

@@ -1,0 +1,137 @@
+"""What a dataset has of learned tokenizers and of pairs, and what a loss on it is in bits a byte."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data.conftest import write
+from data.test_dataset import flip_a_byte, next_token
+
+from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.objectives import n_special
+from sweeplab.data.splits import Pairs
+from sweeplab.data.tokenizers import TOKENIZERS
+from sweeplab.errors import BadInput
+
+# ------------------------------------------------------------------ learned tokenizers
+
+
+def test_a_learned_tokenizer_sees_the_training_split_alone(file: Path, cache: Path) -> None:
+    write(file, "seen " * 900 + "novel " * 83)
+    dataset = prepare("text", "word", str(file), cache)
+    assert " seen" in dataset.tokenizer.to_json()["words"]
+    assert not {"novel", " novel"} & set(dataset.tokenizer.to_json()["words"])
+    assert dataset.tokenizer.decode(dataset.val).endswith("novel novel ")
+
+
+def test_a_tokenizer_of_another_size_is_another_one(file: Path, cache: Path) -> None:
+    sizes = [
+        prepare("text", "bpe", str(file), cache, vocab_size=size).tokenizer.vocab_size
+        for size in (None, 260, 270, 260)
+    ]
+    assert sizes[1:] == [260, 270, 260] and sizes[0] > 270
+    assert len(list(cache.glob("*.tokens"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "size", "says"),
+    [
+        ("char", 100, "tokenizer char takes no vocab_size: its tokens follow from the text"),
+        ("bpe", 200, "the bpe tokenizer has 200 tokens; it takes 256 for the bytes"),
+        ("bpe", 9999, r"the bpe tokenizer finds [\d,]+ tokens in the training split, not 9,999"),
+    ],
+)
+def test_a_size_that_cannot_be_is_one_line(
+    file: Path, cache: Path, tokenizer: str, size: int, says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        prepare("text", tokenizer, str(file), cache, vocab_size=size)
+
+
+# ------------------------------------------------------------------ pairs
+
+FRENCH = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq é"}
+
+
+@pytest.fixture
+def french(tmp_path: Path) -> Path:
+    path = tmp_path / "french.tsv"
+    write(path, "".join(f"{source}\t{target}\n" for source, target in FRENCH.items()))
+    return path
+
+
+def pairs_of(dataset: Dataset, pairs: Any) -> list[tuple[str, str]]:
+    assert isinstance(pairs, Pairs)
+    parts = np.split(np.asarray(pairs.tokens), pairs.ends)[:-1]
+    texts = [dataset.tokenizer.decode(part) for part in parts]
+    assert pairs.lengths.ravel().tolist() == [len(part) for part in parts]
+    assert len(pairs) == sum(len(part) for part in parts)
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_pairs_come_back_one_by_one(french: Path, cache: Path, tokenizer: str) -> None:
+    dataset = prepare("pairs", tokenizer, str(french), cache)
+    train, val = pairs_of(dataset, dataset.train), pairs_of(dataset, dataset.val)
+    assert (len(train), len(val)) == (4, 1)
+    assert dict(train + val) == FRENCH
+    assert dataset.of_pairs
+    assert dataset.val_bytes == len(val[0][1].encode())
+    assert dataset.val_targets == len(dataset.tokenizer.encode(val[0][1])) + 1
+
+
+def test_prepared_pairs_are_not_built_again_and_damaged_ones_are(french: Path, cache: Path) -> None:
+    first = prepare("pairs", "char", str(french), cache)
+    written = {each: each.stat().st_mtime_ns for each in cache.iterdir()}
+    assert prepare("pairs", "char", str(french), cache).token_digest == first.token_digest
+    assert {each: each.stat().st_mtime_ns for each in cache.iterdir()} == written
+    (ends,) = cache.glob("*.ends")
+    whole, trained = ends.read_bytes(), pairs_of(first, first.train)
+    for damage in (flip_a_byte, Path.unlink):
+        damage(ends)
+        again = prepare("pairs", "char", str(french), cache)
+        assert ends.read_bytes() == whole
+        assert pairs_of(again, again.train) == trained
+
+
+def test_the_same_tokens_cut_elsewhere_have_another_digest(tmp_path: Path, cache: Path) -> None:
+    found = set()
+    for name, text in (("a", "ab\tcd\nabc\tdef\n"), ("b", "abc\td\nabcd\tef\n")):
+        path = tmp_path / f"{name}.tsv"
+        write(path, text)
+        found.add(prepare("pairs", "byte", str(path), cache).token_digest)
+    assert len(found) == 2
+
+
+# ------------------------------------------------------------------ bits per byte
+
+
+def test_a_uniform_guess_at_bytes_is_eight_bits_a_byte(file: Path, french: Path, cache: Path) -> None:
+    text = prepare("text", "byte", str(file), cache)
+    assert text.bits_per_byte(math.log(256), next_token(8)) == pytest.approx(8)
+    pairs = prepare("pairs", "byte", str(french), cache)
+    bits = pairs.bits_per_byte(math.log(256), {"objective": "pairs"})
+    assert bits == pytest.approx(8 * (pairs.val_bytes + 1) / pairs.val_bytes), "the end has to be found too"
+
+
+def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
+    """A unigram model's bits over all bytes are the same whichever way they are added up."""
+    for name in TOKENIZERS:
+        dataset = prepare("text", name, str(file), cache)
+        _, counts = np.unique(dataset.val, return_counts=True)
+        loss = float(-(counts / counts.sum() * np.log(counts / counts.sum())).sum())
+        in_all = loss / math.log(2) * len(dataset.val)
+        assert dataset.bits_per_byte(loss, next_token(8)) == pytest.approx(in_all / dataset.val_bytes)
+
+
+def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> None:
+    dataset = prepare("text", "byte", str(file), cache)
+    values = {"objective": "span", "block_size": 32, "mask_share": 0.15, "span_length": 3.0}
+    # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
+    assert dataset.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
+    assert dataset.bits_per_byte(1.0, values | {"objective": "masked"}) == pytest.approx(1 / math.log(2))
+    assert n_special(values) == 4

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.objectives import (
+    OBJECTIVES,
+    Objective,
+    check_fits,
+    make_objective,
+    n_special,
+    settled_objective,
+    special_tokens,
+)
+from sweeplab.data.objectives.pairs import share_cut
+from sweeplab.data.objectives.span import Corruption, corruption
+from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.splits import Pairs
+from sweeplab.errors import BadInput
+
+N_SYMBOLS = 300
+# No two tokens of a window are alike: where a token comes from is seen in it.
+TEXT = (np.arange(20_000) % N_SYMBOLS).astype(np.uint16)
+
+
+def values(objective: str, family: str | None = None, **changed: Any) -> dict[str, Any]:
+    found = {
+        "objective": objective, "family": family or OBJECTIVES[objective].families[0], "block_size": 32,
+        "batch_size": 4, "mask_share": 0.15, "span_length": 3.0, **changed,
+    }  # fmt: skip
+    return {"vocab_size": N_SYMBOLS + n_special(found)} | found
+
+
+def pairs_of(lengths: list[tuple[int, int]]) -> Pairs:
+    ends = np.cumsum(np.array(lengths).ravel())
+    return Pairs((np.arange(ends[-1]) % N_SYMBOLS).astype(np.uint16), ends)
+
+
+PAIRS = pairs_of([(1 + i % 7, 1 + i * 5 % 9) for i in range(500)])
+KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
+
+
+def split_for(objective: str) -> np.ndarray | Pairs:
+    return PAIRS if OBJECTIVES[objective].of_pairs else TEXT
+
+
+def digest(*batches: Batch) -> str:
+    found = hashlib.sha256()
+    for batch in batches:
+        for name, part in zip(Batch._fields, batch, strict=True):
+            if part is not None:
+                found.update(f"{name}{part.shape}".encode() + part.astype("<i8").tobytes())
+    return found.hexdigest()[:16]
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    for ours, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("name", "family"), KINDS)
+class TestObjectiveContract:
+    """What any registered objective does, for every family that can learn it."""
+
+    def make(self, name: str, family: str, **changed: Any) -> Objective:
+        return make_objective(split_for(name), values(name, family, **changed))
+
+    def test_batches_depend_on_seed_and_iteration_only(self, name: str, family: str) -> None:
+        asked = [(0, 0), (5, 123), (0, 1), (2**31 - 1, 10**9)]
+        one, other = self.make(name, family), self.make(name, family)
+        forward = [one.training(*each) for each in asked]
+        list(other.evaluation(3))
+        for batch, each in zip(reversed(forward), reversed(asked), strict=True):
+            assert_same(batch, other.training(*each))
+        assert len({digest(batch) for batch in forward}) == len(asked)
+
+    def test_evaluation_is_the_same_whatever_was_trained(self, name: str, family: str) -> None:
+        one, other = self.make(name, family), self.make(name, family)
+        other.training(3, 4)
+        found, again = list(one.evaluation(3)), list(other.evaluation(5))
+        assert len(found) == 3
+        for batch, theirs in zip(found, again[:3], strict=True):
+            assert_same(batch, theirs)
+
+    def test_shapes_do_not_change(self, name: str, family: str) -> None:
+        objective = self.make(name, family)
+        batches = [objective.training(0, iteration) for iteration in range(5)]
+        batches += [*objective.evaluation(3), *objective.whole()][:-1]
+        for part, is_row in (("inputs", True), ("targets", True), ("source", True), ("lengths", False)):
+            shapes = {None if (array := getattr(batch, part)) is None else array.shape for batch in batches}
+            assert len(shapes) == 1
+            (shape,) = shapes
+            assert shape is None or (len(shape) == 1 + is_row and shape[0] == 4)
+        assert batches[0].inputs.shape == batches[0].targets.shape
+        most, most_source = OBJECTIVES[name].lengths(values(name, family))
+        source_length = 0 if batches[0].source is None else batches[0].source.shape[1]
+        assert batches[0].inputs.shape[1] <= most <= 32 and source_length <= most_source <= 32
+        assert name == "pairs" or (batches[0].inputs.shape[1], source_length) == (most, most_source)
+        assert (batches[0].source is not None) == (family == "encoder_decoder")
+
+    def test_ids_lie_in_the_vocabulary_and_targets_are_counted(self, name: str, family: str) -> None:
+        objective, size = self.make(name, family), values(name, family)["vocab_size"]
+        for batch in (objective.training(1, 2), *objective.evaluation(2)):
+            for read in (batch.inputs, batch.source):
+                if read is not None:
+                    assert read.dtype == np.int64 and read.min() >= 0 and read.max() < size
+            assert batch.targets.min() >= NO_TARGET and batch.targets.max() < size
+            assert (batch.targets.min() >= 0) <= objective.dense or name == "pairs"
+            assert objective.dense <= (batch.targets.min() >= 0)
+            assert (batch.targets != NO_TARGET).any(axis=1).all(), "every sequence has something to find"
+
+    def test_whole_has_every_item_once(self, name: str, family: str) -> None:
+        found = [batch.inputs for batch in self.make(name, family).whole()]
+        assert [len(each) for each in found[:-1]] == [4] * (len(found) - 1)
+        n_items = sum(map(len, found))
+        if name == "pairs":
+            assert n_items == PAIRS.n_pairs
+        else:
+            length = {"next_token": 32, "masked": 32, "span": corruption(values("span")).window}[name]
+            assert n_items == (len(TEXT) - (name == "next_token")) // length
+
+    def test_says_what_it_is(self, name: str, family: str) -> None:
+        assert OBJECTIVES[name].name == name
+        assert len(OBJECTIVES[name].meaning) > 10
+        assert 0 < OBJECTIVES[name].text_share(values(name, family)) <= 1
+
+
+GOLDEN = {
+    ("next_token", "decoder"): "89a68ffe9175f563",
+    ("masked", "encoder"): "3cbec48c0d0b0e2b",
+    ("span", "encoder_decoder"): "d180b02ca7fbda53",
+    ("pairs", "decoder"): "4fc3a6332e2bc5fe",
+    ("pairs", "encoder"): "7790686723577fe8",
+    ("pairs", "encoder_decoder"): "b5e9031e397c3c07",
+}
+
+
+@pytest.mark.parametrize(("name", "family"), KINDS)
+def test_batches_are_the_same_on_every_machine(name: str, family: str) -> None:
+    """These numbers were made once: if they change, no earlier result can be had again."""
+    objective = make_objective(split_for(name), values(name, family))
+    batches = [objective.training(0, 0), objective.training(7, 5000), *objective.evaluation(2)]
+    assert digest(*batches) == GOLDEN[name, family]
+
+
+# ------------------------------------------------------------------ masked
+
+
+@settings(deadline=None)
+@given(
+    share=st.floats(0.01, 0.99),
+    block_size=st.integers(1, 70),
+    seed=st.integers(0, 99),
+    iteration=st.integers(0, 99),
+)
+def test_masked_hides_a_fixed_share_and_nothing_else(
+    share: float, block_size: int, seed: int, iteration: int
+) -> None:
+    given = values("masked", block_size=block_size, mask_share=share)
+    batch = make_objective(TEXT, given).training(seed, iteration)
+    is_target = batch.targets != NO_TARGET
+    assert (is_target.sum(axis=1) == max(1, round(share * block_size))).all()
+    text = np.where(is_target, batch.targets, batch.inputs)
+    assert ((text - text[:, :1]) % N_SYMBOLS == np.arange(block_size)).all(), (
+        "the window can be put together again"
+    )
+
+
+def test_masked_hides_eight_of_ten_replaces_one_and_keeps_one() -> None:
+    given = values("masked", block_size=100, batch_size=1000)
+    batch = make_objective(TEXT, given).training(0, 0)
+    chosen = batch.targets != NO_TARGET
+    read, true, n = batch.inputs[chosen], batch.targets[chosen], chosen.sum()
+    assert n == 15_000
+    hidden = read == special_tokens(given)[MASK]
+    replaced, kept = ~hidden & (read != true), read == true
+    for share, found in ((0.8, hidden), (0.1 * (1 - 1 / N_SYMBOLS), replaced), (0.1 + 0.1 / N_SYMBOLS, kept)):
+        assert abs(found.sum() - share * n) < 5 * np.sqrt(n * share * (1 - share))
+    assert read[replaced].max() < N_SYMBOLS, "a token of the text, and no special one"
+    assert len(set(read[replaced].tolist())) > 290, "any of them"
+
+
+# ------------------------------------------------------------------ span
+
+
+def put_together(batch: Batch, row: int, special: Any) -> list[int]:
+    """Fill the source's sentinels with the target's spans."""
+    source, target = batch.source[row].tolist(), batch.targets[row].tolist()
+    assert source[-1] == target[-1] == special[EOS]
+    spans: dict[int, list[int]] = {}
+    for token in target[:-1]:
+        if token >= special[sentinel(0)]:
+            spans[token] = []
+        else:
+            spans[list(spans)[-1]].append(token)
+    assert list(spans) == sorted(spans) == [token for token in source if token >= special[sentinel(0)]]
+    assert all(spans.values())
+    return [each for token in source[:-1] for each in spans.get(token, [token])]
+
+
+@settings(deadline=None)
+@given(
+    block_size=st.integers(3, 90), share=st.floats(0.01, 0.95), span=st.floats(1, 12), seed=st.integers(0, 99)
+)
+def test_span_target_and_source_make_the_text(block_size: int, share: float, span: float, seed: int) -> None:
+    given = values("span", block_size=block_size, mask_share=share, span_length=span)
+    counts = corruption(given)
+    batch = make_objective(TEXT, given).training(seed, 0)
+    assert batch.source.shape == (4, counts.source_length)
+    assert batch.targets.shape == (4, counts.target_length)
+    assert max(counts.source_length, counts.target_length) <= block_size
+    special = special_tokens(given)
+    assert (batch.inputs[:, 0] == special[BOS]).all()
+    np.testing.assert_array_equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    for row in range(4):
+        text = put_together(batch, row, special)
+        assert len(text) == counts.window
+        assert ((np.array(text) - text[0]) % N_SYMBOLS == np.arange(counts.window)).all()
+
+
+def test_span_lengths_are_t5s() -> None:
+    """At 512 tokens T5's own `random_spans_helper` takes 568 tokens of text, with a target of 114."""
+    counts = corruption(values("span", block_size=512))
+    assert (counts.window, counts.source_length, counts.target_length) == (568, 512, 114)
+    assert (counts.n_hidden, counts.n_spans) == (85, 28)
+
+
+@given(block_size=st.integers(3, 200), share=st.floats(0.01, 0.99), span=st.floats(1, 50))
+def test_no_longer_window_would_fit(block_size: int, share: float, span: float) -> None:
+    counts = corruption(values("span", block_size=block_size, mask_share=share, span_length=span))
+    for window in range(counts.window + 1, 2 * block_size + 5):
+        longer = Corruption.of(window, share, span)
+        assert max(longer.source_length, longer.target_length) > block_size
+
+
+def test_spans_are_cut_every_way_equally_often() -> None:
+    given = values("span", block_size=9, mask_share=0.5, span_length=2.0, batch_size=6000)
+    counts = corruption(given)
+    assert (counts.n_hidden, counts.n_spans) == (5, 2)
+    batch = make_objective(TEXT, given).training(0, 0)
+    second = (batch.targets == special_tokens(given)[sentinel(1)]).argmax(axis=1)
+    lengths, seen = np.unique(second - 1, return_counts=True)
+    assert lengths.tolist() == [1, 2, 3, 4]
+    assert abs(seen - 1500).max() < 5 * np.sqrt(6000 * 0.25 * 0.75)
+
+
+def test_a_span_takes_three_places() -> None:
+    assert corruption(values("span", block_size=3)).window == 2
+    with pytest.raises(ValueError, match="block_size 2 has no room for a span; it takes 3"):
+        corruption({"block_size": 2, "mask_share": 0.15, "span_length": 3.0})
+
+
+# ------------------------------------------------------------------ pairs
+
+TINY = pairs_of([(3, 2), (1, 4)])  # 0 1 2 -> 3 4, 5 -> 6 7 8 9
+
+
+def rows(family: str, **changed: Any) -> Batch:
+    (batch,) = make_objective(TINY, values("pairs", family, **changed)).whole()
+    return batch
+
+
+def test_a_decoder_reads_source_and_target_and_finds_the_target_alone() -> None:
+    pad, bos, eos = (special_tokens(values("pairs"))[name] for name in (PAD, BOS, EOS))
+    batch = rows("decoder")
+    assert batch.inputs.tolist() == [[0, 1, 2, bos, 3, 4], [5, bos, 6, 7, 8, 9]]
+    assert batch.targets.tolist() == [[-1, -1, -1, 3, 4, eos], [-1, 6, 7, 8, 9, eos]]
+    assert batch.lengths.tolist() == [6, 6]
+    short = next(make_objective(pairs_of([(3, 2), (1, 1)]), values("pairs")).whole())
+    assert short.inputs.tolist() == [[0, 1, 2, bos, 3, 4], [5, bos, 6, pad, pad, pad]]
+    assert short.targets.tolist() == [[-1, -1, -1, 3, 4, eos], [-1, 6, eos, -1, -1, -1]]
+    assert short.lengths.tolist() == [6, 3]
+
+
+def test_an_encoder_finds_the_target_behind_as_many_masks() -> None:
+    given = values("pairs", "encoder")
+    pad, bos, eos, mask = (special_tokens(given)[name] for name in (PAD, BOS, EOS, MASK))
+    batch = rows("encoder")
+    assert batch.inputs.tolist() == [[0, 1, 2, bos, mask, mask, mask], [5, bos, mask, mask, mask, mask, mask]]
+    assert batch.targets.tolist() == [[-1, -1, -1, -1, 3, 4, eos], [-1, -1, 6, 7, 8, 9, eos]]
+    assert batch.lengths.tolist() == [7, 7]
+    short = next(make_objective(pairs_of([(3, 2), (1, 1)]), given).whole())
+    assert short.inputs[1].tolist() == [5, bos, mask, mask, pad, pad, pad]
+    assert short.lengths.tolist() == [7, 4]
+
+
+def test_an_encoder_decoder_reads_both_apart() -> None:
+    pad, bos, eos = (special_tokens(values("pairs"))[name] for name in (PAD, BOS, EOS))
+    batch = rows("encoder_decoder")
+    assert batch.source.tolist() == [[0, 1, 2], [5, pad, pad]]
+    assert batch.source_lengths.tolist() == [3, 1]
+    assert batch.inputs.tolist() == [[bos, 3, 4, pad, pad], [bos, 6, 7, 8, 9]]
+    assert batch.targets.tolist() == [[3, 4, eos, -1, -1], [6, 7, 8, 9, eos]]
+    assert batch.lengths.tolist() == [3, 5]
+
+
+def test_a_source_is_cut_at_its_end_and_a_target_never() -> None:
+    bos = special_tokens(values("pairs"))[BOS]
+    assert share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6)) == 0.5
+    assert rows("decoder", block_size=6).inputs[0].tolist() == [0, 1, 2, bos, 3, 4]
+    cut = next(make_objective(pairs_of([(9, 2)]), values("pairs", block_size=6)).whole())
+    assert cut.inputs.tolist() == [[0, 1, 2, bos, 9, 10]]
+    apart = next(make_objective(pairs_of([(9, 2)]), values("pairs", "encoder_decoder", block_size=6)).whole())
+    assert apart.source.tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(("family", "needed"), [("decoder", 6), ("encoder", 7), ("encoder_decoder", 5)])
+def test_a_block_size_without_room_for_a_target_is_refused(family: str, needed: int) -> None:
+    check_fits({"training": TINY}, values("pairs", family, block_size=needed))
+    make_objective(TINY, values("pairs", family, block_size=needed)).training(0, 0)
+    with pytest.raises(BadInput, match=f"longest target: 4 tokens; allowed: at least {needed}"):
+        check_fits({"training": TINY}, values("pairs", family, block_size=needed - 1))
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=1, max_size=8),
+    family=st.sampled_from(OBJECTIVES["pairs"].families), block_size=st.integers(9, 20),
+)  # fmt: skip
+def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: str, block_size: int) -> None:
+    pairs, given = pairs_of(lengths), values("pairs", family, block_size=block_size, batch_size=8)
+    (batch,) = make_objective(pairs, given).whole()
+    special = special_tokens(given)
+    for row, (source, target) in enumerate(lengths):
+        start = int(pairs.starts[row, 0])
+        found = batch.targets[row][batch.targets[row] != NO_TARGET].tolist()
+        assert found == [*range(start + source, start + source + target), special[EOS]]
+        length = int(batch.lengths[row])
+        assert (batch.inputs[row, length:] == special[PAD]).all()
+        assert (batch.inputs[row, :length] != special[PAD]).all()
+        read = batch.inputs[row] if batch.source is None else batch.source[row, : batch.source_lengths[row]]
+        before = [token for token in read.tolist() if token < start + source]
+        assert before == list(range(start, start + len(before))) and before
+        assert len(before) == source or batch.inputs.shape[1] == block_size or len(before) == block_size
+
+
+# ------------------------------------------------------------------ what follows from what
+
+
+@pytest.mark.parametrize(
+    ("family", "of_pairs", "objective"),
+    [
+        ("decoder", False, "next_token"), ("encoder", False, "masked"), ("encoder_decoder", False, "span"),
+        ("decoder", True, "pairs"), ("encoder", True, "pairs"), ("encoder_decoder", True, "pairs"),
+    ],
+)  # fmt: skip
+def test_auto_is_what_suits_family_and_corpus(family: str, of_pairs: bool, objective: str) -> None:
+    assert settled_objective({"objective": "auto", "family": family}, of_pairs) == objective
+    assert settled_objective({"objective": "masked", "family": family}, of_pairs) == "masked"
+
+
+def test_a_run_from_before_there_was_a_choice_has_no_special_tokens() -> None:
+    assert special_tokens({"vocab_size": 65}).names == ()
+
+
+def test_special_tokens_are_the_last_ids_and_no_more_than_needed() -> None:
+    assert n_special(values("next_token")) == 0
+    assert special_tokens(values("masked"))[MASK] == N_SYMBOLS
+    span = special_tokens(values("span", vocab_size=1000))
+    assert span.names == (BOS, EOS, *(sentinel(index) for index in range(corruption(values("span")).n_spans)))
+    assert span[span.names[-1]] == 999 and span.n_ordinary == 1000 - len(span.names)
+    with pytest.raises(ValueError):
+        span[MASK]
+    assert {n_special(values("pairs", family)) for family in OBJECTIVES["pairs"].families} == {4}
+    assert n_special({"objective": "span", "block_size": float("nan")}) == 0
+
+
+@pytest.mark.parametrize(("objective", "most"), [("next_token", 9), ("masked", 10), ("span", 10)])
+def test_a_context_longer_than_the_data_is_refused_with_the_longest_that_fits(
+    objective: str, most: int
+) -> None:
+    splits = {"training": TEXT[:90], "validation": TEXT[:10]}
+    check_fits(splits, values(objective, block_size=most))
+    make_objective(TEXT[:10], values(objective, block_size=most)).training(0, 0)
+    with pytest.raises(BadInput, match=rf"validation split has 10 tokens; allowed: at most {most}$"):
+        check_fits(splits, values(objective, block_size=most + 1))
+    with pytest.raises(ValueError, match="10 tokens have no window"):
+        make_objective(TEXT[:10], values(objective, block_size=most + 1))

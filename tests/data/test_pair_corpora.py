@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeplab.data.corpora import CORPORA, PairCorpus, Texts
+from sweeplab.data.corpora.base import Pair
+from sweeplab.data.corpora.docstrings import functions_of
+from sweeplab.errors import BadInput
+
+RULES = {
+    "copy": lambda source: source,
+    "reverse": lambda source: source[::-1],
+    "sort": lambda source: "".join(sorted(source)),
+    "addition": lambda source: str(eval(source)),
+}
+# Made once: another digest is another corpus, and no earlier result of it can be had again.
+DIGESTS = {
+    "copy": "e4e4c97082707816",
+    "reverse": "1c4b7d2466cb7ca6",
+    "sort": "3993b08004f6cfb3",
+    "addition": "9c8c99f37587751a",
+}
+
+
+def read(name: str, path: Path | None = None) -> Texts:
+    corpus = CORPORA[name]
+    return corpus.texts(corpus.files(None if path is None else str(path)))
+
+
+def pairs_of(texts: list[str]) -> list[tuple[str, str]]:
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
+    found = read(name)
+    train, val = pairs_of(found.train), pairs_of(found.val)
+    assert len(train) > 15_000 and len(val) > 1_500
+    assert all(target == RULES[name](source) for source, target in train + val)
+    sources = [source for source, _ in train + val]
+    assert len(set(sources)) == len(sources)
+    assert max(map(len, sources)) <= 12
+    assert found.digest[:16] == DIGESTS[name]
+
+
+def test_words_have_all_letters_and_lengths() -> None:
+    words = read("copy").train[::2]
+    assert set("".join(words)) == set("abcdefghijklmnopqrstuvwxyz")
+    assert set(map(len, words)) == set(range(4, 13))
+
+
+# ------------------------------------------------------------------ splits
+
+
+@settings(deadline=None)
+@given(
+    groups=st.dictionaries(
+        st.text(min_size=1, max_size=3),
+        st.lists(st.tuples(st.text("ab", min_size=1), st.text("ab", min_size=1)), min_size=1, max_size=4),
+        min_size=2, max_size=30,
+    )
+)  # fmt: skip
+def test_no_group_and_no_source_stands_in_both_splits(groups: dict[str, list[tuple[str, str]]]) -> None:
+    pairs = [
+        Pair(f"{name}{index}{source}", target, name)
+        for index, name in enumerate(groups)
+        for source, target in groups[name]
+    ]
+    found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
+    group_of = {pair.source: pair.group for pair in pairs}
+    train, val = ({group_of[source] for source in split[::2]} for split in (found.train, found.val))
+    assert not train & val
+    assert train | val == set(groups)
+    assert len(val) == max(1, len(groups) // 10)
+    shuffled = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[::-1]).texts(
+        [Path("file")]
+    )
+    assert set(shuffled.val[::2]) == set(found.val[::2]), "the order of the lines decides nothing"
+
+
+def test_a_source_that_is_trained_on_is_left_out_of_validation() -> None:
+    pairs = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(3)] + [
+        Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(3)
+    ]
+    found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
+    assert "def f(): ..." in found.train[::2] and "def f(): ..." not in found.val[::2]
+    assert len(found.val) == 2
+    with pytest.raises(BadInput, match="file repeats itself: no pair is left to validate with"):
+        PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[:3]).texts([Path("file")])
+
+
+# ------------------------------------------------------------------ the user's
+
+
+def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
+    tsv, jsonl = tmp_path / "a.tsv", tmp_path / "b.jsonl"
+    tsv.write_bytes("\ufeffun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
+    jsonl.write_text(
+        json.dumps({"source": "a\tb", "target": "c\nd", "more": 1}) + "\n" + '{"source":"x","target":"y"}'
+    )
+    found = read("pairs", tsv)
+    assert dict(pairs_of([*found.train, *found.val])) == {
+        "un": "one",
+        "deux \u2028": "two\x0b",
+        "trois": "three",
+    }
+    assert dict(pairs_of([*(both := read("pairs", jsonl)).train, *both.val])) == {"a\tb": "c\nd", "x": "y"}
+    together = CORPORA["pairs"].files(f"{tmp_path}/*.*")
+    assert together == [tsv, jsonl]
+    assert len(CORPORA["pairs"].texts(together).train) + len(CORPORA["pairs"].texts(together).val) == 10
+
+
+@settings(deadline=None)
+@given(pairs=st.dictionaries(st.text(min_size=1), st.text(min_size=1), min_size=2, max_size=20))
+def test_whatever_is_written_as_jsonl_is_read(
+    pairs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pairs = {source: target for source, target in pairs.items() if source.strip() and target.strip()}
+    if len(pairs) < 2:
+        return
+    file = tmp_path_factory.mktemp("pairs") / "some.jsonl"
+    lines = (json.dumps({"source": source, "target": target}) for source, target in pairs.items())
+    file.write_text("\n".join(lines), encoding="utf-8")
+    found = read("pairs", file)
+    assert dict(pairs_of([*found.train, *found.val])) == pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "says"),
+    [
+        ("a.tsv", "no tab", "line 2 has 0 tabs; allowed: one, between source and target"),
+        ("a.tsv", "a\tb\tc", "line 2 has 2 tabs"),
+        ("a.tsv", "\tb", "line 2 has an empty source"),
+        ("a.tsv", "a\t ", "line 2 has an empty target"),
+        ("a.jsonl", "{", "line 2 is no JSON: Expecting"),
+        ("a.jsonl", "[]", "line 2 has no source and target; allowed:"),
+        ("a.jsonl", '{"source": "a"}', "line 2 has no source and target"),
+        ("a.jsonl", '{"source": "a", "target": 3}', "line 2 has no text as its target"),
+        ("a.jsonl", '{"source": "a", "target": null}', "line 2 has no text as its target"),
+        ("a.jsonl", '{"source": "", "target": "b"}', "line 2 has an empty source"),
+        (
+            "a.jsonl",
+            '{"source": "\\ud800", "target": "b"}',
+            "line 2 has a source that is no text: surrogates",
+        ),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, line: str, says: str) -> None:
+    good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
+    file = tmp_path / name
+    file.write_text(f"{good}\n{line}\n{good}\n")
+    with pytest.raises(BadInput) as error:
+        read("pairs", file)
+    assert len(error.value.problems) == 1
+    assert says in str(error.value) and str(error.value).startswith(f"{file}:2: ")
+
+
+def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("bad\n" * 1500)
+    with pytest.raises(BadInput) as error:
+        read("pairs", file)
+    assert len(error.value.problems) == 11
+    assert str(error.value).endswith("and 1,490 more bad lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.tsv", "", "a.tsv is empty"),
+        ("a.jsonl", "\n\n", "a.jsonl is empty"),
+        ("a.tsv", "a\tb\n", "a.tsv has 1 pairs of one source: none is left to validate with"),
+        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs of one source"),
+        ("a.csv", "a,b\n", "a.csv is no file of pairs; allowed: .tsv, .jsonl"),
+    ],
+)
+def test_a_file_without_pairs_to_learn_from_is_one_line(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(BadInput, match=says) as error:
+        read("pairs", file)
+    assert "\n" not in str(error.value)
+
+
+def test_pairs_need_a_path() -> None:
+    with pytest.raises(BadInput, match=r"corpus pairs needs a path: .*\.tsv"):
+        CORPORA["pairs"].files()
+
+
+# ------------------------------------------------------------------ docstrings
+
+SOURCE = '''
+class Box:
+    """Hold things."""
+
+    @property
+    def size(self):
+        """Say how many
+        there are.
+
+        And more.
+        """
+
+        # They are counted.
+        return len(self.things)
+
+    async def empty(
+        self,
+    ):
+        "Throw all away."
+        self.things = []
+
+    def undocumented(self):
+        return 1
+
+    def nothing(self):
+        """Do nothing."""
+
+def one_line(): "Say one."; return 1
+
+def with_code_behind():
+    "Say one."; return 1
+
+def outer():
+    r"""Make a \\d."""
+    def inner():
+        """Be inside."""
+        return "é"
+    return inner
+'''
+
+
+def test_takes_functions_with_a_docstring_and_something_to_say_it_of() -> None:
+    found = dict(functions_of(SOURCE))
+    assert found == {
+        "def size(self):\n    # They are counted.\n    return len(self.things)": "Say how many",
+        "async def empty(\n    self,\n):\n    self.things = []": "Throw all away.",
+        'def outer():\n    def inner():\n        """Be inside."""\n        return "é"\n    return inner': "Make a \\d.",
+        'def inner():\n    return "é"': "Be inside.",
+    }

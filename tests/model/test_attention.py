@@ -1,0 +1,173 @@
+"""Each kind of attention against the whole square of weights with a mask, and positions against their definitions."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from model.cases import shape_of
+
+from sweeplab.model.attention import ATTENTION, Sight
+from sweeplab.model.dropout import Dropout, Site, element_hashes
+from sweeplab.model.positions import POSITIONS
+from sweeplab.model.positions.alibi import slopes
+from sweeplab.model.positions.relative import buckets
+
+VISIBLE = {
+    "full": lambda distance, shape: distance == distance,
+    "local": lambda distance, shape: distance.abs() < shape.attention_window,
+    "strided": lambda distance, shape: (
+        (distance.abs() < shape.attention_stride) | (distance % shape.attention_stride == 0)
+    ),
+    "linear": lambda distance, shape: distance == distance,
+}
+
+
+def heads(length: int, width: int = 5) -> list[torch.Tensor]:
+    """Queries, keys and values of 2 runs of 3 sequences and 2 heads."""
+    generator = torch.Generator().manual_seed(length)
+    size = (6, 2, length, width)
+    return [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+
+
+def by_definition(q, k, v, attention, shape, causal, present, bias):
+    length = q.shape[2]
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    visible = VISIBLE[attention](distance, shape) & ((distance >= 0) if causal else True)
+    visible = visible.expand(6, 1, length, length)
+    if present is not None:
+        visible = visible & present[:, None, None]
+    if attention == "linear":
+        weights = (torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT) * visible
+        return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-9) @ v
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if bias is not None:
+        scores = scores + bias(distance).repeat_interleave(3, dim=0)
+    return scores.masked_fill(~visible, -1e9).softmax(dim=-1) @ v
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
+@pytest.mark.parametrize("length", [1, 3, 12, 13, 131])
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_equals_its_definition_in_value_and_gradient(attention: str, length: int, causal: bool) -> None:
+    shape = shape_of(attention_window=4, attention_stride=5)
+    lengths = torch.tensor([1, 2, 5, 9, 12, 13]).clamp(max=length)
+    table = torch.randn(2, 2, 2 * length + 1, dtype=torch.float64)
+
+    def bias(distances: torch.Tensor) -> torch.Tensor:
+        return table[:, :, (distances + length).clamp(0, 2 * length)]
+
+    cases = [(None, None)]
+    if not causal:
+        cases.append((torch.arange(length) < lengths[:, None], None))
+    if attention != "linear":
+        cases += [(present, bias) for present, _ in cases]
+    for present, shift in cases:
+        q, k, v = heads(length)
+        found = ATTENTION[attention].attend(q, k, v, shape, Sight(causal, 2, present, shift), None)
+        expected = by_definition(q, k, v, attention, shape, causal, present, shift)
+        # What a padded query sees is of no use.
+        counts = (
+            torch.ones_like(found) if present is None else present[:, None, :, None].double().expand_as(found)
+        )
+        assert found.isfinite().all()
+        torch.testing.assert_close(found * counts, expected * counts, rtol=1e-10, atol=1e-12)
+        mixed = torch.randn(found.shape, dtype=torch.float64) * counts
+        ours = torch.autograd.grad((found * mixed).sum(), (q, k, v))
+        theirs = torch.autograd.grad((expected * mixed).sum(), (q, k, v))
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("attention", ["full", "local", "strided"])
+def test_dropped_weights_are_right_on_average(attention: str) -> None:
+    shape = shape_of(attention_window=4, attention_stride=5)
+    q, k, v = (each.detach()[:2] for each in heads(12))
+    kind, n_draws = ATTENTION[attention], 400
+    elements = element_hashes(2 * kind.n_weights(shape, 12, 12, True), torch.device("cpu"))
+    found = []
+    for step in range(n_draws):
+        dropout = Dropout(
+            [1, 2], [step] * 2, [{"attention": 0.3}] * 2, {"here": Site(0, "attention")}, elements
+        )
+        found.append(kind.attend(q, k, v, shape, Sight(True, 2), partial(dropout, site="here")))
+    draws = torch.stack(found)
+    expected = kind.attend(q, k, v, shape, Sight(True, 2), None)
+    assert ((draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9).all()
+
+
+def test_local_attention_never_holds_the_square() -> None:
+    shape = shape_of(attention_window=8, attention_stride=16)
+    assert ATTENTION["full"].n_weights(shape, 1024, 1024, True) == 1024 * 1024
+    assert ATTENTION["local"].n_weights(shape, 1024, 1024, True) == 1024 * 16
+    assert ATTENTION["strided"].n_weights(shape, 1024, 1024, True) == 1024 * (32 + 64)
+
+
+def test_slopes_are_the_published_ones() -> None:
+    assert slopes(8) == [2.0**-exponent for exponent in range(1, 9)]
+    assert slopes(16) == pytest.approx([2.0 ** (-exponent / 2) for exponent in range(1, 17)])
+    # For 12 heads: those of 8, then every second of 16's.
+    assert slopes(12) == pytest.approx(slopes(8) + slopes(16)[::2][:4])
+    assert slopes(1) == [2.0**-8]
+
+
+def test_alibi_falls_with_the_distance() -> None:
+    shape = shape_of(n_head=2)
+    weights = {"token_embedding": torch.zeros(1, 1, 1)}
+    found = POSITIONS["alibi"].bias(weights, shape, "", torch.tensor([[0, -3], [4, 1]]), True)
+    assert found.shape == (1, 2, 2, 2)
+    assert torch.equal(found[0, 0], -(2.0**-4) * torch.tensor([[0.0, 3.0], [4.0, 1.0]]))
+
+
+def test_buckets_are_t5s() -> None:
+    shape = shape_of(relative_buckets=32, relative_max_distance=128)
+    back = buckets(torch.arange(0, 200), shape, causal=True)
+    assert back[:16].tolist() == list(range(16))
+    assert [back[distance].item() for distance in (16, 20, 31, 32, 64, 112, 113, 127, 199)] == [
+        16 + math.floor(16 * math.log(distance / 16) / math.log(8)) if distance < 128 else 31
+        for distance in (16, 20, 31, 32, 64, 112, 113, 127, 199)
+    ]
+    assert buckets(torch.tensor([-5]), shape, causal=True).item() == 0
+    both = buckets(torch.arange(-200, 200), shape, causal=False)
+    assert both[200:208].tolist() == list(range(8))
+    assert both[:200].flip(0)[:7].tolist() == list(range(17, 24))
+    # The edges fall on whole distances: 8 steps are single, then 8 buckets from 8 to 128.
+    edges = [8, 12, 16, 23, 32, 46, 64, 91]
+    assert [both[200 + edge].item() for edge in edges] == list(range(8, 16))
+    assert [both[200 + edge - 1].item() for edge in edges] == list(range(7, 15))
+    assert both.max().item() == 31
+
+
+def test_rotary_keeps_lengths_and_sees_only_distances() -> None:
+    shape = shape_of(head_dim=6)
+    turn = POSITIONS["rotary"].turn
+    q, k = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64).expand(2, 1, 1, 20, 6)
+    turned = turn(q, shape, range(20))
+    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
+    products = (turned @ turn(k, shape, range(20)).mT)[0, 0]
+    for offset in (0, 3, 11):
+        diagonal = products.diagonal(-offset)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    assert not torch.isclose(products[5, 0], products[0, 5])
+    torch.testing.assert_close(turn(q, shape, range(20))[:, :, 7:], turn(q[:, :, 7:], shape, range(7, 20)))
+
+
+def test_rotary_is_a_product_of_complex_numbers() -> None:
+    shape = shape_of(head_dim=4, rotary_base=100.0)
+    x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
+    angles = torch.arange(9)[:, None] * torch.tensor([1.0, 100.0**-0.5], dtype=torch.float64)
+    expected = torch.complex(x[..., :2], x[..., 2:]) * torch.polar(torch.ones_like(angles), angles)
+    found = POSITIONS["rotary"].turn(x, shape, range(9))
+    torch.testing.assert_close(found, torch.cat([expected.real, expected.imag], dim=-1))
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_sinusoids_are_the_originals(width: int) -> None:
+    shape = shape_of(n_embd=width, head_dim=4)
+    found = POSITIONS["sinusoidal"].add({}, shape, "", range(30), torch.zeros(1, dtype=torch.float64))[0, 0]
+    for place, column in ((0, 0), (0, 1), (7, 2), (29, 5), (13, 4)):
+        angle = place / 10_000 ** (2 * (column // 2) / width)
+        expected = math.cos(angle) if column % 2 else math.sin(angle)
+        assert found[place, column].item() == pytest.approx(expected, abs=1e-12)

@@ -1,0 +1,57 @@
+"""Every legal choice of parts: its size, its independence of neighbours, and that it learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
+
+from sweeplab.hyperparameters import TABLE
+from sweeplab.model.accounting import n_params
+from sweeplab.model.activations import ACTIVATIONS
+from sweeplab.model.attention import ATTENTION
+from sweeplab.model.families import FAMILIES
+from sweeplab.model.norms import NORMS
+from sweeplab.model.positions import POSITIONS
+from sweeplab.model.transformer import Transformer
+
+TABLES = {
+    "family": FAMILIES,
+    "positions": POSITIONS,
+    "norm": NORMS,
+    "activation": ACTIVATIONS,
+    "attention": ATTENTION,
+}
+
+
+@pytest.mark.parametrize("row", TABLES)
+def test_every_part_can_be_chosen(row: str) -> None:
+    assert set(TABLE[row].choices) == set(TABLES[row])
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_size_independence_and_learning(family: str, attention: str, one_thread) -> None:
+    n_shapes = 0
+    for shape in legal_shapes(family=family, attention=attention):
+        n_shapes += 1
+        model = Transformer(shape)
+        assert sum(weight.size for weight in model.layout.weights) == n_params(shape), shape
+        rows, batch = rows_of(model, 3), batch_of(shape, 3)
+        router = (
+            (torch.tensor([0.01, 0.0, 0.1]), torch.tensor([0.001, 0.1, 0.0])) if shape.n_expert > 1 else None
+        )
+        losses, gradients = losses_and_gradients(model, rows, batch, router=router)
+        for run in range(3):
+            own = router and tuple(each[run : run + 1] for each in router)
+            alone = losses_and_gradients(model, rows[run : run + 1], run_of(batch, run), router=own)
+            assert torch.equal(alone[0][0], losses[run]), shape
+            assert torch.equal(alone[1][0], gradients[run]), shape
+        used = gradients[:, : model.layout.n_params].abs().sum(dim=1)
+        assert gradients.isfinite().all() and (used > 0).all(), shape
+        for _ in range(2):
+            rows = rows - 0.01 * gradients / gradients.norm(dim=1, keepdim=True)
+            after, gradients = losses_and_gradients(model, rows, batch, router=router)
+            assert gradients.isfinite().all() and (after < losses).all(), shape
+            losses = after
+    assert n_shapes >= 80

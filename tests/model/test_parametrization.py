@@ -1,0 +1,126 @@
+"""muP's table, typed off: what a weight starts as and by how much its learning rate is scaled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sweeplab.data.batches import Batch
+from sweeplab.model.layout import Layout
+from sweeplab.model.parametrization import kind, learning_rate_factor, std_factor
+from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
+from sweeplab.train.optimisers import OPTIMISERS, Rates
+from sweeplab.train.requirements import REQUIREMENTS
+
+
+def shape(n_embd: int, **changed) -> ModelShape:
+    given = {
+        "parametrization": "mup",
+        "mup_base_width": 32,
+        "tie_weights": False,
+        "head_bias": True,
+    } | changed
+    return ModelShape(vocab_size=50, block_size=16, n_layer=2, n_head=4, n_embd=n_embd, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_dims", "expected"),
+    [
+        ("token_embedding", 2, "input"),
+        ("encoder.position_embedding", 2, "input"),
+        ("encoder.relative_bias", 2, "input"),
+        ("embedding_norm.gain", 1, "vector"),
+        ("blocks.0.attention.qkv.weight", 2, "hidden"),
+        ("blocks.0.attention.qkv.bias", 1, "vector"),
+        ("blocks.1.feed_forward.down.weight", 3, "hidden"),
+        ("blocks.1.feed_forward.router.weight", 2, "router"),
+        ("head.transform.weight", 2, "hidden"),
+        ("head.weight", 2, "output"),
+        ("head.bias", 1, "vector"),
+    ],
+)
+def test_kinds(name: str, n_dims: int, expected: str) -> None:
+    assert kind(name, n_dims) == expected
+
+
+# Of a weight at 4 times the base's width: initial deviation and learning rate (Yang, Hu et al. 2022, table 8).
+@pytest.mark.parametrize(
+    ("name", "n_dims", "std", "rate"),
+    [
+        ("token_embedding", 2, 1.0, 1.0),
+        ("blocks.0.attention.out.weight", 2, 0.5, 0.25),
+        ("blocks.0.attention.out.bias", 1, 1.0, 1.0),
+        ("head.weight", 2, 1.0, 1.0),
+        ("blocks.0.feed_forward.router.weight", 2, 0.25, 0.25),
+    ],
+)
+def test_factors(name: str, n_dims: int, std: float, rate: float) -> None:
+    assert (std_factor(name, n_dims, 4.0), learning_rate_factor(name, n_dims, 4.0)) == (std, rate)
+    assert (std_factor(name, n_dims, 1.0), learning_rate_factor(name, n_dims, 1.0)) == (1.0, 1.0)
+
+
+def test_initial_weights_are_those_of_standard_times_the_factor() -> None:
+    mup, standard = Layout(shape(128)), Layout(shape(128, parametrization="standard"))
+    ours, theirs = (each.views(each.initial_row(3)[None]) for each in (mup, standard))
+    for weight in mup.weights:
+        factor = std_factor(weight.name, len(weight.shape), 4.0)
+        torch.testing.assert_close(ours[weight.name], theirs[weight.name] * factor)
+    assert ours["blocks.0.feed_forward.up.weight"].std().item() == pytest.approx(0.01, rel=0.02)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_at_the_base_only_attention_is_scaled_otherwise(tied: bool) -> None:
+    own, standard = (shape(32, parametrization=each, tie_weights=tied) for each in ("mup", "standard"))
+    row = Layout(standard).initial_row(1)
+    assert torch.equal(row, Layout(own).initial_row(1))
+    views = Layout(own).views(row[None])
+    batch = Batch(torch.arange(24).view(1, 2, 12), None)
+    assert not torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
+    for layer in range(2):  # queries times the root of head_dim make up for it
+        for part in ("weight", "bias"):
+            views[f"blocks.{layer}.attention.qkv.{part}"][..., :32] *= 8**0.5
+    found = Transformer(own).logits(views, batch)
+    for layer in range(2):
+        for part in ("weight", "bias"):
+            views[f"blocks.{layer}.attention.qkv.{part}"][..., :32] /= 8**0.5
+    torch.testing.assert_close(found, Transformer(standard).logits(views, batch), atol=1e-6, rtol=1e-5)
+
+
+def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
+    layout = Layout(shape(128))
+    views = layout.views(layout.initial_row(1)[None])
+    views["head.bias"].normal_()
+    batch = Batch(torch.arange(24).view(1, 2, 12), None)
+    ours = Transformer(shape(128)).logits(views, batch)
+    plain = dict(views) | {"head.weight": views["head.weight"] / 4.0}
+    scaled = Transformer(shape(128, mup_base_width=128)).logits(plain, batch)
+    torch.testing.assert_close(ours, scaled)
+    assert ours.abs().mean() > 0.5  # the bias
+
+
+@pytest.mark.parametrize("name", [name for name, each in OPTIMISERS.items() if each.follows_width])
+def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
+    ends = {}
+    for way in ("standard", "mup"):
+        layout = Layout(shape(128, parametrization=way))
+        optimiser = OPTIMISERS[name](layout)
+        weights = torch.randn(2, layout.row_size, generator=torch.Generator().manual_seed(0))
+        begin = weights.clone()
+        state = {key: torch.zeros(2, size) for key, size in optimiser.buffers().items()}
+        slopes = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1))
+        optimiser.update_(weights, slopes, state, [Rates(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2)
+        begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
+        ends[way] = layout.views(weights - begin)
+    for weight in layout.weights:
+        factor = learning_rate_factor(weight.name, len(weight.shape), 4.0)
+        torch.testing.assert_close(
+            ends["mup"][weight.name], ends["standard"][weight.name] * factor, atol=1e-6, rtol=1e-3
+        )
+
+
+def test_the_requirement_names_the_optimisers_that_follow_the_width() -> None:
+    (text,) = (each for each in REQUIREMENTS if "parametrization" in each)
+    assert {name for name in OPTIMISERS if f"'{name}'" in text} == {
+        name for name, each in OPTIMISERS.items() if each.follows_width
+    }

@@ -1,0 +1,336 @@
+"""The reference itself: known answers, and its hand-derived gradients against finite differences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeplab.data.batches import Batch
+from sweeplab.model.layout import Layout
+from sweeplab.model.legality import why_not
+from sweeplab.model.reference import logits, loss, loss_and_gradients, trace
+from sweeplab.model.reference.attention import attend, sight
+from sweeplab.model.reference.functions import NORMS, cross_entropy
+from sweeplab.model.reference.passes import Pass
+from sweeplab.model.reference.positions import alibi_slopes, relative_buckets, rotate, sinusoids
+from sweeplab.model.shape import ModelShape
+
+FAMILIES = ("decoder", "encoder", "encoder_decoder")
+POSITIONS = ("learned", "sinusoidal", "relative", "rotary", "alibi", "none")
+ATTENTIONS = ("full", "local", "strided", "linear")
+# Linear attention has no scores that positions could be added to.
+PAIRS = [
+    (attention, positions)
+    for attention in ATTENTIONS
+    for positions in POSITIONS
+    if attention != "linear" or positions not in ("relative", "alibi")
+]
+SMALL = {"vocab_size": 11, "block_size": 9, "n_layer": 2, "n_head": 2, "n_embd": 8}
+SMALL |= {"attention_window": 3, "attention_stride": 3, "relative_buckets": 8, "relative_max_distance": 8}
+LENGTHS, SOURCE_LENGTHS = np.array([7, 4, 6]), np.array([5, 8, 3])
+
+
+def shape_of(**choices: Any) -> ModelShape:
+    return ModelShape(**SMALL | choices)
+
+
+def weights_of(shape: ModelShape, seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights large enough for every part to matter."""
+    rng = np.random.default_rng(seed)
+    return {each.name: each.fill + rng.normal(0.0, 0.4, each.shape) for each in Layout(shape).weights}
+
+
+def batch_of(shape: ModelShape, seed: int = 0, padded: bool = True) -> Batch:
+    """Three sequences with targets here and there, padded unless all are to have seven tokens and eight of source."""
+    rng = np.random.default_rng([seed, 1])
+    inputs = rng.integers(0, shape.vocab_size, (3, 7))
+    targets = np.where(rng.random((3, 7)) < 0.7, rng.integers(0, shape.vocab_size, (3, 7)), -1)
+    both = shape.family == "encoder_decoder"
+    return Batch(
+        inputs=inputs,
+        targets=np.where(np.arange(7) < LENGTHS[:, None], targets, -1) if padded else targets,
+        source=rng.integers(0, shape.vocab_size, (3, 8)) if both else None,
+        lengths=LENGTHS if padded else None,
+        source_lengths=SOURCE_LENGTHS if both and padded else None,
+    )
+
+
+CHOICES = {
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("pre", "post"),
+    "activation": ("relu", "gelu", "swiglu", "geglu", "relu2"),
+    "n_layer": (1, 2),
+    "n_kv_head": (1, 2),
+    "head_dim": (2, 4),
+    "d_ff": (5, 11),
+    "n_token_types": (0, 2),
+    "parallel_block": (True, False, False),
+}
+SWITCHES = ("bias", "qkv_bias", "out_bias", "head_bias", "tie_weights", "tie_scale", "share_embeddings")
+SWITCHES += ("embedding_norm", "scale_embedding", "qk_norm")
+
+
+def drawn(index: int) -> ModelShape:
+    """A legal model of parts drawn at random."""
+    rng = np.random.default_rng([7, index])
+    while True:
+        attention, positions = PAIRS[rng.integers(len(PAIRS))]
+        parts = {name: of[rng.integers(len(of))] for name, of in CHOICES.items()}
+        parts |= {switch: bool(rng.integers(2)) for switch in SWITCHES}
+        n_expert, active = ((1, 1), (1, 1), (3, 1), (3, 2))[rng.integers(4)]
+        parts |= {"n_expert": n_expert, "n_expert_active": active}
+        shape = shape_of(family=FAMILIES[index % 3], attention=attention, positions=positions, **parts)
+        if why_not(shape) is None:
+            return shape
+
+
+@pytest.mark.parametrize("index", range(48))
+def test_gradients_are_what_finite_differences_say(index: int) -> None:
+    shape, parts = drawn(index), {"smoothing": 0.1 * (index % 2), "router_balance": 0.3, "router_z": 0.2}
+    weights, batch = weights_of(shape, index), batch_of(shape, index, padded=index % 4 > 0)
+    _, gradients = loss_and_gradients(shape, weights, batch, **parts)
+    assert gradients.keys() == weights.keys()
+    rng, step = np.random.default_rng(index), 1e-5
+    for name, weight in weights.items():
+        # All entries at once in one direction, then one entry alone.
+        one = np.zeros(weight.size)
+        one[rng.integers(weight.size)] = 1.0
+        every = rng.normal(size=weight.size)
+        for direction in (every / np.linalg.norm(every), one):
+            move = step * direction.reshape(weight.shape)
+            up, down = (
+                loss(shape, weights | {name: weight + sign * move}, batch, **parts) for sign in (1, -1)
+            )
+            slope = float((gradients[name] * direction.reshape(weight.shape)).sum())
+            assert (up - down) / (2 * step) == pytest.approx(slope, rel=1e-6, abs=2e-9), (name, shape)
+
+
+def test_attention_over_equal_keys_is_the_mean_of_what_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    q, v = rng.normal(size=(2, 1, 2, 5, 4))
+    k = np.broadcast_to(rng.normal(size=4), v.shape)
+    causal = np.tril(np.ones((5, 5), bool))
+    for kind in ATTENTIONS:
+        p = Pass(shape_of(attention=kind), {})
+        positive = np.abs if kind == "linear" else np.asarray
+        mixed, _ = attend(p, "attention", positive(q), positive(k), v, np.zeros((1, 1, 1)), causal)
+        expected = np.cumsum(v, axis=2) / np.arange(1, 6)[:, None]
+        np.testing.assert_allclose(mixed, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("attention", "both_ways", "back"),
+    [
+        ("full", range(12), range(8)),
+        ("linear", range(12), range(8)),
+        ("local", [5, 6, 7, 8, 9], [5, 6, 7]),
+        ("strided", [1, 4, 5, 6, 7, 8, 9, 10], [1, 4, 5, 6, 7]),
+    ],
+)
+def test_the_eighth_of_twelve_sees(attention: str, both_ways: list[int], back: list[int]) -> None:
+    p, tokens = Pass(shape_of(attention=attention, positions="none"), {}), np.zeros((1, 12))
+    for causal, expected in ((False, both_ways), (True, back)):
+        seen = sight(p, "", tokens, None, causal).visible[0, 0, 7]
+        assert np.flatnonzero(seen).tolist() == list(expected)
+    padded = sight(p, "", tokens, np.array([9]), causal=False).visible[0, 0, 7]
+    assert np.flatnonzero(padded).tolist() == [each for each in both_ways if each < 9]
+
+
+def test_nothing_to_see_is_nothing() -> None:
+    q = k = v = np.ones((1, 2, 3, 4))
+    for kind in ATTENTIONS:
+        p = Pass(shape_of(attention=kind), {})
+        mixed, back = attend(p, "attention", q, k, v, np.zeros((1, 1, 1)), np.zeros((3, 3), bool))
+        assert all((each == 0).all() for each in (mixed, *back(np.ones_like(mixed))))
+
+
+def test_alibi_slopes_are_the_published_ones() -> None:
+    eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(8).tolist() == pytest.approx(eight)
+    assert alibi_slopes(16).tolist() == pytest.approx([2 ** (-k / 2) for k in range(1, 17)])
+    assert alibi_slopes(12).tolist() == pytest.approx([*eight, *(2 ** -(k + 0.5) for k in range(4))])
+    assert alibi_slopes(1).tolist() == [2**-8]
+
+
+def test_rotary_scores_depend_on_differences_of_positions_only() -> None:
+    rng = np.random.default_rng(0)
+    q, k = (np.broadcast_to(rng.normal(size=6), (12, 6)) for _ in "qk")
+    (turned_q, _), (turned_k, _) = rotate(q, 100.0), rotate(k, 100.0)
+    scores = turned_q @ turned_k.T
+    for offset in range(-11, 12):
+        np.testing.assert_allclose(
+            np.diagonal(scores, offset), scores[max(-offset, 0), max(offset, 0)], rtol=1e-12
+        )
+    assert np.ptp(scores[0]) > 0.1
+    np.testing.assert_array_equal(turned_q[0], q[0])
+    # Position 1 turns the first pair, columns 0 and 3, by one radian.
+    assert turned_q[1, 0] == pytest.approx(q[0, 0] * math.cos(1) - q[0, 3] * math.sin(1))
+    assert turned_q[1, 5] == pytest.approx(
+        q[0, 5] * math.cos(100 ** (-2 / 3)) + q[0, 2] * math.sin(100 ** (-2 / 3))
+    )
+
+
+def test_relative_buckets_are_t5s() -> None:
+    # 32 buckets up to 128. Both ways 16 each: 8 exact, then 8 + floor(8 log(d / 8) / log 16).
+    distance = np.array([0, 1, 7, 8, 11, 12, 15, 16, 31, 32, 64, 90, 91, 127, 128, 1000])
+    both = [0, 1, 7, 8, 8, 9, 9, 10, 11, 12, 14, 14, 15, 15, 15, 15]
+    assert relative_buckets(distance, False, 32, 128).tolist() == both
+    assert relative_buckets(-distance[1:], False, 32, 128).tolist() == [each + 16 for each in both[1:]]
+    # Back only: 16 exact, then 16 + floor(16 log(d / 16) / log 8).
+    causal = [0, 1, 7, 8, 11, 12, 15, 16, 21, 21, 26, 29, 29, 31, 31, 31]
+    assert relative_buckets(distance, True, 32, 128).tolist() == causal
+    assert relative_buckets(-distance, True, 32, 128).tolist() == [0] * len(distance)
+
+
+def test_sinusoids_are_the_published_ones() -> None:
+    table = sinusoids(50, 16)
+    for position, i in ((0, 0), (3, 2), (49, 7)):
+        angle = position / 10000 ** (2 * i / 16)
+        assert table[position, 2 * i : 2 * i + 2].tolist() == pytest.approx(
+            [math.sin(angle), math.cos(angle)]
+        )
+
+
+def test_norms_leave_a_mean_of_none_and_a_square_of_one() -> None:
+    x = np.random.default_rng(0).normal(3.0, 50.0, (4, 64))
+    np.testing.assert_allclose(NORMS["layernorm"](x)[0].mean(-1), 0.0, atol=1e-12)
+    for norm in NORMS.values():
+        np.testing.assert_allclose((norm(x)[0] ** 2).mean(-1), 1.0, rtol=1e-7)
+
+
+def test_cross_entropy_of_no_idea_is_log_of_the_vocabulary() -> None:
+    targets = np.array([[3, -1, 0]])
+    for smoothing in (0.0, 0.2):
+        even, gradient = cross_entropy(np.zeros((1, 3, 7)), targets, smoothing)
+        assert even == pytest.approx(math.log(7))
+        assert (gradient[0, 1] == 0).all()
+    assert cross_entropy(1e3 * np.eye(7)[None, [3, 2, 0]], targets)[0] == 0
+
+
+@pytest.mark.parametrize(("attention", "positions"), PAIRS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_later_token_changes_no_earlier_logits_of_a_decoder(
+    family: str, attention: str, positions: str
+) -> None:
+    shape = shape_of(family=family, attention=attention, positions=positions, norm_position="post")
+    weights, batch = weights_of(shape), batch_of(shape, padded=False)
+    before = logits(shape, weights, batch)
+    batch.inputs[:, 4] = (batch.inputs[:, 4] + 1) % shape.vocab_size
+    changed = (np.abs(logits(shape, weights, batch) - before) > 1e-9).any(axis=(0, 2))
+    assert changed.tolist() == ([True] * 7 if family == "encoder" else [False] * 4 + [True] * 3)
+
+
+@pytest.mark.parametrize(("attention", "positions"), PAIRS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_changes_nothing(family: str, attention: str, positions: str) -> None:
+    shape = shape_of(family=family, attention=attention, positions=positions)
+    weights, batch = weights_of(shape), batch_of(shape)
+    whole, gradients = loss_and_gradients(shape, weights, batch)
+    given = logits(shape, weights, batch)
+    total, n_counted, sums = 0.0, 0, dict.fromkeys(weights, 0.0)
+    for row, length in enumerate(LENGTHS):
+        alone = Batch(
+            inputs=batch.inputs[row : row + 1, :length],
+            targets=batch.targets[row : row + 1, :length],
+            source=None if batch.source is None else batch.source[row : row + 1, : SOURCE_LENGTHS[row]],
+        )
+        np.testing.assert_allclose(
+            given[row, :length], logits(shape, weights, alone)[0], rtol=1e-9, atol=1e-12
+        )
+        each, by_weight = loss_and_gradients(shape, weights, alone)
+        n = int((alone.targets >= 0).sum())
+        total, n_counted = total + n * each, n_counted + n
+        sums = {name: sums[name] + n * gradient for name, gradient in by_weight.items()}
+    assert whole == pytest.approx(total / n_counted, rel=1e-12)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, sums[name] / n_counted, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("index", range(24))
+def test_more_padding_changes_nothing(index: int) -> None:
+    shape = drawn(index)
+    weights, batch = weights_of(shape), batch_of(shape)
+    wider = Batch(
+        *(
+            each if each is None or each.ndim == 1 else np.pad(each, ((0, 0), (0, 1)), constant_values=fill)
+            for each, fill in zip(batch, (3, -1, 5, None, None), strict=True)
+        )
+    )
+    parts = {"router_balance": 0.3, "router_z": 0.2}
+    before, expected = loss_and_gradients(shape, weights, batch, **parts)
+    after, gradients = loss_and_gradients(shape, weights, wider, **parts)
+    assert after == pytest.approx(before, rel=1e-12)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_that_come_to_the_same(family: str) -> None:
+    shape = shape_of(family=family, n_head=4, n_kv_head=2)
+    weights, batch = weights_of(shape), batch_of(shape)
+    expected = logits(shape, weights, batch)
+    for same in (
+        {"attention": "local", "attention_window": 9},
+        {"attention": "strided", "attention_stride": 1},
+        {"attention": "strided", "attention_stride": 9},
+    ):
+        np.testing.assert_array_equal(logits(replace(shape, **same), weights, batch), expected)
+    assert np.abs(logits(replace(shape, attention="local"), weights, batch) - expected).max() > 1e-3
+    # Every query head a key head of its own, with the weights of the one it shared.
+    own = np.repeat(np.arange(2), 2)[:, None] * 2 + np.arange(2)
+    columns = {
+        "attention.qkv": [*range(8), *(8 + own).flat, *(12 + own).flat],
+        "cross.kv": [*own.flat, *(4 + own).flat],
+    }
+    alone = {
+        name: value[..., columns.get(".".join(name.split(".")[-3:-1]), slice(None))]
+        for name, value in weights.items()
+    }
+    np.testing.assert_allclose(logits(replace(shape, n_kv_head=4), alone, batch), expected, rtol=1e-12)
+
+
+def test_equal_experts_are_one() -> None:
+    one = shape_of(d_ff=6, bias=False)
+    weights, batch = weights_of(one), batch_of(one)
+    several = replace(one, n_expert=4, n_expert_active=2)
+    copies = {
+        name: np.stack([value] * 4) if ".feed_forward." in name and value.ndim == 2 else value
+        for name, value in weights.items()
+    }
+    routers = {name: value for name, value in weights_of(several).items() if "router" in name}
+    given, expected = logits(several, copies | routers, batch), logits(one, weights, batch)
+    np.testing.assert_allclose(given, expected, rtol=1e-10, atol=1e-12)
+    still = {name: np.zeros_like(value) for name, value in routers.items()}
+    plain = loss(several, copies | still, batch)
+    # Even shares: a balance of 1 a layer, and of the four scores of zero a log of the sum of log 4.
+    with_router = loss(several, copies | still, batch, router_balance=0.5, router_z=0.25)
+    assert with_router - plain == pytest.approx(2 * (0.5 + 0.25 * math.log(4) ** 2))
+
+
+def test_a_trace_goes_from_the_tokens_to_the_logits() -> None:
+    shape = shape_of(family="encoder_decoder", n_encoder_layer=1)
+    names = [name for name, _ in trace(shape, weights_of(shape), batch_of(shape))]
+    ordered = (
+        "encoder.token_embedding",
+        "encoder.blocks.0.feed_forward.added",
+        "embedding",
+        "blocks.1.cross.weights",
+    )
+    places = [names.index(name) for name in (*ordered, "logits")]
+    assert places == sorted(places) and places[0] == 0 and places[-1] == len(names) - 1
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_a_trace_names_each_step_once(index: int) -> None:
+    shape = drawn(index)
+    weights, batch = weights_of(shape), batch_of(shape, padded=False)
+    steps = trace(shape, weights, batch)
+    by_name = dict(steps)
+    assert len(by_name) == len(steps)
+    np.testing.assert_array_equal(by_name["logits"], logits(shape, weights, batch))
+    mixing = [value for name, value in steps if name.endswith("weights")]
+    assert mixing and all(np.allclose(value.sum(-1), 1.0, rtol=1e-12) for value in mixing)

@@ -1,0 +1,190 @@
+"""The reference against torch's own functions and layers, in value and gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sweeplab.data.batches import Batch
+from sweeplab.model.layout import Layout
+from sweeplab.model.reference import loss_and_gradients
+from sweeplab.model.reference.attention import self_attention, sight
+from sweeplab.model.reference.functions import (
+    ACTIVATIONS,
+    GATES,
+    NORMS,
+    cross_entropy,
+    elu_plus_one,
+    log_sum_exp,
+    softmax,
+)
+from sweeplab.model.reference.passes import Pass
+from sweeplab.model.shape import ModelShape
+
+THEIRS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "relu2": lambda x: F.relu(x).square(),
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "layernorm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "rmsnorm": lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-5),
+    "softmax": lambda x: F.softmax(x, dim=-1),
+    "log_sum_exp": lambda x: x.logsumexp(dim=-1, keepdim=True),
+    "elu_plus_one": lambda x: F.elu(x) + 1,
+}
+OURS = (
+    ACTIVATIONS
+    | GATES
+    | NORMS
+    | {"softmax": softmax, "elu_plus_one": elu_plus_one, "log_sum_exp": log_sum_exp}
+)
+
+
+def test_no_function_is_left_out() -> None:
+    assert OURS.keys() == THEIRS.keys()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_functions_and_derivatives_are_torchs(name: str) -> None:
+    x, dy = np.random.default_rng(0).normal(0.0, 2.0, (2, 5, 40))
+    y, back = OURS[name](x)
+    theirs = torch.from_numpy(x).requires_grad_()
+    out = THEIRS[name](theirs)
+    (gradient,) = torch.autograd.grad(out, theirs, torch.from_numpy(dy[..., : y.shape[-1]]))
+    np.testing.assert_allclose(y, out.detach().numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(back(dy[..., : y.shape[-1]]), gradient.numpy(), rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_torchs(smoothing: float) -> None:
+    rng = np.random.default_rng(0)
+    given, targets = rng.normal(0.0, 5.0, (3, 4, 9)), rng.integers(-1, 9, (3, 4))
+    loss, gradient = cross_entropy(given, targets, smoothing)
+    theirs = torch.from_numpy(given).requires_grad_()
+    expected = F.cross_entropy(
+        theirs.view(-1, 9), torch.from_numpy(targets).view(-1), ignore_index=-1, label_smoothing=smoothing
+    )
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-11, atol=1e-15)
+
+
+def test_attention_is_torchs_in_output_and_weights() -> None:
+    rng = np.random.default_rng(0)
+    shape = ModelShape(13, 8, 1, 3, 12, positions="none")
+    sizes = {"qkv.weight": (12, 36), "qkv.bias": (36,), "out.weight": (12, 12), "out.bias": (12,)}
+    weights = {f"a.{name}": rng.normal(size=size) for name, size in sizes.items()}
+    x, p = rng.normal(size=(2, 8, 12)), Pass(shape, weights)
+    y, _ = self_attention(p, "a", sight(p, "", x, np.array([8, 5]), causal=True), x)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
+    own = {"in_proj_weight": "qkv.weight", "in_proj_bias": "qkv.bias"}
+    own |= {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
+    theirs.load_state_dict({name: torch.from_numpy(weights[f"a.{ours}"].T) for name, ours in own.items()})
+    padding = torch.arange(8) >= torch.tensor([[8], [5]])
+    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    out, mixing = theirs(
+        *[torch.from_numpy(x)] * 3, key_padding_mask=padding, attn_mask=future, average_attn_weights=False
+    )
+    np.testing.assert_allclose(y, out.detach().numpy(), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(dict(p.steps)["a.weights"], mixing.detach().numpy(), rtol=1e-11, atol=1e-13)
+
+
+LENGTHS, SOURCE_LENGTHS = torch.tensor([8, 3, 6]), torch.tensor([2, 7, 5])
+Weights = dict[str, torch.Tensor]
+
+
+def torchs_block(w: Weights, block: str, crosses: bool) -> Weights:
+    """The weights of a block under the names that torch's own layers give them."""
+    linear = {"self_attn.in_proj_": "attention.qkv", "self_attn.out_proj.": "attention.out"}
+    linear |= {"linear1.": "feed_forward.up", "linear2.": "feed_forward.down"}
+    norms = ["attention_norm", *(["cross_norm"] if crosses else []), "feed_forward_norm"]
+    found = {}
+    for kind in ("weight", "bias"):
+        found |= {f"{theirs}{kind}": w[f"{block}.{ours}.{kind}"].t() for theirs, ours in linear.items()}
+        if crosses:
+            joined = torch.cat([w[f"{block}.cross.q.{kind}"], w[f"{block}.cross.kv.{kind}"]], dim=-1)
+            found[f"multihead_attn.in_proj_{kind}"] = joined.t()
+            found[f"multihead_attn.out_proj.{kind}"] = w[f"{block}.cross.out.{kind}"].t()
+    for n, norm in enumerate(norms, 1):
+        found |= {f"norm{n}.weight": w[f"{block}.{norm}.gain"], f"norm{n}.bias": w[f"{block}.{norm}.bias"]}
+    return found
+
+
+def torchs_stack(
+    shape: ModelShape, w: Weights, prefix: str, tokens: torch.Tensor, **masks: Any
+) -> torch.Tensor:
+    """Embed tokens and take them through torch's own encoder layers, or decoder layers where there is a memory."""
+    x = w["token_embedding"][tokens] + w[f"{prefix}position_embedding"][: tokens.shape[1]]
+    crosses = "memory" in masks
+    kind = nn.TransformerDecoderLayer if crosses else nn.TransformerEncoderLayer
+    pre = shape.norm_position == "pre"
+    layer = kind(
+        shape.n_embd, shape.n_head, shape.d_ff, 0.0, shape.activation, batch_first=True, norm_first=pre
+    ).double()
+    for n in range(shape.n_layer):
+        own = torchs_block(w, f"{prefix}blocks.{n}", crosses)
+        assert own.keys() == dict(layer.named_parameters()).keys()
+        x = torch.func.functional_call(layer, own, (x,), masks)
+    if pre:
+        x = F.layer_norm(x, x.shape[-1:], w[f"{prefix}final_norm.gain"], w[f"{prefix}final_norm.bias"])
+    return x
+
+
+def torchs_loss(shape: ModelShape, w: Weights, batch: Batch) -> torch.Tensor:
+    """The whole model of torch's own layers."""
+    padding = torch.arange(8) >= LENGTHS[:, None]
+    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    if shape.family == "encoder_decoder":
+        unread = torch.arange(7) >= SOURCE_LENGTHS[:, None]
+        memory = torchs_stack(shape, w, "encoder.", batch.source, src_key_padding_mask=unread)
+        masks = {"memory": memory, "memory_key_padding_mask": unread}
+        x = torchs_stack(shape, w, "", batch.inputs, tgt_mask=future, tgt_key_padding_mask=padding, **masks)
+    elif shape.family == "decoder":
+        x = torchs_stack(shape, w, "", batch.inputs, src_mask=future, src_key_padding_mask=padding)
+    else:
+        x = torchs_stack(shape, w, "", batch.inputs, src_key_padding_mask=padding)
+        x = getattr(F, shape.activation)(x @ w["head.transform.weight"] + w["head.transform.bias"])
+        x = F.layer_norm(x, x.shape[-1:], w["head.norm.gain"], w["head.norm.bias"])
+    given = x @ w["token_embedding"].T + w.get("head.bias", torch.zeros(1))
+    return F.cross_entropy(given.flatten(0, 1), batch.targets.flatten(), ignore_index=-1)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+def test_loss_and_gradients_are_those_of_torchs_own_layers(
+    family: str, activation: str, norm_position: str
+) -> None:
+    shape = ModelShape(13, 8, 2, 3, 12, family=family, activation=activation, norm_position=norm_position)
+    generator = torch.Generator().manual_seed(0)
+    w = {
+        each.name: torch.randn(each.shape, generator=generator, dtype=torch.float64)
+        .mul_(0.4)
+        .requires_grad_()
+        for each in Layout(shape).weights
+    }
+    tokens = torch.randint(0, 13, (3, 3, 8), generator=generator)
+    targets = tokens[1].masked_fill(torch.arange(8) >= LENGTHS[:, None], -1)
+    batch = Batch(
+        inputs=tokens[0],
+        targets=targets,
+        source=tokens[2, :, :7],
+        lengths=LENGTHS,
+        source_lengths=SOURCE_LENGTHS,
+    )
+    loss = torchs_loss(shape, w, batch)
+    expected = torch.autograd.grad(loss, list(w.values()))
+    arrays = Batch(*(each.numpy() for each in batch))
+    ours, gradients = loss_and_gradients(
+        shape, {name: value.detach().numpy() for name, value in w.items()}, arrays
+    )
+    assert ours == pytest.approx(loss.item(), rel=1e-12)
+    for name, gradient in zip(w, expected, strict=True):
+        np.testing.assert_allclose(gradients[name], gradient.numpy(), rtol=1e-9, atol=1e-13, err_msg=name)

@@ -1,0 +1,127 @@
+"""What of a study's data, objective and sizes goes together is said before the first trial."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeplab.data.dataset import prepare
+from sweeplab.data.objectives import n_special
+from sweeplab.data.objectives.span import corruption
+from sweeplab.errors import BadInput
+from sweeplab.study.expressions import Expression
+from sweeplab.study.plan import make_plan
+from sweeplab.study.space import Space, cells
+from sweeplab.study.spec import Choices, DataSpec, Derived
+
+
+@pytest.fixture
+def planned(tiny, tmp_path):
+    """Return a function that plans the tiny study with changes."""
+
+    def plan(**changed):
+        return make_plan(tiny(**changed), tmp_path / "lab")[0]
+
+    return plan
+
+
+def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> DataSpec:
+    return DataSpec(corpus=corpus, tokenizer=tokenizer, **more)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "values", "says"),
+    [
+        ("python-docs", {"objective": "pairs"}, "no cell meets 'objective is not pairs, for corpus python-docs is one"),
+        ("copy", {"objective": "masked", "family": "encoder"}, "objective is pairs, for corpus copy has"),
+        ("python-docs", {"objective": "span"}, 'objective suits family .*family is "decoder", objective is "span"'),
+        ("python-docs", {"objective": "masked", "family": "encoder_decoder"}, "masked: encoder, span: encoder_decoder"),
+        ("python-docs", {"family": "encoder_decoder", "block_size": 2}, r"at least what objective takes .*span: 3"),
+        ("python-docs", {"family": "encoder", "vocab_size": 103}, r"vocab_size >= 103 \+ special tokens"),
+        ("copy", {"vocab_size": 29}, r"vocab_size >= 26 \+ special tokens of the objective"),
+        ("copy", {"block_size": 13}, "block_size 13 is too short for the .* longest target: 12 tokens; .*at least 14"),
+        ("copy", {"block_size": 20}, "block_size 20 cuts the source of .*% of the pairs, and their targets follow"),
+        ("copy", {"family": "encoder", "block_size": 14}, "at least 15"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_said_before_the_first_trial(
+    planned, corpus: str, values: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        planned(data=data(corpus), values=values)
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+@pytest.mark.parametrize("corpus", ["python-docs", "addition"])
+def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus: str, family: str) -> None:
+    spec = tiny(data=data(corpus), values={"family": family})
+    (cell,), _ = cells(spec, 50)
+    resolved = Space(spec, cell, 50).resolve({"learning_rate": 1e-3}, 0)
+    expected = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}[family]
+    assert resolved["objective"] == (expected if corpus == "python-docs" else "pairs")
+    assert resolved["vocab_size"] == 50 + n_special(resolved)
+    assert (n_special(resolved) == 0) == (resolved["objective"] == "next_token")
+
+
+def test_the_vocabulary_follows_what_is_searched_and_derived(tiny) -> None:
+    search = {"family": Choices(("decoder", "encoder_decoder")), "block_size": Choices((16, 64))}
+    search["mask_share"] = Derived(Expression("vocab_size / 400"))
+    spec = tiny(search=search)
+    (cell,), _ = cells(spec, 100)
+    space = Space(spec, cell, 100)
+    for family in ("decoder", "encoder_decoder"):
+        for block_size in (16, 64):
+            found = space.resolve({"family": family, "block_size": block_size}, 0)
+            assert found["objective"] == {"decoder": "next_token"}.get(family, "span")
+            n_spans = corruption(found).n_spans
+            assert found["vocab_size"] == 100 + (0 if family == "decoder" else 2 + n_spans)
+            assert space.broken(found) is None
+
+
+def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
+    plan = planned(grid={"family": ["decoder", "encoder"]})
+    sizes = {each.cell: each.n_params for each in plan.cells}
+    vocab_size = prepare("python-docs", "char").tokenizer.vocab_size + 1
+    head = 16 * 16 + 16 + 2 * 16 + vocab_size  # its transform, norm and bias
+    assert sizes["family=encoder"] - sizes["family=decoder"] == 16 + head, "one more token: the mask"
+
+
+def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
+    plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"})
+    assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of unlike tasks"
+
+
+def test_a_study_from_before_is_the_same_study_still(tiny) -> None:
+    assert tiny().canonical()["identity"]["data"] == {
+        "corpus": "python-docs",
+        "tokenizer": "char",
+        "path": None,
+    }
+    sized = tiny(data=data(tokenizer="bpe", vocab_size=300))
+    assert sized.canonical()["identity"]["data"]["vocab_size"] == 300
+
+
+def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
+    plan = planned(data=data(tokenizer="bpe", vocab_size=300))
+    assert plan.data["vocab_size"] == 300
+    assert plan.data["val_targets"] == plan.data["val_tokens"]
+    with pytest.raises(BadInput, match="tokenizer char takes no vocab_size"):
+        planned(data=data(vocab_size=300))
+    with pytest.raises(BadInput, match="the word tokenizer has 9 tokens; it takes 256 for the bytes"):
+        planned(data=data(tokenizer="word", vocab_size=9))
+
+
+def test_pairs_of_ones_own_lose_the_end_of_a_source_with_a_warning(planned, tmp_path: Path) -> None:
+    file = tmp_path / "mine.tsv"
+    file.write_text("".join(f"{'long ' * (n % 2 * 9)}{n}\t{n}\n" for n in range(40)))
+    plan = planned(data=data("pairs", path=str(file)))
+    assert [
+        each
+        for each in plan.warnings
+        if re.match(r"block_size 16 cuts the source of [45]\d% of the pairs", each)
+    ]
+    dataset = prepare("pairs", "char", str(file))
+    assert plan.data["val_targets"] == dataset.val_targets < plan.data["val_tokens"]

@@ -1,0 +1,132 @@
+"""What follows from a model's parts is settled, and what cannot be is said before the first trial."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import AUTO
+from sweeplab.model.legality import requirements
+from sweeplab.model.shape import SETTLED, ModelShape
+from sweeplab.study.checks import study_from
+from sweeplab.study.places import Complaints, Places
+from sweeplab.study.space import Cell, Space, cells, facts
+from sweeplab.study.spec import StudySpec
+
+IMPOSSIBLE = {
+    "rotary with odd head_dim": (
+        {"positions": "rotary", "n_embd": 15, "n_head": 3},
+        "rotary positions turn pairs of a head's columns: head_dim must be even",
+    ),
+    "n_kv_head that does not divide": ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
+    "more active experts than experts": (
+        {"n_expert": 2, "n_expert_active": 3},
+        "n_expert_active is at most n_expert",
+    ),
+    "linear attention with alibi": (
+        {"attention": "linear", "positions": "alibi"},
+        "linear attention has no scores",
+    ),
+    "a parallel block after the norm": (
+        {"parallel_block": True, "norm_position": "post"},
+        "norm_position must be pre",
+    ),
+    "a parallel block with cross-attention": (
+        {"parallel_block": True, "family": "encoder_decoder"},
+        "no place for cross-attention",
+    ),
+    "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
+    "a source embedding without a source": ({"share_embeddings": False}, "family must be encoder_decoder"),
+    "encoder layers of a decoder": ({"n_encoder_layer": 5}, "elsewhere n_layer says it"),
+    "an odd number of buckets": (
+        {"positions": "relative", "relative_buckets": 7},
+        "even number of relative_buckets",
+    ),
+    "mup with an init of its own": (
+        {"parametrization": "mup", "init": "xavier"},
+        "mup says itself what follows the width",
+    ),
+    "heads that do not divide": ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
+}
+
+
+def study(**parts) -> StudySpec:
+    data = {"corpus": "python-docs", "tokenizer": "char"}
+    return study_from({"name": "a", "data": data, **parts}, Complaints(Places()))
+
+
+def resolved(**parts) -> dict:
+    return Space(study(**parts), Cell(0, {}), 65).resolve({}, seed=0)
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_what_cannot_be_is_said_with_the_reason(case: str) -> None:
+    fixed, reason = IMPOSSIBLE[case]
+    with pytest.raises(BadInput) as caught:
+        study(fixed=fixed)
+    (problem,) = caught.value.problems
+    assert reason in str(problem)
+    name = next(iter(fixed))
+    assert f"{name} is " in str(problem) and str(AUTO) not in str(problem)
+
+
+def test_every_requirement_is_tried_here() -> None:
+    said = [reason for _, reason in IMPOSSIBLE.values()]
+    assert all(any(reason in each.text for reason in said) for each in requirements())
+
+
+def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
+    grid = {"attention": ["full", "linear"], "positions": ["rotary", "alibi"]}
+    kept, excluded = cells(study(grid=grid), 65)
+    assert len(kept) == 3
+    ((values, reason),) = excluded
+    assert values == {"attention": "linear", "positions": "alibi"} and reason.startswith(
+        "linear attention has no"
+    )
+
+
+def test_an_impossible_sample_is_drawn_again() -> None:
+    space = Space(
+        study(search={"positions": ["rotary", "none"]}, fixed={"n_embd": 15, "n_head": 5}), Cell(0, {}), 65
+    )
+    assert space.share_valid(64) == pytest.approx(0.5, abs=0.05)
+
+
+def test_what_is_auto_is_settled_from_the_rest() -> None:
+    values = resolved(fixed={"n_embd": 96, "n_head": 4, "n_layer": 5, "dropout": 0.3, "activation": "swiglu"})
+    assert {name: values[name] for name in SETTLED} == {
+        "n_encoder_layer": 5,
+        "n_decoder_layer": 5,
+        "head_dim": 24,
+        "n_kv_head": 4,
+        "d_ff": 256,
+        "embedding_dropout": 0.3,
+        "attention_dropout": 0.3,
+        "residual_dropout": 0.3,
+    }
+    assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0})["attention_dropout"] == 0.0
+
+
+def test_expressions_see_what_is_settled() -> None:
+    values = resolved(fixed={"n_embd": 96, "n_head": 4}, search={"max_iters": {"expr": "d_ff + head_dim"}})
+    assert values["max_iters"] == 4 * 96 + 24
+
+
+def test_head_dim_may_be_given_and_the_heads_follow() -> None:
+    search = {"n_embd": [64, 96], "n_head": {"expr": "n_embd // head_dim"}}
+    space = Space(study(fixed={"head_dim": 16}, search=search), Cell(0, {}), 65)
+    assert space.resolve({"n_embd": 96}, seed=0)["n_head"] == 6
+    assert resolved(fixed={"head_dim": 10, "n_embd": 64, "n_head": 3})["head_dim"] == 10
+
+
+def test_facts_count_active_parameters() -> None:
+    values = resolved(fixed={"n_expert": 4, "n_expert_active": 1, "vocab_size": 65})
+    found = facts(values)
+    assert found["n_params_active"] < found["n_params"]
+    spec = study(fixed={"n_expert": 4}, constraints=["n_params_active < n_params"])
+    assert cells(spec, 65)[0]
+
+
+def test_a_run_of_before_has_the_defaults() -> None:
+    old = {"vocab_size": 65, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, "bias": False}
+    assert ModelShape.of(old) == ModelShape(65, 8, 2, 2, 8, bias=False)

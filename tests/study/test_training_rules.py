@@ -1,0 +1,75 @@
+"""What a plan refuses of a training's choices, and how many tokens are counted of one."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeplab.analysis.table import _tokens_at
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import defaults
+from sweeplab.study.checks import study_from
+from sweeplab.study.places import Complaints, Places
+from sweeplab.study.rules import facts
+from sweeplab.study.runner import Runner
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget
+from sweeplab.train.optimisers import OPTIMISERS
+
+
+def points(**parts) -> list[dict]:
+    """Return the cells of a study and check that each of the others has a reason."""
+    written = {"name": "a", "data": {"corpus": "python-docs", "tokenizer": "char"}, **parts}
+    kept, left_out = cells(study_from(written, Complaints(Places())), 65)
+    assert all(reason for _, reason in left_out)
+    return [cell.values for cell in kept]
+
+
+def test_parts_that_do_not_divide_the_batch_are_refused() -> None:
+    grid = {"grad_accum": [1, 3, 4, 5]}
+    assert points(fixed={"batch_size": 12}, grid=grid) == [{"grad_accum": n} for n in (1, 3, 4)]
+    with pytest.raises(
+        BadInput, match=r"no cell meets 'batch_size % grad_accum == 0' where batch_size is 48"
+    ):
+        points(fixed={"grad_accum": 5})
+
+
+def test_mup_goes_with_optimisers_that_follow_the_width() -> None:
+    found = points(grid={"parametrization": ["standard", "mup"], "optimiser": list(OPTIMISERS)})
+    chosen = {each["optimiser"] for each in found if each["parametrization"] == "mup"}
+    assert chosen == {name for name, kind in OPTIMISERS.items() if kind.follows_width}
+    assert len(found) == len(OPTIMISERS) + len(chosen)
+    with pytest.raises(BadInput, match=r'where optimiser is "sgd", parametrization is "mup"'):
+        points(fixed={"parametrization": "mup", "optimiser": "sgd"})
+
+
+def test_tokens_of_a_batch_that_warms_up() -> None:
+    values = defaults() | {"vocab_size": 65, "batch_size": 4, "block_size": 10, "max_iters": 6}
+    assert facts(values)["train_tokens"] == 240
+    warming = values | {"batch_warmup_iters": 3}  # rows: 1, 2, 2, 4, 4, 4
+    assert facts(warming)["train_tokens"] == 170
+    assert facts(warming)["train_flops"] / facts(values)["train_flops"] == pytest.approx(170 / 240)
+
+
+def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset) -> None:
+    spec = tiny(
+        values={
+            "optimiser": "muon",
+            "grad_accum": 2,
+            "ema": 0.9,
+            "batch_warmup_iters": 7,
+            "scheduler_type": "wsd",
+        },
+        budget=Budget(trials_per_cell=2),
+    )
+    folder, store = opened(spec)
+    Runner(spec, store, dataset, folder, lambda event: None, lambda: False).work()
+    runs = list(folder.runs())
+    assert len(runs) == 2
+    for run in runs:
+        values, planned = run.description["values"], run.description["facts"]["train_tokens"]
+        assert run.outcome["state"] == "complete"
+        assert run.outcome["train_tokens"] == planned < 20 * 4 * 16
+        counted = _tokens_at({name: str(value) for name, value in values.items()})
+        assert [counted(point["iteration"]) for point in run.points()] == [
+            point["train_tokens"] for point in run.points()
+        ]

@@ -1,0 +1,137 @@
+"""A batch in parts is the batch at once; a batch that warms up is a smaller batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sweeplab.data.batches import changed, stacked
+from sweeplab.train.run import Run, shape_key
+from sweeplab.train.schedule import rows_seen
+from sweeplab.train.stack import Stack
+
+
+def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
+    """Return the gradient of a run's first step and its loss."""
+    values = {**values, "log_interval": 1, "max_iters": 1, "grad_clip": None, "seed": seed}
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    stack.advance()
+    (record,) = stack.advance()
+    return stack._gradient[0].clone(), record.points[0]["train_loss"]
+
+
+def losses_and_ends(stack: Stack):
+    losses, ends = {}, {}
+    while len(stack):
+        for record in stack.advance():
+            losses.setdefault(record.key, []).append(
+                (record.val_loss, [p["train_loss"] for p in record.points])
+            )
+            if record.state != "running":
+                ends[record.key] = stack.snapshot(record.key).rows
+                stack.release(record.key)
+    return losses, ends
+
+
+@pytest.mark.parametrize("n_parts", [2, 3, 4, 12])
+def test_parts_are_the_batch_at_once(n_parts: int, values_of, tokens) -> None:
+    # SGD leaves the gradient that it was given.
+    values = values_of(batch_size=12, dropout=0.0, optimiser="sgd", weight_decay=0.0)
+    whole, loss = after_one_step(values, tokens)
+    parts, loss_of_parts = after_one_step(values | {"grad_accum": n_parts}, tokens)
+    assert loss_of_parts == pytest.approx(loss, rel=1e-6)
+    assert (parts - whole).norm() < 2e-6 * whole.norm()
+    assert not torch.equal(parts, whole)  # it was computed otherwise
+
+
+def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
+    values = values_of(batch_size=4, dropout=0.0, grad_accum=2)
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    masked = stack._on_device(stacked([stack._objective.training(0, 0)]))
+    masked.targets[:, 2:, -4:] = -1
+    seen = []
+
+    def losses(weights, some, *beside, dense):
+        seen.append(float(some.inputs.float().mean()))
+        return sum(each.flatten(1).sum(dim=1) for each in weights.values()) * 0 + seen[-1]
+
+    stack._losses = losses
+    found = stack._differentiate(stack._rows["weights"], masked, stack._gradient)
+    assert found.item() == pytest.approx((seen[0] * 32 + seen[1] * 24) / 56)
+
+
+def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
+    values = values_of(dropout=0.5, grad_accum=2)
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    ones, masks = torch.ones(2, 16, 32), []
+    for part in (0, 1):
+        dropout = stack._dropout(part)
+        assert dropout is not None
+        masks.append(dropout(ones, site="embedding"))
+    stack.advance()
+    stack.advance(iter([False, True]).__next__)  # a step
+    later = stack._dropout(0)
+    assert later is not None
+    masks.append(later(ones, site="embedding"))
+    assert all(0.4 < float((mask == 0).float().mean()) < 0.6 for mask in masks)
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert 0.4 < float((masks[one] == masks[other]).float().mean()) < 0.6
+
+
+def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
+    runs = unlike("P", grad_accum=2, max_iters=20, eval_interval=10, ema=0.9)
+    runs[1] = Run("run1", {**runs[1].values, "batch_warmup_iters": 13, "ema": 0.99})
+    together = Stack(runs[0].values, tokens, tokens, capacity=4)
+    for run in runs:
+        together.admit(run)
+    losses, ends = losses_and_ends(together)
+    for run in runs:
+        alone = Stack(run.values, tokens, tokens)
+        alone.admit(run)
+        own_losses, own_ends = losses_and_ends(alone)
+        assert own_losses[run.key] == losses[run.key]
+        assert all(torch.equal(row, ends[run.key][name]) for name, row in own_ends[run.key].items())
+
+
+def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
+    values = values_of(batch_size=12, dropout=0.0, optimiser="sgd", weight_decay=0.0, batch_warmup_iters=5)
+    found, loss = after_one_step(values, tokens)  # of 12 * 1 / 6 = 2 rows
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    leaves = {
+        name: view.requires_grad_()
+        for name, view in stack.transformer.layout.views(stack._rows["weights"]).items()
+    }
+    rows = changed(stack._objective.training(0, 0), lambda each: torch.from_numpy(each[None, :2]))
+    expected = stack.transformer.losses(leaves, rows)
+    pieces = torch.autograd.grad(expected.sum(), list(leaves.values()))
+    gradient = torch.zeros_like(stack._gradient)
+    stack.transformer.layout.gather(pieces, out=gradient)
+    assert loss == pytest.approx(expected.item(), rel=1e-6)
+    assert (found - gradient[0]).norm() < 2e-6 * gradient.norm()
+
+
+def test_warming_up_shares_a_stack_and_parts_do_not(values_of) -> None:
+    plain = shape_key(values_of())
+    assert shape_key(values_of(batch_warmup_iters=9, momentum=0.5, decay_share=0.5)) == plain
+    others = [{"grad_accum": 2}, {"optimiser": "lion"}, {"ema": 0.9}, {"parametrization": "mup"}]
+    assert len({shape_key(values_of(**each)) for each in others} | {plain}) == 5
+
+
+def test_tokens_a_second_count_rows_that_were_learnt_from(values_of, tokens) -> None:
+    values = values_of(batch_size=12, batch_warmup_iters=20, max_iters=25)
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    stack.advance()
+    (record,) = stack.advance()
+    ends = [0, *(int(point["iteration"]) for point in record.points)]
+    seconds = np.diff([0.0, *(point["wall_seconds"] for point in record.points)])
+    for begin, end, point, took in zip(ends, ends[1:], record.points, seconds, strict=False):
+        rows = rows_seen(values, end) - rows_seen(values, begin)
+        assert rows < 12 * 5 or begin == 20
+        if begin:  # the first stretch has an evaluation in it, which the speed leaves out
+            assert point["tokens_per_second"] == pytest.approx(rows * 16 / took, rel=1e-6)

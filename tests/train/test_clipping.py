@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import torch
+
+from sweeplab.model.layout import BLOCK
+from sweeplab.train.clipping import clip_, gradient_norms
+
+
+def test_norms_are_right_to_single_precision() -> None:
+    gradient = torch.randn(2, 800 * BLOCK, generator=torch.Generator().manual_seed(1)) * 1e-3
+    exact = gradient.double().norm(dim=1)
+    assert ((gradient_norms(gradient).double() - exact) / exact).abs().max().item() < 1e-6
+
+
+def test_clips_each_row_by_its_own_limit() -> None:
+    gradient = torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(1))
+    expected = gradient.clone()
+    for row, limit in ((0, 1.0), (1, 5.0), (3, 1e6)):
+        parameter = torch.nn.Parameter(torch.zeros(2 * BLOCK))
+        parameter.grad = expected[row]
+        torch.nn.utils.clip_grad_norm_([parameter], limit)
+    clip_(gradient, gradient_norms(gradient), [1.0, 5.0, None, 1e6])
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_a_row_is_clipped_alike_beside_any_neighbour() -> None:
+    gradient = torch.randn(4, BLOCK, generator=torch.Generator().manual_seed(4))
+    gradient[1] = float("nan")
+    alone = gradient[2:3].clone()
+    clip_(gradient, gradient_norms(gradient), [0.5] * 4)
+    clip_(alone, gradient_norms(alone), [0.5])
+    assert torch.equal(gradient[2], alone[0])
+    assert gradient[1].isnan().all()

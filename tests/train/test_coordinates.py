@@ -1,0 +1,74 @@
+"""The coordinate check: under muP activations after some steps do not depend on the width, under standard they grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeplab.train.coordinates import Coordinate, coordinates, growth
+from sweeplab.train.optimisers import adamw
+
+WIDTHS = (32, 64, 128, 256)
+N_STEPS = 5
+
+
+@pytest.fixture
+def grown(values_of, tokens):
+    """Return by which power of the width each layer's activations go: before the first step and after the last."""
+
+    def of(parametrization: str, **changed) -> tuple[dict[str, float], dict[str, float]]:
+        values = values_of(
+            **{"mup_base_width": 32, "learning_rate": 2e-3, "weight_decay": 0.0, **changed},
+            parametrization=parametrization,
+        )
+        slopes = growth(coordinates(values, WIDTHS, tokens, N_STEPS))
+        return tuple(
+            {layer: slope for (_, at, layer), slope in slopes.items() if at == step} for step in (0, N_STEPS)
+        )
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "head", "changed"),
+    [
+        ("adamw", "token_embedding", {}),
+        ("adamw", "head.weight", {"tie_weights": False}),
+        ("lion", "token_embedding", {"learning_rate": 5e-4}),
+    ],
+)
+def test_flat_under_mup_and_growing_under_standard(optimiser, head, changed, grown) -> None:
+    before, after = grown("standard", optimiser=optimiser, **changed)
+    assert min(before.values()) > 0.4
+    assert min(after.values()) > 0.4
+    assert after[head] > 0.6
+    before, after = grown("mup", optimiser=optimiser, **changed)
+    # The head begins as its root falls, and what is learnt makes up for it.
+    assert before.pop(head) == pytest.approx(-0.5, abs=0.1)
+    assert -0.45 < after.pop(head) < 0.1
+    assert max(map(abs, before.values())) < 0.1
+    assert max(map(abs, after.values())) < 0.25
+
+
+def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
+    monkeypatch.setattr(adamw, "learning_rate_factor", lambda name, n_dims, ratio: 1.0)
+    before, after = grown("mup")
+    assert max(before.values()) < 0.1
+    assert max(after.values()) > 0.5
+
+
+def test_rows_say_every_layer_step_and_width(values_of, tokens) -> None:
+    rows = coordinates(values_of(parametrization="mup"), (16, 32), tokens, n_steps=2)
+    assert all(isinstance(row, Coordinate) and row.size > 0 for row in rows)
+    layers = {"token_embedding"} | {
+        f"blocks.{layer}.{part}.weight"
+        for layer in range(2)
+        for part in ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.down")
+    }
+    assert {(row.n_embd, row.step, row.layer) for row in rows} == {
+        (width, step, layer) for width in (16, 32) for step in range(3) for layer in layers
+    }
+
+
+def test_growth_is_the_power() -> None:
+    rows = [Coordinate("mup", width, 1, "head", 3.0 * width**0.5) for width in WIDTHS]
+    assert growth(rows) == {("mup", 1, "head"): pytest.approx(0.5)}

@@ -1,0 +1,160 @@
+"""What is counted as found whole is what greedy decoding finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.objectives import make_objective
+from sweeplab.data.objectives.pairs import PairsObjective
+from sweeplab.data.splits import Pairs
+from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
+from sweeplab.train.matching import exact_matches
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+N_SYMBOLS = 12
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    """Return pairs of one to four symbols, each target its source read backwards."""
+    draw = np.random.default_rng(3)
+    sources = [draw.integers(0, N_SYMBOLS, draw.integers(1, 5)) for _ in range(300)]
+    texts = [text for source in sources for text in (source, source[::-1])]
+    return Pairs(np.concatenate(texts).astype(np.uint16), np.cumsum([len(text) for text in texts]))
+
+
+@pytest.fixture
+def of_pairs(values_of):
+    """Return effective values of a small run on pairs, with changes."""
+    return lambda **changed: values_of(objective="pairs", vocab_size=N_SYMBOLS + 4, **changed)
+
+
+@settings(deadline=None)
+@given(
+    n_runs=st.integers(1, 3),
+    n_rows=st.integers(1, 4),
+    length=st.integers(1, 5),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_counts_rows_that_are_right_wherever_it_counts(
+    n_runs: int, n_rows: int, length: int, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(n_runs, n_rows * length, 2, generator=draw)
+    targets = torch.randint(-1, 2, (n_runs, n_rows, length), generator=draw)
+    found = exact_matches(logits, targets).tolist()
+    for run in range(n_runs):
+        expected = 0
+        for row in range(n_rows):
+            right = True
+            for place in range(length):
+                target = int(targets[run, row, place])
+                likeliest = int(logits[run, row * length + place].argmax())
+                right = right and target in (NO_TARGET, likeliest)
+            expected += right
+        assert found[run] == expected
+
+
+def test_agrees_with_greedy_decoding() -> None:
+    """Half of the targets are what the model says when it is asked token by token; the other half are not."""
+    shape = ModelShape(vocab_size=20, block_size=12, n_layer=2, n_head=2, n_embd=16)
+    decoder = Transformer(shape)
+    weights = decoder.layout.views(decoder.layout.initial_row(4)[None] * 20)
+    source = torch.randint(0, 20, (1, 8, 5), generator=torch.Generator().manual_seed(1))
+    said = source
+    for _ in range(4):
+        logits = decoder.logits(weights, Batch(said, said)).view(8, -1, 20)
+        said = torch.cat([said, logits[None, :, -1].argmax(-1, keepdim=True)], dim=2)
+    wrong = said.clone()
+    wrong[0, ::2, 6] = (wrong[0, ::2, 6] + 1) % 20
+    targets = wrong[:, :, 1:].clone()
+    targets[:, :, :4] = NO_TARGET
+    logits = decoder.logits(weights, Batch(wrong[:, :, :-1], targets))
+    assert exact_matches(logits, targets).tolist() == [4]
+
+
+def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
+    of_pairs, pairs: Pairs
+) -> None:
+    values = of_pairs(eval_full=True, max_iters=1, batch_size=7)
+    stack = Stack(values, pairs, pairs)
+    stack.admit(Run("run", values))
+    (record,) = stack.advance()
+    weights = stack.transformer.layout.views(stack._rows["weights"])
+    total, count, whole = 0.0, 0, 0
+    for batch in make_objective(pairs, values | {"batch_size": 1}).whole():
+        targets = torch.from_numpy(batch.targets)[0]
+        inputs = torch.from_numpy(batch.inputs)[None]
+        logits = stack.transformer.logits(weights, Batch(inputs, inputs))[0]
+        counted = targets != NO_TARGET
+        losses = torch.nn.functional.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        total, count = total + losses.item(), count + int(counted.sum())
+        whole += bool((logits.argmax(-1) == targets)[counted].all())
+    assert record.val_loss == pytest.approx(total / count, rel=1e-5)
+    assert record.measures == {"exact_match": whole / pairs.n_pairs}
+
+
+def test_a_stack_of_pairs_equals_its_runs_alone(of_pairs, pairs: Pairs) -> None:
+    runs = [Run(str(seed), of_pairs(seed=seed, learning_rate=1e-3 * (seed + 1))) for seed in range(3)]
+
+    def trained(members: list[Run]) -> dict:
+        stack, found = Stack(members[0].values, pairs, pairs, len(members)), {}
+        for run in members:
+            stack.admit(run)
+        while len(stack):
+            for record in stack.advance():
+                found.setdefault(record.key, []).append((record.val_loss, record.measures))
+                if record.state != "running":
+                    found[record.key].append(stack.snapshot(record.key).rows["weights"])
+                    stack.release(record.key)
+        return found
+
+    together = trained(runs)
+    for run in runs:
+        (alone,) = trained([run]).values()
+        assert together[run.key][:-1] == alone[:-1]
+        assert torch.equal(together[run.key][-1], alone[-1])
+
+
+def test_padding_is_not_seen(of_pairs, pairs: Pairs) -> None:
+    """A longer pair in the split makes rows longer, and changes nothing of what the others cost."""
+    values = of_pairs(batch_size=300, block_size=32, dropout=0.0)
+    stack = Stack(values, pairs, pairs)
+    weights = stack.transformer.layout.views(stack.transformer.layout.initial_row(0)[None])
+    longer = Pairs(
+        np.concatenate([pairs.tokens, np.zeros(20, np.uint16)]),
+        np.concatenate([pairs.ends, pairs.ends[-1] + np.array([10, 20])]),
+    )
+    losses = []
+    for split in (pairs, longer):
+        objective = PairsObjective(split, values)
+        batch = stack._on_device(objective._batch(np.arange(300), None), None)
+        losses.append(
+            stack.transformer.losses(
+                weights, Batch(*(None if part is None else part[None] for part in batch))
+            )
+        )
+    assert batch.inputs.shape[1] == 21
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_a_decoder_learns_to_read_backwards(of_pairs, pairs: Pairs) -> None:
+    values = of_pairs(
+        max_iters=600, eval_interval=600, eval_full=True, dropout=0.0, learning_rate=1e-2, batch_size=32
+    )
+    stack = Stack(values, pairs, pairs)
+    stack.admit(Run("run", values))
+    found = []
+    while len(stack):
+        for record in stack.advance():
+            found.append(record.measures["exact_match"])
+            if record.state != "running":
+                stack.release(record.key)
+    assert found[0] < 0.05 and found[-1] > 0.9
