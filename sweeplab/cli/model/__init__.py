@@ -1,0 +1,16 @@
+"""`sweeplab model`: what a model is made of, and what happens inside of it."""
+
+from __future__ import annotations
+
+from sweeplab.cli.app import command_group
+from sweeplab.cli.model.params import params
+
+app = command_group("Look inside of models.")
+
+
+@app.callback()
+def _model() -> None:
+    """Look inside of models."""
+
+
+app.command()(params)

@@ -1,0 +1,101 @@
+"""The models of a study, or of hyperparameters alone: their parameters part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import AUTO
+from sweeplab.model import accounting
+from sweeplab.model.shape import ModelShape
+from sweeplab.study.plan import middle, placed_dataset, probe
+from sweeplab.study.presets import preset
+from sweeplab.study.reading import read_plain, read_study
+from sweeplab.study.space import Space, cells
+from sweeplab.study.spec import StudySpec
+
+# Samples of a cell's space of which the middle one by size is shown.
+PROBES = 64
+# Cells up to which all are named.
+FEW = 10
+# A study without a file has some; nothing is read of them.
+DATA = {"corpus": "python-docs", "tokenizer": "byte"}
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A model to be counted: its cell or preset, its shape, and what is to be said of it."""
+
+    name: str
+    shape: ModelShape
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its parameters by component and part by part, fit for JSON."""
+        shape = self.shape
+        components = {name: count for name, count in accounting.parameters(shape).items() if count}
+        return {
+            "model": self.name,
+            "total": accounting.n_params(shape),
+            "active": accounting.n_params_active(shape),
+            "components": components,
+            "parts": [
+                {
+                    "component": term.component,
+                    "place": term.place,
+                    "formula": term.formula,
+                    "each": term.each,
+                    "layers": term.layers,
+                    "parameters": term.count,
+                }
+                for term in accounting.terms(shape)
+            ],
+            "letters": {
+                letter: [name, getattr(shape, name)] for letter, name in accounting.letters(shape).items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
+    """Return the model of a preset, or of the table's defaults, with `name=value` overrides.
+
+    Raises:
+        BadInput: there is no such preset, an override is wrong, or there cannot be one such model.
+    """
+    notes = preset(name).notes if name else ()
+    document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
+    spec = read_plain(document | ({"preset": name} if name else {}), overrides)
+    shapes = _shapes(spec, None)
+    if len(shapes) > 1:
+        raise BadInput(Problem(f"these are {len(shapes)} models", "one value a hyperparameter"))
+    (shape,) = shapes.values()
+    if spec.fixed.get("vocab_size", AUTO) == AUTO:
+        stand_in = (
+            f"vocab_size is the data's: {shape.vocab_size} stands for it here; -o vocab_size=N has another."
+        )
+        notes = (*notes, stand_in)
+    return Sized(spec.name, shape, notes)
+
+
+def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None) -> list[Sized]:
+    """Return the models of a study's cells, each the middle one by size of what is sampled in it.
+
+    Raises:
+        BadInput: the file is wrong, its data are not there, or it has no such cell.
+    """
+    spec = read_study(file, overrides)
+    shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size)
+    if cell is not None and cell not in shapes:
+        few = " | ".join(shapes) if len(shapes) < FEW else ""
+        raise BadInput(Problem(f"{spec.name} has no cell {cell!r}", few, nearest(cell, shapes)))
+    notes = preset(spec.preset).notes if spec.preset else ()
+    return [Sized(key, shape, notes) for key, shape in shapes.items() if cell in (None, key)]
+
+
+def _shapes(spec: StudySpec, vocab_size: int | None) -> dict[str, ModelShape]:
+    spaces = [Space(spec, cell, vocab_size) for cell in cells(spec, vocab_size)[0]]
+    return {space.cell.key: ModelShape.of(middle(probe(spec, space, PROBES)[1])) for space in spaces}
