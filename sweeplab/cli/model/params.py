@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.model.options import Preset
-from sweeplab.cli.options import AsJson, Overrides
+from sweeplab.cli.options import AsJson, Overrides, Preset
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
