@@ -321,8 +321,7 @@ class StudySpec(Section):
         plain = self.model_dump(mode="json", include={"data", "objective", "budget", "engine", "track"})
         return {
             "identity": {
-                # A study without it is what it was before there was such a key.
-                "data": {key: each for key, each in plain["data"].items() if key != "vocab_size" or each},
+                "data": plain["data"],
                 "fixed": _jsonable(self.fixed),
                 "search": {name: searched(entry) for name, entry in self.search.items()},
                 "objective": plain["objective"],
