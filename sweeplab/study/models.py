@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
-from sweeplab.study.plan import middle, placed_dataset, probe
+from sweeplab.study.folder import lab_folder
+from sweeplab.study.opening import open_run
+from sweeplab.study.packing import free_memory_bytes
+from sweeplab.study.plan import bytes_in_words, middle, placed_dataset, probe
 from sweeplab.study.presets import preset
 from sweeplab.study.reading import read_plain, read_study
 from sweeplab.study.space import Space, cells
@@ -19,6 +22,8 @@ from sweeplab.study.spec import StudySpec
 
 # Samples of a cell's space of which the middle one by size is shown.
 PROBES = 64
+# Of memory for a weight: single precision as it starts, double as it is computed with, and room to draw it.
+BYTES = 20
 # Cells up to which all are named.
 FEW = 10
 # A study without a file has some; nothing is read of them.
@@ -60,6 +65,14 @@ class Sized:
         }
 
 
+class Weighed(NamedTuple):
+    """A model with its weights."""
+
+    name: str
+    shape: ModelShape
+    weights: Mapping[str, Any]
+
+
 def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     """Return the model of a preset, or of the table's defaults, with `name=value` overrides.
 
@@ -94,6 +107,31 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
         raise BadInput(Problem(f"{spec.name} has no cell {cell!r}", few, nearest(cell, shapes)))
     notes = preset(spec.preset).notes if spec.preset else ()
     return [Sized(key, shape, notes) for key, shape in shapes.items() if cell in (None, key)]
+
+
+def started(model: Sized, seed: int) -> Weighed:
+    """Return a model with the weights that a run of this seed starts from.
+
+    Raises:
+        BadInput: they do not fit into memory.
+    """
+    needed = BYTES * accounting.n_params(model.shape)
+    if needed > (free := free_memory_bytes("cpu")):
+        what = f"{model.name} takes {bytes_in_words(needed)} of memory, and {bytes_in_words(free)} are free"
+        raise BadInput(what)
+    from sweeplab.model.tracing import random_weights
+
+    return Weighed(model.name, model.shape, random_weights(model.shape, seed))
+
+
+def opened(run: str, lab: Path | None) -> Weighed:
+    """Return the model of a trained run.
+
+    Raises:
+        BadInput: there is no such run, or it kept no checkpoint.
+    """
+    found = open_run(run, lab_folder(lab))
+    return Weighed(found.run_id, found.model.shape, found.model.weights)
 
 
 def _shapes(spec: StudySpec, vocab_size: int | None) -> dict[str, ModelShape]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sweeplab.cli.app import command_group
 from sweeplab.cli.model.params import params
+from sweeplab.cli.model.trace import trace
 
 app = command_group("Look inside of models.")
 
@@ -14,3 +15,4 @@ def _model() -> None:
 
 
 app.command()(params)
+app.command()(trace)
