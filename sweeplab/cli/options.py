@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.completion import studies
+from sweeplab.cli.completion import presets, studies
 
 Lab = Annotated[
     Path | None,
@@ -60,6 +60,15 @@ Overrides = Annotated[
         metavar="NAME=VALUE",
         help="Set a hyperparameter, or a part such as budget.time=10m; as often as you like.",
         show_default=False,
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Take the values of a published model: gpt2, bert-base, t5-small, …",
+        show_default=False,
+        autocompletion=presets,
     ),
 ]
 AllowPlugins = Annotated[
