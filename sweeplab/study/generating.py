@@ -77,7 +77,7 @@ class Writer:
             yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return
         model, prompt = self.run.model, self.prompt
-        found = fill(model.transformer, model.weights, prompt, self.run.tokenizer.vocab_size, sampler)
+        found = fill(model.transformer, model.stacked, prompt, self.run.tokenizer.vocab_size, sampler)
         yield from (found[place] for place in prompt.holes)
 
     def beams(self, n_beams: int) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ class Writer:
 
         model, n_tokens = self.run.model, self.run.tokenizer.vocab_size
         if self.is_filled:
-            scores = hole_scores(model.transformer, model.weights, self.prompt, n_tokens)
+            scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
             scores = self._next()(torch.empty(1, 0, dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
@@ -224,7 +224,7 @@ def reader(run: LoadedRun, prompt: Prompt, remembers: bool = True) -> Next:
     from sweeplab.model.generation import Reader
 
     model = run.model
-    return Reader(model.transformer, model.weights, prompt, run.tokenizer.vocab_size, remembers)
+    return Reader(model.transformer, model.stacked, prompt, run.tokenizer.vocab_size, remembers)
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
