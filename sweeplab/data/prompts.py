@@ -43,6 +43,12 @@ def filled(pieces: Sequence[Ids], marks: Ids) -> list[int]:
     return found
 
 
+def cut(tokens: Ids, holes: Ids) -> list[Ids]:
+    """Return tokens in pieces, with a hole for each that is to be found: what `filled` puts together."""
+    starts = [0, *(hole + 1 for hole in holes)]
+    return [tokens[start:end] for start, end in zip(starts, [*holes, len(tokens)], strict=True)]
+
+
 def check_room(tokens: Ids, values: Values, more: int = 0) -> None:
     """Refuse a prompt of no tokens, or of more than were ever read at once, with so many `more` around them.
 

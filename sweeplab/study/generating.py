@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import OBJECTIVES, special_tokens
-from sweeplab.data.prompts import HOLE, Prompt
+from sweeplab.data.prompts import HOLE, Ids, Prompt
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 
@@ -24,6 +24,7 @@ BROKEN = "\ufffd"  # what the bytes of a character are read as that is not whole
 class Writer:
     """Writes text by a run, from a prompt: goes on from it, fills its holes, or finds its target.
 
+    The text is read as `encoded` where that is given: its pieces between holes.
     With an amateur, a run of the same tokens, tokens are chosen by how much better the run knows them.
     """
 
@@ -33,6 +34,7 @@ class Writer:
     max_new_tokens: int
     seed: int = 0
     amateur: LoadedRun | None = None
+    encoded: Sequence[Ids] | None = None
 
     def __post_init__(self) -> None:
         """Check what goes together.
@@ -44,7 +46,9 @@ class Writer:
             return
         if self.is_filled:
             raise BadInput("an encoder fills holes, and contrasts nothing: --contrast needs a decoder")
-        mine, other = ((each.tokenizer.to_json(), special_tokens(each.values)) for each in (self.run, self.amateur))
+        mine, other = (
+            (each.tokenizer.to_json(), special_tokens(each.values)) for each in (self.run, self.amateur)
+        )
         if mine != other:
             what = "tokenizers" if mine[0] != other[0] else "special tokens"
             raise BadInput(f"runs {self.run.run_id} and {self.amateur.run_id} have different {what}")
@@ -57,7 +61,7 @@ class Writer:
     @cached_property
     def prompt(self) -> Prompt:
         """Return the prompt as the run reads it."""
-        return laid_out(self.run, self.text)
+        return laid_out(self.run, self.text, self.encoded)
 
     def _next(self) -> Next:
         """Return what scores the next token, and has read nothing yet."""
@@ -162,9 +166,7 @@ class Writer:
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 
 
-def chosen(
-    values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False
-) -> tuple[Sampling, int]:
+def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
     """Return how tokens are drawn and how many at most: as given, else as the run's own hyperparameters say.
 
     Raises:
@@ -190,33 +192,37 @@ def objective(run: LoadedRun) -> str:
     return str(run.values.get("objective", "next_token"))
 
 
-def laid_out(run: LoadedRun, text: str) -> Prompt:
-    """Return a prompt as a run reads it.
+def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) -> Prompt:
+    """Return a prompt as a run reads it; `encoded` are its pieces between holes, where they are known.
 
     Raises:
         BadInput: a character has no token, with its place; or the run cannot read such a prompt.
     """
-    encoded, place = [], 0
-    for piece in text.split(HOLE):
-        encoded.append(_encoded(run.tokenizer, piece, place))
-        place += len(piece) + len(HOLE)
-    kind = OBJECTIVES[objective(run)]
-    prompt = kind.prompt(encoded, special_tokens(run.values), run.values)
+    given = _encoded(run.tokenizer, text) if encoded is None else encoded
+    prompt = OBJECTIVES[objective(run)].prompt(given, special_tokens(run.values), run.values)
     return prompt if prompt.end is not None else replace(prompt, end=run.tokenizer.end_of_text)
 
 
-def _encoded(tokenizer: Tokenizer, text: str, start: int) -> list[int]:
+def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
+    """Return the tokens of the pieces between holes."""
+    found, place = list[Ids](), 0
+    for piece in text.split(HOLE):
+        try:
+            found.append(tokenizer.encode(piece).tolist())
+        except ValueError:
+            unknown = next(at for at, each in enumerate(piece) if not _knows(tokenizer, each))
+            what = f"the prompt's character {piece[unknown]!r} at {place + unknown}"
+            raise BadInput(f"{what} is none of the {tokenizer.name} tokenizer's") from None
+        place += len(piece) + len(HOLE)
+    return found
+
+
+def _knows(tokenizer: Tokenizer, character: str) -> bool:
     try:
-        return list(map(int, tokenizer.encode(text)))
+        tokenizer.encode(character)
     except ValueError:
-        for place, character in enumerate(text):
-            try:
-                tokenizer.encode(character)
-            except ValueError:
-                raise BadInput(
-                    f"the prompt's character {character!r} at {start + place} is none of the {tokenizer.name} tokenizer's"
-                ) from None
-        raise
+        return False
+    return True
 
 
 def reader(run: LoadedRun, prompt: Prompt, remembers: bool = True) -> Next:
