@@ -2,7 +2,7 @@
 
 Run: python tests/benchmarks/generation.py [new tokens]. Decoders of 4 layers, 4 heads, width 128, a byte vocabulary and
 a context that holds all of the text, random weights, greedy; seconds by CPU time, the two in turn, the better of two.
-The last row is an encoder-decoder that reads a source of 128 tokens.
+The last row is an encoder-decoder that reads a source of 64 tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def row(changed: dict[str, object], n_new: int) -> list[str]:
     model = Transformer(shape)
     weights = model.layout.views(8 * model.layout.initial_row(seed=0)[None])
     text = [*torch.arange(START).tolist()]
-    prompt = Prompt(text[:1], source=text * 8) if shape.of_family.reads_source else Prompt(text)
+    prompt = Prompt(text[:1], source=text * 4) if shape.of_family.reads_source else Prompt(text)
     taken: dict[bool, float] = {}
     tokens: dict[bool, list[int]] = {}
     for remembers in (True, False, True, False):
