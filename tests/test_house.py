@@ -22,9 +22,9 @@ MAY_IMPORT = {
     "tracking": {"data", "model", "train"},
     "study": {"data", "model", "train", "tracking", "plugins"},
     "analysis": {"data", "train", "study", "tracking"},
-    "report": {"analysis", "study"},
+    "report": {"analysis", "data", "study"},
     "api": {"study", "tracking", "analysis", "report"},
-    "cli": {"study", "tracking", "analysis", "report", "api", "data", "train"},
+    "cli": {"study", "tracking", "analysis", "report", "api", "data", "model", "train"},
 }
 ONLY_IN = {
     "mlflow": {"tracking"},
