@@ -32,11 +32,6 @@ class Model:
         """Return the model's sizes."""
         return self.transformer.shape
 
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """Return the model's weights by name, on the CPU."""
-        return {name: weight[0].cpu() for name, weight in self._weights.items()}
-
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
