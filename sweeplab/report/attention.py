@@ -9,7 +9,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.report.page import render
 from sweeplab.report.panels.attention import attention_panel
 from sweeplab.report.summary import Summary
-from sweeplab.report.words import counted
+from sweeplab.report.words import several
 from sweeplab.report.writer import write_files
 from sweeplab.study.attending import AttentionMap
 
@@ -31,7 +31,7 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
         ("Prompt", prompt),
         ("Read as", " ".join(maps[0].keys)),
         ("Found", " ".join(maps[-1].queries)),
-        ("Shown", f"{counted(len(maps), 'layer')} of {counted(len(maps[0].heads), 'head')}"),
+        ("Shown", f"{several(len(maps), 'map')} of {several(len(maps[0].heads), 'head')}"),
     ]
     shown = entries if maps[-1].place == "cross" else [each for each in entries if each[0] != "Found"]
     panels = [attention_panel(each) for each in maps]
