@@ -13,14 +13,15 @@ from sweeplab.study.reading import read_study
 CHAR = "corpus: python-docs, tokenizer: char"
 # What is wrong: the data's line, the line of fixed, the line that is named, the reason, and what is allowed.
 IMPOSSIBLE = {
-    "rotary with odd head_dim": (CHAR, "positions: rotary, head_dim: 5", 3, "head_dim must be even", ""),
+    "rotary with odd head_dim": (CHAR, "positions: rotary, head_dim: 5", 3, "head_dim must be even",
+                                 '"learned" | "sinusoidal" | "relative" | "alibi" | "none"'),
     "n_kv_head that does not divide": (CHAR, "n_head: 4, n_kv_head: 3", 3, "n_kv_head divides n_head", "1 | 2 | 4"),
     "span corruption without an encoder": (CHAR, "objective: span", 3, "objective suits family", '"next_token"'),
     "span corruption without a decoder": (
         CHAR, "family: encoder, objective: span", 3, "objective suits family", '"masked"'
     ),
     "more active experts than experts": (
-        CHAR, "n_expert: 2, n_expert_active: 3", 3, "n_expert_active is at most n_expert", ""
+        CHAR, "n_expert: 2, n_expert_active: 3", 3, "n_expert_active is at most n_expert", "1 | 2"
     ),
     "embeddings of a source that is not there": (
         CHAR, "share_embeddings: false", 3, "family must be encoder_decoder", "true"

@@ -37,8 +37,7 @@ def draw_attention(panel: AttentionPanel) -> go.Figure:
 
     n_heads = len(panel.heads)
     figure = make_subplots(
-        rows_of(n_heads), min(n_heads, COLUMNS), subplot_titles=[f"head {head}" for head in panel.heads],
-        shared_xaxes=True, shared_yaxes=True, horizontal_spacing=0.02,
+        rows_of(n_heads), min(n_heads, COLUMNS), shared_yaxes=True, horizontal_spacing=0.02,
     )  # fmt: skip
     words = np.array(
         [[f"{query} ({row}) → {key} ({column})" for column, key in enumerate(panel.keys)]
@@ -52,7 +51,9 @@ def draw_attention(panel: AttentionPanel) -> go.Figure:
             z=weights.round(4).tolist(), text=words.tolist(), coloraxis="coloraxis", xgap=1, ygap=1,
             hovertemplate=f"head {head}: %{{text}}<br>%{{z:.4f}}<extra></extra>",
         )  # fmt: skip
-        figure.add_trace(field, index // COLUMNS + 1, index % COLUMNS + 1)
+        place = {"row": index // COLUMNS + 1, "col": index % COLUMNS + 1}
+        figure.add_trace(field, **place)
+        figure.update_xaxes(title={"text": f"head {head}"}, **place)
     figure.update_xaxes(showgrid=False, zeroline=False, tickangle=-90, **_ticks(panel.keys))
     figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(panel.queries))
     figure.update_layout(
