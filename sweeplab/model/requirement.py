@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition on a model's shape: its reason, the hyperparameters it rests on, the one to blame first, and itself."""
+    """A condition on a model's shape: its reason, what it rests on, the one to blame first, and itself."""
 
     text: str
     names: tuple[str, ...]
