@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "tracking": {"data", "model", "train"},
     "study": {"data", "model", "train", "tracking", "plugins"},
     "analysis": {"data", "train", "study", "tracking"},
-    "report": {"analysis", "study"},
+    "report": {"analysis", "data", "study"},
     "api": {"study", "tracking", "analysis", "report"},
     "cli": {"study", "tracking", "analysis", "report", "api", "data", "model", "train"},
 }

@@ -7,6 +7,7 @@ import sys
 from sweeplab.cli import laws, model, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.doctor import doctor
+from sweeplab.cli.generate import generate
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
 from sweeplab.cli.ui import ui
@@ -22,6 +23,7 @@ app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
 app.add_typer(model.app, name="model")
 app.command()(hyperparameters)
+app.command()(generate)
 app.command()(schema)
 app.command()(ui)
 app.command()(doctor)

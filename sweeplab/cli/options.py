@@ -31,6 +31,22 @@ InCell = Annotated[
         show_default=False,
     ),
 ]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A study's NAME (its best run), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, or a folder "
+        "with a checkpoint.",
+        show_default=False,
+        autocompletion=studies,
+    ),
+]
+Prompt = Annotated[
+    str,
+    typer.Option(
+        "--prompt", metavar="TEXT", help="What the model reads; [MASK] is a hole in it.", show_default=False
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 Name = Annotated[
     str | None,

@@ -43,6 +43,12 @@ def filled(pieces: Sequence[Ids], marks: Ids) -> list[int]:
     return found
 
 
+def cut(tokens: Ids, holes: Ids) -> list[Ids]:
+    """Return tokens in pieces, with a hole for each that is to be found: what `filled` puts together."""
+    starts = [0, *(hole + 1 for hole in holes)]
+    return [tokens[start:end] for start, end in zip(starts, [*holes, len(tokens)], strict=True)]
+
+
 def check_room(tokens: Ids, values: Values, more: int = 0) -> None:
     """Refuse a prompt of no tokens, or of more than were ever read at once, with so many `more` around them.
 
@@ -51,5 +57,5 @@ def check_room(tokens: Ids, values: Values, more: int = 0) -> None:
     """
     room = values["block_size"] - more
     if not 0 < len(tokens) <= room:
-        said = f"the prompt has {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
+        said = f"the prompt takes {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
         raise BadInput(Problem(said, f"1 to {room} tokens, by the block_size of {values['block_size']}"))

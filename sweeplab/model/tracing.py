@@ -29,12 +29,8 @@ def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
     from sweeplab.model.layout import Layout
 
     layout = Layout(shape)
-    return alone(layout.views(layout.initial_row(seed)[None]))
-
-
-def alone(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return torch's weights of a stack of one as NumPy's of a run."""
-    return {name: weight[0].cpu().numpy() for name, weight in weights.items()}
+    views = layout.views(layout.initial_row(seed)[None])
+    return {name: view[0].numpy() for name, view in views.items()}
 
 
 def trace_token(

@@ -52,7 +52,7 @@ def attention_maps(
         BadInput: the run cannot read the prompt, or has no such layer or head.
     """
     from sweeplab.model.generation import Sampling
-    from sweeplab.model.tracing import alone, attention_weights
+    from sweeplab.model.tracing import attention_weights
 
     shape = run.model.shape
     _check("head", head, shape.n_head)
@@ -65,7 +65,7 @@ def attention_maps(
         tokens = [*tokens, *writer.tokens()][: run.values["block_size"]]
     inputs = np.array([tokens])
     source = None if prompt.source is None else np.array([prompt.source])
-    found = attention_weights(shape, alone(run.model.weights), Batch(inputs, inputs, source))
+    found = attention_weights(shape, run.model.weights, Batch(inputs, inputs, source))
     words = {"": _words(run, tokens), "encoder.": _words(run, prompt.source or ())}
     heads = range(shape.n_head) if head is None else [head]
     maps = []

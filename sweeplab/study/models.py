@@ -131,9 +131,7 @@ def opened(run: str, lab: Path | None) -> Weighed:
         BadInput: there is no such run, or it kept no checkpoint.
     """
     found = open_run(run, lab_folder(lab))
-    from sweeplab.model.tracing import alone
-
-    return Weighed(found.run_id, found.model.shape, alone(found.model.weights))
+    return Weighed(found.run_id, found.model.shape, found.model.weights)
 
 
 def _shapes(spec: StudySpec, vocab_size: int | None) -> dict[str, ModelShape]:

@@ -10,7 +10,7 @@ from model.cases import SOURCE, VOCABULARY, shape_of
 from sweeplab.data.batches import Batch
 from sweeplab.errors import BadInput
 from sweeplab.model.families import FAMILIES
-from sweeplab.model.tracing import alone, attention_weights, random_weights, trace_token
+from sweeplab.model.tracing import attention_weights, random_weights, trace_token
 from sweeplab.model.transformer import Transformer
 
 TOKEN, POSITION = 3, 2
@@ -63,10 +63,6 @@ def test_attention_weights_are_shares() -> None:
     for name, weights in found.items():
         np.testing.assert_allclose(weights.sum(-1), 1.0)
         assert (np.triu(weights, 1).max() == 0.0) == (name in ("blocks.0.attention", "blocks.1.attention"))
-
-
-def test_weights_of_a_stack_of_one() -> None:
-    assert alone({"a": torch.ones(1, 2)})["a"].shape == (2,)
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,12 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab
+from sweeplab.cli.options import AsJson, Lab, Prompt, Run
 
 
 def attention(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.",
-            show_default=False,
-        ),
-    ],
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="What it reads.", show_default=False)],
+    run: Run,
+    prompt: Prompt,
     layer: Annotated[
         int | None, typer.Option(metavar="N", help="Only this layer, from 0.", show_default=False)
     ] = None,

@@ -75,6 +75,14 @@ class Objective(ABC):
         """
         raise BadInput(f"the objective {cls.name} takes no prompt")
 
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the split's beginning as a person's prompt: what `prompt` takes.
+
+        Raises:
+            BadInput: the objective takes none.
+        """
+        raise BadInput(f"the objective {self.name} takes no prompt")
+
     @abstractmethod
     def _take(self, split: Any, values: Values) -> int:
         """Take a split in and return how many items it has."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import TextObjective, Values
-from sweeplab.data.prompts import HOLE, Prompt, check_room, filled
+from sweeplab.data.prompts import HOLE, Prompt, check_room, cut, filled
 from sweeplab.data.special import MASK, SpecialTokens
 from sweeplab.errors import BadInput
 
@@ -48,6 +48,13 @@ class Masked(TextObjective):
         start = filled(pieces, [special[MASK]] * (len(pieces) - 1))
         check_room(start, values)
         return Prompt(start, [place for place, token in enumerate(start) if token == special[MASK]])
+
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the first window with all of its targets hidden."""
+        batch = next(self.whole())
+        inputs, targets = batch.inputs[0], batch.targets[0]
+        holes = np.flatnonzero(targets != NO_TARGET)
+        return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
     def _take(self, split: NDArray[np.uint16], values: Values) -> int:
         self._n_chosen = max(1, round(values["mask_share"] * values["block_size"]))

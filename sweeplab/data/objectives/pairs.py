@@ -117,6 +117,12 @@ class PairsObjective(Objective):
             room=values["block_size"] + 1 - len(before) if form.is_ahead else None,
         )
 
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the first pair's source, and for an encoder a hole for each token of its target."""
+        start, length = self._starts[0, 0], self._sources[0]
+        holes: list[list[int]] = [] if self._form.is_ahead else [[]] * int(self._targets[0])
+        return [self._tokens[start : start + length].tolist(), *holes]
+
     def _take(self, pairs: Pairs, values: Values) -> int:
         self._form = FORMS[values["family"]]
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts

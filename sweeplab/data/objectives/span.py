@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sweeplab.data.batches import Batch, Ids
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import TextObjective, Values
-from sweeplab.data.prompts import HOLE, Prompt, check_room, filled
+from sweeplab.data.prompts import HOLE, Prompt, check_room, cut, filled
 from sweeplab.data.special import BOS, EOS, SpecialTokens, sentinel
 from sweeplab.errors import BadInput
 
@@ -105,12 +105,19 @@ class Span(TextObjective):
         pieces = pieces if len(pieces) > 1 else [*pieces, []]
         counts, n_holes = corruption(values), len(pieces) - 1
         if n_holes > counts.n_spans:
-            raise BadInput(f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}")
+            raise BadInput(
+                f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}"
+            )
         sentinels = [special[sentinel(index)] for index in range(counts.n_spans)]
         source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]
         check_room(source, values)
         markers = [*sentinels, special[EOS]]
         return Prompt([special[BOS]], (), source, markers, special[EOS], room=values["block_size"])
+
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the first window's source, but for its end."""
+        source = next(self.whole()).source[0][:-1].tolist()
+        return cut(source, [place for place, token in enumerate(source) if token >= self.special.n_ordinary])
 
     def _take(self, split: NDArray[np.uint16], values: Values) -> int:
         self._counts = corruption(values)
