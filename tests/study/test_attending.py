@@ -76,7 +76,7 @@ def test_one_layer_and_one_head_may_be_asked_for() -> None:
         (("abc", 2), "there is no layer 2; allowed: 0 to 1"),
         (("abc", None, 5), "there is no head 5; allowed: 0 to 1"),
         (("abz",), "character 'z' at 2"),
-        (("a" * 13,), "the prompt has 13 tokens; allowed: 1 to 12 tokens"),
+        (("a" * 13,), "13 tokens; allowed: 1 to 12 tokens"),
     ],
 )
 def test_what_is_not_there_is_refused(arguments, words: str) -> None:
