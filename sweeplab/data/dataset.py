@@ -85,6 +85,10 @@ class Dataset:
         check_fits({"training": self.train, "validation": self.val}, values)
 
 
+class WrongVocabulary(BadInput):
+    """Refuse a number of tokens that a tokenizer cannot learn, or a number for one that learns none."""
+
+
 def prepare(
     corpus: str,
     tokenizer: str,
@@ -131,7 +135,7 @@ def _cut_by(tokenizer: str, vocab_size: int | None) -> str:
     """Return what decides how a text is cut: the tokenizer, its size where it is given one, and its version."""
     kind = _named(TOKENIZERS, "tokenizer", tokenizer)
     if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
-        raise BadInput(f"tokenizer {tokenizer} takes no vocab_size: its tokens follow from the text")
+        raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: its tokens follow from the text")
     name = tokenizer if vocab_size is None else f"{tokenizer}-{vocab_size}"
     return f"{name}@{kind.version}" if kind.version else name
 
@@ -194,7 +198,7 @@ def _built(base: Path, tokenizer: str, vocab_size: int | None, texts: Texts) -> 
     try:
         trained = _trained(tokenizer, vocab_size, texts)
     except ValueError as error:
-        raise BadInput(str(error)) from error
+        raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
     splits = [[trained.encode(text).astype(TOKEN) for text in split] for split in (texts.train, texts.val)]
     train, val = (np.concatenate(split).tobytes() for split in splits)
     ends = [np.cumsum([len(text) for text in split]).astype(END).tobytes() for split in splits]

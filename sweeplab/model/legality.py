@@ -61,9 +61,8 @@ GENERAL = (
 
 def _of_part(row: str, name: str, given: Requirement) -> Requirement:
     """Return what a part requires, as a requirement of the models that have it."""
-    return Requirement(
-        given.text, given.names | {row}, lambda shape: getattr(shape, row) != name or given.holds(shape)
-    )
+    names = tuple(dict.fromkeys((*given.names, row)))
+    return Requirement(given.text, names, lambda shape: getattr(shape, row) != name or given.holds(shape))
 
 
 @cache

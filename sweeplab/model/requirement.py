@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition on a model's shape: its reason, the hyperparameters that it rests on, and itself."""
+    """A condition on a model's shape: its reason, what it rests on, the one to blame first, and itself."""
 
     text: str
-    names: frozenset[str]
+    names: tuple[str, ...]
     holds: Callable[[ModelShape], bool]
 
 
 def requirement(text: str, names: str, holds: Callable[[ModelShape], bool]) -> Requirement:
     """Return a requirement; `names` are separated by spaces."""
-    return Requirement(text, frozenset(names.split()), holds)
+    return Requirement(text, tuple(names.split()), holds)

@@ -29,7 +29,8 @@ def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
     from sweeplab.model.layout import Layout
 
     layout = Layout(shape)
-    return {name: view[0].numpy() for name, view in layout.views(layout.initial_row(seed)[None]).items()}
+    views = layout.views(layout.initial_row(seed)[None])
+    return {name: view[0].numpy() for name, view in views.items()}
 
 
 def trace_token(
@@ -84,3 +85,9 @@ def _source_length(shape: ModelShape, position: int, asked: int | None) -> int:
 def _check(what: str, number: int, end: int, name: str) -> None:
     if not 0 <= number < end:
         raise BadInput(Problem(f"{what} {number}", f"0 to {end - 1}, for {name} is {end}"))
+
+
+def attention_weights(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+    """Return the weights [H, T, S] of every attention of a batch of one sequence, by its name in the model."""
+    steps = trace(shape, weights, batch)
+    return {name.removesuffix(".weights"): value[0] for name, value in steps if name.endswith(".weights")}

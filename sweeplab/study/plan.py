@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.dataset import Dataset
+from sweeplab.data.dataset import Dataset, WrongVocabulary
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.model.accounting import train_memory_bytes
@@ -259,8 +259,12 @@ def placed_dataset(spec: StudySpec) -> Dataset:
     Raises:
         BadInput: there are none, said of the line that names them.
     """
-    with _placing(spec, ("data", "path" if spec.data.path else "corpus")):
+    try:
         return study_dataset(spec)
+    except BadInput as error:
+        name = "path" if spec.data.path else "corpus"
+        with _placing(spec, ("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)):
+            raise
 
 
 def _given(spec: StudySpec, name: str, value: Any) -> Location | None:

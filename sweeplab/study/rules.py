@@ -217,7 +217,7 @@ def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
         except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
             return False
 
-    return Rule(requirement.text, _place(spec, *sorted(requirement.names)), requirement.names, holds)
+    return Rule(requirement.text, _place(spec, *requirement.names), frozenset(requirement.names), holds)
 
 
 def _expression_rule(text: str, path: Location) -> Rule:

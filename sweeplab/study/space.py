@@ -32,6 +32,8 @@ VOCABULARY_STAND_IN = 256
 LONGEST_KEY = 150
 # Values (or combinations of them) up to which a rule is tried on every one.
 MOST_LISTED = 500
+# As many values are still read.
+FEW = 12
 # Points of a grid up to which every one is tried.
 MOST_TRIED = 10_000
 
@@ -87,7 +89,24 @@ def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     names = sorted(rule.names & given.keys() - spec.search.keys())
     values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
-    return spec.problem(rule.path, text)
+    return spec.problem(rule.path, text, " | ".join(map(shown, _possible_there(spec, rule))))
+
+
+def _possible_there(spec: StudySpec, rule: Rule) -> list[Any]:
+    """Return which values would do in place of the one that stands where a rule is broken, if they are few."""
+    section, name = (*rule.path, "")[:2]
+    if section != "fixed" or name not in TABLE:
+        return []
+    row, values = TABLE[name], {**defaults(), **spec.fixed}
+    options: Sequence[Any] = row.choices or ((True, False) if row.kind == "bool" else ())
+    if row.kind == "int":
+        sizes = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
+        options = range(int(row.low or 0), 1 + max(each for each in sizes if each not in (AUTO, None)))
+    if len(options) > MOST_LISTED:
+        return []
+    point = {each: held[0] for each, held in spec.grid.items()}
+    fit = [each for each in options if Space(spec, Cell(0, {**point, name: each}), None).impossible() is None]
+    return fit if len(fit) <= FEW else []
 
 
 class Space:

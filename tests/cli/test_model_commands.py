@@ -62,3 +62,48 @@ def test_params_refuse_in_one_line(cli: Cli, folder: Path, arguments: list[str],
     said = cli("model", "params", *arguments)
     assert said.code == 2 and said.out == ""
     assert words in said.err and len(said.err.splitlines()) == 1
+
+
+def test_trace_of_the_original_goes_through_encoder_and_decoder(cli: Cli) -> None:
+    small = ["-o", "n_layer=1", "-o", "n_embd=16", "-o", "d_ff=32", "-o", "vocab_size=100"]
+    asked = [
+        "--preset",
+        "transformer-base",
+        *small,
+        "--token",
+        "42",
+        "--position",
+        "3",
+        "--source-length",
+        "10",
+    ]
+    said = cli("model", "trace", *asked)
+    lines = {line.split()[0]: line.split()[1:] for line in said.out.splitlines() if " x " in line}
+    assert lines["encoder.blocks.0.attention.weights"][:7] == ["1", "x", "8", "x", "10", "x", "10"]
+    assert lines["blocks.0.cross.weights"][:7] == ["1", "x", "8", "x", "4", "x", "10"]
+    assert lines["logits"][:5] == ["1", "x", "4", "x", "100"] and len(lines["logits"]) == 10
+    found = json.loads(cli("model", "trace", *asked, "--values", "2", "--json").out)
+    assert [step["name"] for step in found["steps"]] == list(lines)
+    assert found["steps"][-1]["shape"] == [1, 4, 100] and len(found["steps"][-1]["values"]) == 2
+    other = json.loads(cli("model", "trace", *asked, "--seed", "1", "--values", "2", "--json").out)
+    assert other["steps"][-1]["values"] != found["steps"][-1]["values"]
+
+
+def test_trace_refuses_what_does_not_fit(cli: Cli) -> None:
+    said = cli("model", "trace", "--preset", "gpt2-xl", "-o", "n_layer=1024")
+    assert said.code == 2 and "gpt2-xl takes " in said.err and "GB are free" in said.err
+    said = cli("model", "trace", "--token", "300")
+    assert said.code == 2 and "token 300; allowed: 0 to 255" in said.err
+    assert cli("model", "trace", "tiny", "--preset", "gpt2").code == 2
+
+
+def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
+    asked = ["tiny", "--lab", finished.lab]
+    said = cli("model", "trace", *asked, "--token", "5", "--position", "2")
+    assert "its weights" in said.out and "final_norm" in said.out
+    said = cli("model", "attention", *asked, "--prompt", "The print", "--output", "page.html", "--json")
+    found = json.loads(said.out)
+    assert Path(found["output"]).read_text().count('class="figure"') == len(found["maps"]) == 1
+    assert found["maps"][0]["keys"] == list("The␣print")
+    said = cli("model", "attention", "tniy", "--lab", finished.lab, "--prompt", "a")
+    assert said.code == 2 and "did you mean 'tiny'" in said.err

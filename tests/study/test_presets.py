@@ -13,6 +13,7 @@ from sweeplab.study.models import model_of, models_of
 from sweeplab.study.presets import preset, preset_names
 from sweeplab.study.reading import read_study, read_text
 from sweeplab.study.schema import study_schema
+from sweeplab.study.template import study_text
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -86,7 +87,7 @@ def test_the_tables_presets_are_the_table() -> None:
 
 
 def read_preset(name: str):
-    return read_text(f"name: a\ndata: {{corpus: copy, tokenizer: char}}\npreset: {name}\n", Path("a.yaml"))
+    return read_text(f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n", Path("a.yaml"))
 
 
 def test_what_the_file_says_wins(tmp_path: Path) -> None:
@@ -138,3 +139,10 @@ def test_an_unknown_preset_is_named_with_the_nearest() -> None:
 def test_the_schema_offers_every_preset() -> None:
     offered = study_schema()["properties"]["preset"]["anyOf"]
     assert [each["const"] for each in offered] == list(preset_names())
+
+
+@pytest.mark.parametrize("name", ["bert-base", "t5-small", "nanogpt-char"])
+def test_a_study_file_may_be_written_with_a_presets_values(name: str) -> None:
+    values = preset(name).values
+    spec = read_text(study_text("mine", minimal=True, search=[], values=values), Path("mine.yaml"))
+    assert {each: spec.fixed[each] for each in values} == read_preset(name).fixed

@@ -14,7 +14,7 @@ def trace(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.",
             show_default=False,
         ),
@@ -44,7 +44,7 @@ def trace(
     NumPy reference. Without a run the weights are random ones.
 
     \b
-    $ sweeplab model trace --preset transformer-base --token 42 --position 3 --source-length 10
+    $ sweeplab model trace --preset transformer-base --token 42 --source-length 10
     $ sweeplab model trace small --token 42 --position 3 --json
     """
     from sweeplab.cli.tables import print_json

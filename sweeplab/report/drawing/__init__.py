@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.report.drawing.attention import draw_attention
+from sweeplab.report.drawing.attention import rows_of as rows_of_heads
 from sweeplab.report.drawing.costs import (
     draw_compute,
     draw_differences,
@@ -25,6 +27,7 @@ from sweeplab.report.drawing.sweep import (
     draw_slice,
     rows_of,
 )
+from sweeplab.report.panels.attention import AttentionPanel
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.differences import DifferencesPanel
 from sweeplab.report.panels.importances import ImportancePanel
@@ -62,6 +65,7 @@ _DRAWN: dict[type[Panel], Callable[[Any], go.Figure]] = {
     PruningPanel: draw_pruning,
     ComputePanel: draw_compute,
     DifferencesPanel: draw_differences,
+    AttentionPanel: draw_attention,
 }
 _LEGENDS = {
     "full": {"x": 1.01, "y": 1, "font": {"size": 12}},
@@ -101,6 +105,7 @@ _HEIGHTS: dict[type[Panel], Callable[[Any], int]] = {
     PruningPanel: lambda panel: 110 + 26 * len(panel.data),
     ComputePanel: lambda panel: 130 + 60 * panel.data["study"].nunique(),
     DifferencesPanel: lambda panel: 110 + 26 * len(panel.data),
+    AttentionPanel: lambda panel: 130 + 250 * rows_of_heads(len(panel.heads)),
 }
 
 

@@ -1,0 +1,81 @@
+"""A traced token's numbers are the stacked model's, for every family and under muP."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from model.cases import SOURCE, VOCABULARY, shape_of
+
+from sweeplab.data.batches import Batch
+from sweeplab.errors import BadInput
+from sweeplab.model.families import FAMILIES
+from sweeplab.model.tracing import attention_weights, random_weights, trace_token
+from sweeplab.model.transformer import Transformer
+
+TOKEN, POSITION = 3, 2
+SHAPES = [shape_of(family=family, n_layer=2) for family in FAMILIES]
+SHAPES += [
+    shape_of(family="decoder", parametrization="mup", mup_base_width=2, head_dim=8),
+    shape_of(family="decoder", parametrization="mup", mup_base_width=2, attention="linear"),
+    shape_of(family="encoder_decoder", parametrization="mup", mup_base_width=2, n_kv_head=1),
+    shape_of(family="decoder", positions="relative", n_expert=3, n_expert_active=2),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.family} {shape.parametrization}")
+def test_the_last_step_is_the_stacked_models_logits(shape) -> None:
+    length = None if shape.family == "decoder" else SOURCE
+    weights = random_weights(shape, seed=1)
+    steps = trace_token(shape, weights, TOKEN, POSITION, length, seed=5, n_values=VOCABULARY)
+    drawn = np.random.default_rng(5)
+    sequences = []
+    for n in [SOURCE if shape.family == "encoder" else POSITION + 1, SOURCE]:
+        found = torch.tensor(drawn.integers(0, VOCABULARY, (1, 1, n)))
+        found[..., POSITION] = TOKEN
+        sequences.append(found)
+    source = sequences[1] if shape.family == "encoder_decoder" else None
+    stacked = {name: torch.tensor(weight)[None].double() for name, weight in weights.items()}
+    logits = Transformer(shape).logits(stacked, Batch(sequences[0], sequences[0], source))
+    assert steps[-1].name == "logits" and steps[-1].shape == (1, *logits.shape[1:])
+    np.testing.assert_allclose(steps[-1].values, logits[0, POSITION].numpy(), rtol=0, atol=1e-10)
+
+
+def test_a_row_is_the_tokens_own_in_every_step() -> None:
+    shape = shape_of(family="encoder_decoder", positions="relative")
+    steps = trace_token(shape, random_weights(shape, 0), TOKEN, POSITION, SOURCE)
+    embedding = random_weights(shape, 0)["token_embedding"][TOKEN]
+    by_name = {step.name: step for step in steps}
+    assert by_name["encoder.token_embedding"].shape == (1, SOURCE, 8)
+    for name in ("encoder.token_embedding", "token_embedding"):
+        np.testing.assert_allclose(by_name[name].values, embedding[:5], atol=1e-7)
+    assert by_name["blocks.0.cross.weights"].shape == (1, 2, POSITION + 1, SOURCE)
+    assert all(1 <= len(step.values) <= 5 for step in steps)
+
+
+def test_attention_weights_are_shares() -> None:
+    shape = shape_of(family="encoder_decoder", n_layer=2)
+    tokens, source = torch.randint(VOCABULARY, (2, 1, 6), generator=torch.Generator().manual_seed(0))
+    found = attention_weights(shape, random_weights(shape, 0), Batch(tokens, tokens, source))
+    names = [f"encoder.blocks.{layer}.attention" for layer in range(2)]
+    names += [f"blocks.{layer}.{part}" for layer in range(2) for part in ("attention", "cross")]
+    assert list(found) == names
+    for name, weights in found.items():
+        np.testing.assert_allclose(weights.sum(-1), 1.0)
+        assert (np.triu(weights, 1).max() == 0.0) == (name in ("blocks.0.attention", "blocks.1.attention"))
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments", "words"),
+    [
+        ("decoder", (VOCABULARY, 0), "token 11; allowed: 0 to 10, for vocab_size is 11"),
+        ("decoder", (0, 10), "position 10; allowed: 0 to 9, for block_size is 10"),
+        ("decoder", (0, 0, 4), "a decoder reads no source"),
+        ("encoder_decoder", (0, 4, 4), "a source of 4 tokens; allowed: 5 "),
+        ("encoder", (0, 4, 99), "a source of 99 tokens; allowed: 5 "),
+    ],
+)
+def test_what_the_model_has_not_is_refused(family: str, arguments: tuple[int, ...], words: str) -> None:
+    shape = shape_of(family=family)
+    with pytest.raises(BadInput, match=words):
+        trace_token(shape, random_weights(shape, 0), *arguments)

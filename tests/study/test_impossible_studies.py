@@ -1,0 +1,63 @@
+"""What cannot be is said at plan time: in one line, with file, line, reason, and what would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.study.plan import make_plan
+from sweeplab.study.reading import read_study
+
+CHAR = "corpus: python-docs, tokenizer: char"
+# What is wrong: the data's line, the line of fixed, the line that is named, the reason, and what is allowed.
+IMPOSSIBLE = {
+    "rotary with odd head_dim": (CHAR, "positions: rotary, head_dim: 5", 3, "head_dim must be even",
+                                 '"learned" | "sinusoidal" | "relative" | "alibi" | "none"'),
+    "n_kv_head that does not divide": (CHAR, "n_head: 4, n_kv_head: 3", 3, "n_kv_head divides n_head", "1 | 2 | 4"),
+    "span corruption without an encoder": (CHAR, "objective: span", 3, "objective suits family", '"next_token"'),
+    "span corruption without a decoder": (
+        CHAR, "family: encoder, objective: span", 3, "objective suits family", '"masked"'
+    ),
+    "more active experts than experts": (
+        CHAR, "n_expert: 2, n_expert_active: 3", 3, "n_expert_active is at most n_expert", "1 | 2"
+    ),
+    "embeddings of a source that is not there": (
+        CHAR, "share_embeddings: false", 3, "family must be encoder_decoder", "true"
+    ),
+    "fewer symbols than the corpus has": (CHAR, "vocab_size: 50", 3, "vocab_size >= ", ""),
+    "no room for the mask": ("corpus: python-docs, tokenizer: byte", "vocab_size: 256, family: encoder", 3,
+                             "vocab_size >= 256 + special tokens", ""),
+    "fewer tokens than bytes": (
+        "corpus: python-docs, tokenizer: bpe, vocab_size: 100", "", 2, "it takes 256 for the bytes", ""
+    ),
+    "a number for a tokenizer that learns none": (f"{CHAR}, vocab_size: 100", "", 2, "takes no vocab_size", ""),
+    "empty pairs": ("corpus: pairs, path: empty.tsv, tokenizer: char", "", 2, "empty.tsv is empty", ""),
+    "an empty target": ("corpus: pairs, path: half.tsv, tokenizer: char", "", 2, "line 2 has an empty target", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_what_cannot_be_is_one_line_at_its_place(case: str, tmp_path: Path) -> None:
+    data, fixed, line, reason, allowed = IMPOSSIBLE[case]
+    (tmp_path / "empty.tsv").write_text("\n")
+    (tmp_path / "half.tsv").write_text("a\tb\nc\t\n")
+    file = tmp_path / "study.yaml"
+    sizes = ", ".join(["n_embd: 40, block_size: 32", *([fixed] if fixed else [])])
+    file.write_text(f"name: a\ndata: {{{data}}}\nfixed: {{{sizes}}}\n")
+    with pytest.raises(BadInput) as refused:
+        make_plan(
+            read_study(file, ["n_layer=1", *([] if "n_head" in fixed else ["n_head=4"])]), tmp_path / "lab"
+        )
+    (said,) = map(str, refused.value.problems)
+    assert said.startswith(f"{file}:{line}:") and reason in said and "\n" not in said
+    assert said.endswith(f"; allowed: {allowed}") if allowed else "traceback" not in said.lower()
+
+
+@pytest.mark.parametrize("data", ["tokenizer: bpe, vocab_size: 100", "tokenizer: char, vocab_size: 9"])
+def test_a_wrong_vocabulary_is_named_where_it_stands(data: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(f"name: a\ndata:\n  corpus: python-docs\n  {data.replace(', ', chr(10) + '  ')}\n")
+    with pytest.raises(BadInput, match=r"study.yaml:5:15: "):
+        make_plan(read_study(file), tmp_path / "lab")
