@@ -1,4 +1,4 @@
-"""What every test has: a cache of its own, and no telemetry."""
+"""What every test has: a cache of its own, one thread, and no telemetry."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 # Read when MLflow is imported, which test modules may do while they are collected.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Read when NumPy and torch are imported. The suite has a process a core: threads of theirs would wait for each
+# other, and burn seven times the time of a test of small products while they do.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

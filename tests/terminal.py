@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 from fcntl import ioctl
 from pathlib import Path
 
-PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
+# A shell's background jobs ignore SIGINT, and so would all that a suite in the background starts; in a terminal it
+# is Ctrl-C.
+_IN_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+PROGRAM = [sys.executable, "-c", f"{_IN_A_TERMINAL}; from sweeplab.cli import main; main()"]
 # Colours, the cursor's visibility; the cursor up, the line erased; a control character; text.
 _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
 

@@ -51,6 +51,11 @@ CURVES = {
 }  # a row a point
 
 _NOTHING = ("", "None", "nan")
+# Types whose every value is one of the column's: most columns of most tables, and nothing to be read.
+_AT_ONCE = {
+    *(("int64", "Int64"), ("Int64", "Int64"), ("bool", "boolean"), ("boolean", "boolean")),
+    *(("int64", "float64"), ("float64", "float64")),
+}
 _TRUTH = {True: True, False: False, "True": True, "False": False}
 _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or False"}
 
@@ -126,7 +131,8 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     for name, dtype in (COLUMNS | HYPERPARAMETERS).items():
         if name in frame:
             checked[name], wrong = _typed(frame[name], dtype)
-            wrong |= checked[name].isna() & (name in KEY)
+            if name in KEY:
+                wrong |= checked[name].isna()
             problems += _wrong(frame[name], wrong, f"column {name!r}", _WORDS.get(dtype, ""))
     typed = frame.assign(**checked)
     if "state" in checked:
@@ -174,6 +180,8 @@ def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Serie
     """Return the column in its type, and which of its values could not be read as that."""
     import pandas as pd
 
+    if (str(column.dtype), dtype) in _AT_ONCE:
+        return column.astype(dtype), pd.Series(False, index=column.index)  # type: ignore[call-overload]
     there = column.notna() & ~column.isin(_NOTHING)
     given = column.astype(object).where(there, None)
     if dtype == "string":
@@ -189,9 +197,10 @@ def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Serie
 
 
 def _wrong(column: pd.Series[Any], wrong: pd.Series[bool], where: str, allowed: str) -> list[Problem]:
-    rows = column[wrong.fillna(True).astype(bool)]
-    if rows.empty:
+    wrong = wrong.fillna(True).astype(bool)
+    if not wrong.any():
         return []
+    rows = column[wrong]
     more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     return [Problem(f"{where}: {rows.iloc[0]!r} in row {rows.index[0]}{more}", allowed)]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sweeplab.model.attention import ATTENTION, across
 from sweeplab.model.positions import POSITIONS
@@ -70,9 +71,10 @@ class Term:
         return self.each * self.layers
 
 
-def terms(shape: ModelShape) -> list[Term]:
-    """Return a model's parameters part by part, each with its formula."""
-    return [term for term in _terms(shape) if term.each]
+@lru_cache(maxsize=4096)
+def terms(shape: ModelShape) -> tuple[Term, ...]:
+    """Return a model's parameters part by part, each with its formula; a plan asks of one shape many times."""
+    return tuple(term for term in _terms(shape) if term.each)
 
 
 def _terms(shape: ModelShape) -> Iterator[Term]:

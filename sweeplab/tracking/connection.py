@@ -6,16 +6,20 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from sweeplab.data.cache import cache_folder
 from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
 from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -101,7 +105,7 @@ def connect(lab: Path, uri: str) -> MlflowClient:
     """Return a client of the tracking at `uri`; create its database where it is a file that is not there yet.
 
     A fresh database takes seconds, and breaks when two processes create it together: it is made once, under
-    a lock and a temporary name.
+    a lock and a temporary name. Its empty tables are kept in the user's cache, for the next lab.
     """
     with warnings.catch_warnings():
         # MLflow's way of using SQLAlchemy is no concern of our caller, who may have warnings as errors.
@@ -127,11 +131,30 @@ def _create(database: Path, lab: Path) -> None:
     folder = database.with_name(f".{database.name}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    uri = f"sqlite:///{folder / database.name}"
+    new, kept = folder / database.name, cache_folder() / f"mlflow-{version('mlflow')}.db"
+    with suppress(OSError):  # there is none yet, or no cache
+        shutil.copyfile(kept, new)
+    is_first = not new.exists()
+    uri = f"sqlite:///{new}"
     store = SqlAlchemyStore(uri, artifact_location(lab, uri))  # type: ignore[no-untyped-call]
     store.engine.dispose()
-    (folder / database.name).replace(database)
+    if is_first:
+        _keep(new, kept)
+    new.replace(database)
     folder.rmdir()
+
+
+def _keep(database: Path, kept: Path) -> None:
+    """Keep the tables of a fresh database, without the one experiment that knows where its lab is."""
+    copy = database.with_name("kept")
+    shutil.copyfile(database, copy)
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM experiments")
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{kept}.lock"):
+            write_whole(kept, copy.read_bytes())
+    copy.unlink()
 
 
 def _scheme(uri: str) -> str:

@@ -62,7 +62,8 @@ def device() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    found = {each.metadata["Name"]: each.version for each in distributions()}
+    read = [each.metadata for each in distributions()]  # a file is read each time it is asked for
+    found = {each["Name"]: each["Version"] for each in read}
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

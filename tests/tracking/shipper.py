@@ -1,6 +1,6 @@
 """Ship in processes of their own that die on the way: a line of input a process, forked with MLflow loaded.
 
-A job is {"lab", "study", "folders", "die": [moment, n], "in_open"}. Its process kills itself with SIGKILL
+A job is {"lab", "study", "folders", "die": [moment, n], "in_open", "cache"}. Its process kills itself with SIGKILL
 "before" or "after" the n-th commit that writes to the database, counted from the opening of the study or
 from the end of it; without "die" it ends by itself, or is killed from outside. Its pid is printed. A line
 with that pid waits for its end, and its exit code is printed.
@@ -40,6 +40,7 @@ def die_at(moment: str, n: int) -> None:
 
 def work(job: dict[str, Any]) -> None:
     in_open, die = job.get("in_open", False), job.get("die")
+    os.environ |= {"SWEEPLAB_CACHE": job["cache"]} if "cache" in job else {}
     tracker = MLflowTracker(Path(job["lab"]), job["study"])
     if die and in_open:
         die_at(*die)

@@ -6,11 +6,12 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -158,22 +159,50 @@ def test_killed_at_every_commit_of_opening(lab: Path, shipper: Shipper) -> None:
 
 @pytest.mark.faults
 def test_a_fresh_lab_killed_while_its_database_is_made(tmp_path: Path, shipper: Shipper) -> None:
+    lab, job = tmp_path / "lab", {"study": "fresh", "folders": [], "cache": tmp_path / "cache"}
     for delay in (0.0, 0.3):
-        pid = shipper.start(lab=tmp_path, study="fresh", folders=[])
-        while not (tmp_path / ".mlflow.db.new").exists():
+        pid = shipper.start(lab=lab, **job)
+        while not (lab / ".mlflow.db.new").exists():
             Event().wait(0.01)
         Event().wait(delay)
         os.kill(pid, signal.SIGKILL)
         assert shipper.wait(pid) == KILLED
-    assert shipper.run(lab=tmp_path, study="fresh", folders=[]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == FRESH
+    assert shipper.run(lab=lab, **job) == 0
+    assert {path.name for path in lab.iterdir()} == FRESH
 
 
 def test_processes_that_open_a_fresh_lab_together(tmp_path: Path, shipper: Shipper) -> None:
-    pids = [shipper.start(lab=tmp_path, study="fresh", folders=[]) for _ in range(3)]
+    lab, cache = tmp_path / "lab", tmp_path / "cache"
+    pids = [shipper.start(lab=lab, study="fresh", folders=[], cache=cache) for _ in range(3)]
     assert [shipper.wait(pid) for pid in pids] == [0, 0, 0]
-    client = connect(tmp_path, tracking_uri(tmp_path))
+    client = connect(lab, tracking_uri(lab))
     assert sorted(each.name for each in client.search_experiments()) == ["Default", "fresh"]
     assert len(client.search_runs([client.get_experiment_by_name("fresh").experiment_id])) == 1
-    assert client.get_experiment("0").artifact_location.startswith((tmp_path / "artifacts").as_uri())
-    assert {path.name for path in tmp_path.iterdir()} == FRESH
+    assert client.get_experiment("0").artifact_location.startswith((lab / "artifacts").as_uri())
+    assert {path.name for path in lab.iterdir()} == FRESH
+
+
+def tables_of(lab: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(lab / "mlflow.db")) as connection:
+        return connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+def test_the_next_lab_takes_the_tables_that_the_first_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
+    clients = [connect(lab, tracking_uri(lab)) for lab in (tmp_path / "first", tmp_path / "second")]
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".db", ".lock"]
+    assert tables_of(tmp_path / "first") == tables_of(tmp_path / "second")
+    for client, name in zip(clients, ("first", "second"), strict=True):
+        (default,) = client.search_experiments()
+        assert default.name == "Default" and client.create_experiment("own") == "1"
+        assert default.artifact_location.startswith((tmp_path / name / "artifacts").as_uri())
+        assert {path.name for path in (tmp_path / name).iterdir()} == FRESH - {"artifacts", "tracking.lock"}
+
+
+def test_a_lab_is_made_where_there_can_be_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
+    client = connect(tmp_path / "lab", tracking_uri(tmp_path / "lab"))
+    assert [each.name for each in client.search_experiments()] == ["Default"]

@@ -10,18 +10,20 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.importance import BaseImportanceEvaluator, FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep.dimensions import Dimension
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
+
+if TYPE_CHECKING:
+    from optuna.importance import BaseImportanceEvaluator
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -159,6 +161,9 @@ def _share(raw: Array) -> Array:
 
 
 def _made(evaluator: Evaluator, n: int, seed: int) -> BaseImportanceEvaluator:
+    # It brings scikit-learn, half of the time of a small study's report, which has no importances.
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+
     if evaluator == "fanova":
         return FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
     return PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(BEST_SHARE, FEWEST_BEST / n)))

@@ -6,10 +6,11 @@ that were looked at (Bonferroni).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.sweep.dimensions import Dimension
@@ -59,8 +60,8 @@ def regions(sweep: Sweep) -> list[Region]:
         if not hit.any() or hit.all():
             continue
         ranges = [(each, *part) for each in both.values() for part in _parts(each, ended)]
-        n_looked_at = len(ranges)
-        tested = [(_p_value(hit, inside) * n_looked_at, each, said, inside) for each, said, inside in ranges]
+        chances = _p_values(hit, [inside for _, _, inside in ranges]) * len(ranges)
+        tested = [(float(p), *each) for p, each in zip(chances, ranges, strict=True)]
         for name in both:
             own = [each for each in tested if each[1].name == name]
             if own:
@@ -89,11 +90,12 @@ def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Serie
         yield f"up to {value}", places <= cut
 
 
-def _p_value(hit: Series, inside: Series) -> float:
-    """Return the chance of as many hits inside, or more, were they spread over all trials alike."""
+def _p_values(hit: Series, insides: Sequence[Series]) -> NDArray[np.float64]:
+    """Return for each range the chance of as many hits inside, or more, were they spread over all trials alike."""
     from scipy.stats import hypergeom
 
-    n, n_inside = len(hit), int(inside.sum())
-    if n_inside in (0, n):
-        return 1.0
-    return float(hypergeom.sf(int((hit & inside).sum()) - 1, n, int(hit.sum()), n_inside))
+    n, is_hit = len(hit), hit.to_numpy(bool)
+    among = np.array([inside.to_numpy(bool) for inside in insides]).reshape(-1, n)
+    n_inside = among.sum(1)
+    chances = hypergeom.sf((among & is_hit).sum(1) - 1, n, int(is_hit.sum()), n_inside)
+    return np.where((n_inside == 0) | (n_inside == n), 1.0, chances)
