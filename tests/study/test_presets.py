@@ -87,7 +87,9 @@ def test_the_tables_presets_are_the_table() -> None:
 
 
 def read_preset(name: str):
-    return read_text(f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n", Path("a.yaml"))
+    return read_text(
+        f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n", Path("a.yaml")
+    )
 
 
 def test_what_the_file_says_wins(tmp_path: Path) -> None:
