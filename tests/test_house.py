@@ -59,13 +59,14 @@ def modules() -> list[tuple[str, Path]]:
 
 @pytest.mark.parametrize(("room", "path"), modules(), ids=lambda each: str(getattr(each, "name", each)))
 def test_imports_only_what_stands_above_it(room: str, path: Path) -> None:
-    ours = {name.split(".")[1] for name in imports(path) if name.startswith("sweeplab.")}
+    found = imports(path)
+    ours = {name.split(".")[1] for name in found if name.startswith("sweeplab.")}
     # The package's own names, such as load_study, are the api's.
     ours = {"api" if name.startswith(("load_", "open_")) else name for name in ours}
     allowed = MAY_IMPORT[room] | {room} | ANYONE
     assert ours <= allowed, f"{path.name} imports {sorted(ours - allowed)}"
     for library, rooms in ONLY_IN.items():
-        if any(name.split(".")[0] == library for name in imports(path)):
+        if any(name.split(".")[0] == library for name in found):
             assert room in rooms, f"{path.name} imports {library}"
 
 

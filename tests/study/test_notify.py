@@ -61,20 +61,21 @@ def study(tmp_path: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -
     return sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab")
 
 
-def test_the_owner_hears_once_that_a_study_ended_and_how(study: sweeplab.Study, server: HTTPServer) -> None:
+def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
+    study: sweeplab.Study, server: HTTPServer
+) -> None:
+    server.code = 500
+    deaf = study.run()
+    assert sorted(deaf.trials()["state"]) == ["complete", "complete"]
+    assert deaf.errors == ["OWNERS_PHONE: Apprise could not tell that the study is complete"], "and no secret"
+    server.code = 200
+    server.letters.clear()
     result = study.run()
-    assert result.status == "complete"
+    assert (result.status, result.errors) == ("complete", [])
     ((title, text),) = server.letters
     assert title == "sweeplab: tiny complete"
     assert "runs: 2 complete" in text
     assert f"best {result.best['value']:.4f} in {result.best['cell']}" in text
-
-
-def test_a_deaf_owner_fails_no_trial_and_no_secret_is_said(study: sweeplab.Study, server: HTTPServer) -> None:
-    server.code = 500
-    result = study.run()
-    assert sorted(result.trials()["state"]) == ["complete", "complete"]
-    assert result.errors == ["OWNERS_PHONE: Apprise could not tell that the study is complete"]
 
 
 def test_an_idle_study_is_told_of_once_until_it_moves_again(
