@@ -51,7 +51,7 @@ def _normed(p: Pass, name: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q, k
 
     def norm(x: Tensor, gain: Tensor) -> Tensor:
-        by_run = NORMS["rmsnorm"].apply(x).view(p.n_runs, -1, *x.shape[1:])
+        by_run = NORMS["rmsnorm"].apply(x, p.shape.norm_eps).view(p.n_runs, -1, *x.shape[1:])
         return (by_run * gain[:, None, None, None]).view(x.shape)
 
     return norm(q, p.w[f"{name}.q_norm.gain"]), norm(k, p.w[f"{name}.k_norm.gain"])

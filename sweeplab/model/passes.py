@@ -53,7 +53,8 @@ class Pass:
 
     def normed(self, name: str, x: Tensor) -> Normed:
         """Normalise x [K, N, C]; the gain and bias wait for the product."""
-        return Normed(NORMS[self.shape.norm].apply(x), self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
+        normed = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
+        return Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
 
     def linear(self, name: str, read: Normed) -> Tensor:
         """Multiply by a matrix [K, C, O] and add its bias, if it has one."""
