@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
+from sweeplab.data.objectives import special_tokens
+from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
@@ -31,6 +32,11 @@ class Model:
     def shape(self) -> ModelShape:
         """Return the model's sizes."""
         return self.transformer.shape
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights by name, without a run dimension."""
+        return {name: weight[0] for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
@@ -55,6 +61,14 @@ class LoadedRun:
     values: dict[str, Any]
     facts: dict[str, Any]
 
+    @property
+    def special(self) -> dict[str, int]:
+        """Return the ids of the special tokens by name: of a run that came from elsewhere, as they were there."""
+        if "special" in self.facts:
+            return dict(self.facts["special"])
+        tokens = special_tokens(self.values)
+        return {name: tokens[name] for name in tokens.names}
+
 
 def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     """Load a run from its checkpoint's folder.
@@ -67,7 +81,7 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     weights, facts = read_checkpoint(folder, "model")
     values, tokenizer = facts.pop("values"), facts.pop("tokenizer")
     for kind, name, known in (
-        ("tokenizer", tokenizer["name"], TOKENIZERS),
+        ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
         ("activation", values["activation"], ACTIVATIONS),
     ):
         if name not in known:
