@@ -21,10 +21,11 @@ MAY_IMPORT = {
     "plugins": {"data", "model", "train"},
     "tracking": {"data", "model", "train"},
     "study": {"data", "model", "train", "tracking", "plugins"},
+    "hf": {"data", "model", "train", "tracking"},
     "analysis": {"data", "train", "study", "tracking"},
     "report": {"analysis", "study"},
     "api": {"study", "tracking", "analysis", "report"},
-    "cli": {"study", "tracking", "analysis", "report", "api", "data", "train"},
+    "cli": {"study", "tracking", "analysis", "report", "api", "data", "train", "hf"},
 }
 ONLY_IN = {
     "mlflow": {"tracking"},
@@ -33,7 +34,8 @@ ONLY_IN = {
     "plotly": {"report"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "torch": {"model", "train", "study", "tracking"},
+    "torch": {"model", "train", "study", "tracking", "hf"},
+    "transformers": set(),
     "pandas": {"analysis", "report", "api"},
 }
 

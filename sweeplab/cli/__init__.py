@@ -7,6 +7,7 @@ import sys
 from sweeplab.cli import laws, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.doctor import doctor
+from sweeplab.cli.hf import export_hf, import_hf
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
 from sweeplab.cli.ui import ui
@@ -20,6 +21,8 @@ app.add_typer(study.app, name="study")
 app.add_typer(trial.app, name="trial")
 app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
+app.command("export-hf")(export_hf)
+app.command("import-hf")(import_hf)
 app.command()(hyperparameters)
 app.command()(schema)
 app.command()(ui)

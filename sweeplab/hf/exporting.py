@@ -81,7 +81,9 @@ def _tokenizer_config(run: LoadedRun, definition: Definition) -> dict[str, Any]:
     written = {number: content for content, number in definition["model"]["vocab"].items()}
     special = run.special
     named = {f"{name}_token": written[special[name]] for name in (BOS, EOS, PAD, MASK) if name in special}
-    sentinels = [written[special[name]] for index in range(len(special)) if (name := sentinel(index)) in special]
+    sentinels = [
+        written[special[name]] for index in range(len(special)) if (name := sentinel(index)) in special
+    ]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

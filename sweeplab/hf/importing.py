@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hf.architectures import ARCHITECTURES, Architecture
 from sweeplab.hf.tokenizers import Definition, read_tokenizer
 from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.accounting import n_params
 from sweeplab.model.legality import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.checkpoint import write_checkpoint
@@ -29,14 +31,26 @@ from sweeplab.train.devices import settle_devices
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def import_folder(source: Path, target: Path, name: str, force: bool = False) -> tuple[ModelShape, Tokenizer, str]:
-    """Write a checkpoint of a folder's model; return its shape, its tokenizer, and why that is not the folder's own.
+@dataclass(frozen=True)
+class Imported:
+    """What was brought in; `without` says why the tokenizer is not the folder's own, where it is not."""
+
+    family: str
+    n_params: int
+    tokenizer: str
+    without: str
+
+
+def import_folder(source: Path, target: Path, name: str, force: bool = False) -> Imported:
+    """Write a checkpoint of a folder's model.
 
     Raises:
         BadInput: the folder lacks something, or holds what no run here can be; or there is a checkpoint already.
     """
     if (target / "model.json").exists() and not force:
-        raise BadInput(Problem("there is a run already", "--name for another name, --force to replace it", file=target))
+        raise BadInput(
+            Problem("there is a run already", "--name for another name, --force to replace it", file=target)
+        )
     config = _json(source / "config.json")
     architecture = _architecture(config)
     tensors = _tensors(source, architecture)
@@ -58,7 +72,7 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         write_checkpoint(target, "model", weights, facts)
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=target)) from error
-    return shape, tokenizer, why
+    return Imported(shape.family, n_params(shape), tokenizer.name, why)
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -75,7 +89,9 @@ def _architecture(config: Mapping[str, Any]) -> Architecture:
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
         known = " | ".join(ARCHITECTURES)
-        raise BadInput(Problem(f"config.json is of the model_type {kind!r}", known, nearest(kind, ARCHITECTURES)))
+        raise BadInput(
+            Problem(f"config.json is of the model_type {kind!r}", known, nearest(kind, ARCHITECTURES))
+        )
     return ARCHITECTURES[kind]
 
 
@@ -97,7 +113,9 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     return found
 
 
-def _values(architecture: Architecture, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _values(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """Return effective hyperparameters: what config.json says, and the table's defaults.
 
     A head that is not the embeddings is none that is tied to them, whatever config.json says of it.
@@ -161,7 +179,9 @@ def _special(
     }
     for index in range(len(added)):
         found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
-    return {name: each for name, each in found.items() if isinstance(each, int) and 0 <= each < shape.vocab_size}
+    return {
+        name: each for name, each in found.items() if isinstance(each, int) and 0 <= each < shape.vocab_size
+    }
 
 
 def _content(token: Any) -> str:

@@ -6,6 +6,7 @@ All but char work on bytes, each written as a printable character as GPT-2 does 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ ANY = r"[\s\S]"
 # The word tokenizer's pattern in the library's dialect, whose own \w has accents that combine, and \s no separators.
 WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
 WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
+OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|unused)_\d+)\|>")  # what `write_tokenizer` adds
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
@@ -56,8 +58,8 @@ def _read_char(tokens: list[str]) -> Tokenizer:
 
 def _bytes_library(words: Mapping[str, int]) -> Library:
     """Return a library's tokenizer of bytes and of words that are looked up whole."""
-    from tokenizers import decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers
 
     library = Library(models.BPE({**BYTES, **words}, [], ignore_merges=bool(words)))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -137,7 +139,9 @@ def _library_definition(tokenizer: Tokenizer) -> Definition:
     try:
         return dict(json.loads(KINDS[type(tokenizer)].write(tokenizer).to_str()))
     except UnicodeEncodeError as error:
-        raise BadInput(f"a token of the {tokenizer.name} tokenizer is half a character, and no text") from error
+        raise BadInput(
+            f"a token of the {tokenizer.name} tokenizer is half a character, and no text"
+        ) from error
 
 
 def read_tokenizer(definition: Definition) -> Tokenizer:
@@ -146,32 +150,29 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     Raises:
         ValueError: there is none; says why.
     """
-    model, added = definition["model"], definition.get("added_tokens") or []
-    vocabulary = {**model.get("vocab", {}), **{each["content"]: each["id"] for each in added}}
-    numbers = sorted(vocabulary.values())
-    if numbers != list(range(len(numbers))) or len(numbers) > LARGEST_VOCABULARY:
+    added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
+    vocabulary = dict(definition["model"].get("vocab", {}))
+    vocabulary = {token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)}
+    definition = {
+        **definition,
+        "added_tokens": added,
+        "model": {**definition["model"], "vocab": vocabulary},
+        **dict.fromkeys(("truncation", "padding", "post_processor")),
+    }
+    vocabulary = vocabulary | {each["content"]: each["id"] for each in added}
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if sorted(vocabulary.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
         raise ValueError(f"its ids are not those from 0 on, or more than {LARGEST_VOCABULARY:,}")
-    others = {each["content"] for each in added} | {f"<|unused_{number}|>" for number in numbers}
-    tokens = [each for each in sorted(vocabulary, key=vocabulary.__getitem__) if each not in others]
     for kind in KINDS.values():
         try:
             candidate = kind.read(tokens)
         except (KeyError, ValueError):
             continue
-        if _rest(_library_definition(candidate), tokens) == _rest(definition, tokens):
+        if definition == _library_definition(candidate):
             return candidate
-    if (wrong := _no_bpe(definition)) is None:
-        plain = definition | {"post_processor": None, "padding": None, "truncation": None}
-        return BpeTokenizer.from_json({"definition": plain})
-    raise ValueError(wrong)
-
-
-def _rest(definition: Definition, tokens: list[str]) -> tuple[Any, ...]:
-    """Return all that tells two definitions apart, but for special tokens."""
-    model = dict(definition["model"])
-    vocabulary = model.pop("vocab", {})
-    steps = [definition.get(step) for step in ("normalizer", "pre_tokenizer", "decoder")]
-    return (*steps, model, [vocabulary.get(each) for each in tokens])
+    if wrong := _no_bpe(definition):
+        raise ValueError(wrong)
+    return BpeTokenizer.from_json({"definition": definition})
 
 
 def _no_bpe(definition: Definition) -> str | None:
@@ -181,7 +182,9 @@ def _no_bpe(definition: Definition) -> str | None:
         return f"it is a {model.get('type')}, and no byte-level BPE"
     if definition.get("normalizer") is not None:
         return "it changes texts before it cuts them: what it decodes is another text"
-    if {key: (cut or {}).get(key) for key in GPT2_WORDS} != GPT2_WORDS or (decoder or {}).get("type") != "ByteLevel":
+    if {key: (cut or {}).get(key) for key in GPT2_WORDS} != GPT2_WORDS or (decoder or {}).get(
+        "type"
+    ) != "ByteLevel":
         return "it does not cut words as GPT-2 does"
     odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if (given := [key for key in odd if model.get(key)]) or not BYTES.keys() <= model["vocab"].keys():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hf.architectures.links import Links
@@ -91,7 +90,9 @@ ALL_KEYS = requirement(
     lambda shape: shape.n_kv_head == shape.n_head,
 )
 HEADS_DIVIDE = requirement(
-    "n_head that divides n_embd, for it asks for that", "n_head", lambda shape: shape.n_embd % shape.n_head == 0
+    "n_head that divides n_embd, for it asks for that",
+    "n_head",
+    lambda shape: shape.n_embd % shape.n_head == 0,
 )
 HEADS_FILL = requirement(
     "head_dim n_embd / n_head, for its heads share out n_embd",
@@ -100,24 +101,34 @@ HEADS_FILL = requirement(
 )
 
 
-class Architecture(ABC):
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Architecture:
     """A class of `transformers`: what it expresses, and how that is written.
 
     embedding, head: the tensors of the token embeddings, and of a head that is not tied to them.
     fixed: the hyperparameters that its runs have when they are read. constants: what config.json has to say.
+    links(shape, config): where the weights of a model of this config are.
+    told(shape): what of config.json follows from several hyperparameters. heard(config): the way back.
     beside: tensors (regular expressions) that may stand in a file and belong to no logits.
     """
 
-    model_type: ClassVar[str]
-    class_name: ClassVar[str]
-    prefix: ClassVar[str] = ""
-    embedding: ClassVar[str]
-    head: ClassVar[str]
-    fixed: ClassVar[Values]
-    fields: ClassVar[Sequence[Field]]
-    constants: ClassVar[Values] = {}
-    requires: ClassVar[Sequence[Requirement]]
-    beside: ClassVar[Sequence[str]] = ()
+    model_type: str
+    class_name: str
+    embedding: str
+    head: str
+    fixed: Values
+    fields: Sequence[Field]
+    requires: Sequence[Requirement]
+    links: Callable[[ModelShape, Values], Links]
+    told: Callable[[ModelShape], dict[str, Any]] = _nothing
+    heard: Callable[[Values], dict[str, Any]] = _nothing
+    prefix: str = ""
+    constants: Values = field(default_factory=dict)
+    beside: Sequence[str] = ()
 
     def unmet(self, shape: ModelShape) -> list[Requirement]:
         """Return what it cannot express of a model."""
@@ -145,17 +156,7 @@ class Architecture(ABC):
         """
         for key, wanted in self.constants.items():
             if (value := config.get(key, wanted)) != wanted:
-                raise BadInput(Problem(f"config.json has {key} {value!r}, which no run here has", str(wanted)))
+                raise BadInput(
+                    Problem(f"config.json has {key} {value!r}, which no run here has", str(wanted))
+                )
         return {**self.fixed, **{each.name: each.read(config) for each in self.fields}, **self.heard(config)}
-
-    def told(self, shape: ModelShape) -> dict[str, Any]:
-        """Return what of config.json follows from several hyperparameters."""
-        return {}
-
-    def heard(self, config: Values) -> dict[str, Any]:
-        """Return the hyperparameters that follow from several keys of config.json."""
-        return {}
-
-    @abstractmethod
-    def links(self, shape: ModelShape, config: Values) -> Links:
-        """Return where the weights of a model of this config are."""

@@ -36,7 +36,9 @@ class Link:
     def give(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the tensors of theirs by name."""
         weight = weight * self._factors
-        parts = weight.split([width for width, _ in self.columns], dim=-1) if len(self.theirs) > 1 else [weight]
+        parts = (
+            weight.split([width for width, _ in self.columns], dim=-1) if len(self.theirs) > 1 else [weight]
+        )
         return {
             name: (part.T if self.transposed else part).contiguous()
             for name, part in zip(self.theirs, parts, strict=False)
@@ -122,7 +124,11 @@ class Links:
     def heads(self, factor: float = 1.0) -> Columns:
         """Return the columns of a joined query, key and value; `factor` is what else the queries take in."""
         keys = self.shape.n_kv_head * self.shape.head_dim
-        return [(self.shape.n_head * self.shape.head_dim, self.shape.query_factor * factor), (keys, 1.0), (keys, 1.0)]
+        return [
+            (self.shape.n_head * self.shape.head_dim, self.shape.query_factor * factor),
+            (keys, 1.0),
+            (keys, 1.0),
+        ]
 
     def embeddings(self, theirs: str, head: str, last_norm: tuple[str, str], scale: float = 1.0) -> None:
         """Link token embeddings, the norm before the head, and the head where it has weights of its own.

@@ -6,7 +6,7 @@ the embeddings' weights its logits are multiplied by n_embd^-0.5, unless its con
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -25,80 +25,48 @@ from sweeplab.hf.architectures.links import Links
 from sweeplab.model.families import Side
 from sweeplab.model.shape import ModelShape
 
+EMBEDDING, HEAD = "shared.weight", "lm_head.weight"
+
 # A gated gelu is read as the approximation there: the exact one has to be called by its other name.
 ACTS = PLAIN | {f"gated-{name}": ours for name, ours in GATES.items()} | {"gated-gelu": "geglu_tanh"}
 
 
-@final
-class _T5(Architecture):
-    model_type, class_name = "t5", "T5ForConditionalGeneration"
-    embedding, head = "shared.weight", "lm_head.weight"
-    fixed = {"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False}
-    fields = (
-        Field("vocab_size", "vocab_size", 32128),
-        Field("n_positions", "block_size", 512),  # no limit there, and how long its texts were
-        Field("d_model", "n_embd", 512),
-        Field("d_kv", "head_dim", 64),
-        Field("d_ff", "d_ff", 2048),
-        Field("num_layers", "n_encoder_layer", 6),
-        Field("num_heads", "n_head", 8),
-        Field("relative_attention_num_buckets", "relative_buckets", 32),
-        Field("relative_attention_max_distance", "relative_max_distance", 128),
-        Field("feed_forward_proj", "activation", "relu", ACTS),
-        Field("layer_norm_epsilon", "norm_eps", 1e-6),
-        Field("dropout_rate", "residual_dropout", 0.1),
-    )
-    constants = {"is_encoder_decoder": True}
-    requires = (
-        only("family", "encoder_decoder", "for it finds one text from another"),
-        only("positions", "relative none", "for it shifts scores by the distance"),
-        only("norm", "rmsnorm", "for it has no other"),
-        only("norm_position", "pre", "for norms come before its sub-layers"),
-        only("bias", "false", "for it has none"),
-        only("share_embeddings", "true", "for source and target share theirs"),
-        ALL_KEYS,
-        NO_TYPES,
-        NO_EMBEDDING_NORM,
-    )
-    beside = (
-        r"(en|de)coder\.embed_tokens\.weight",
-        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-    )
+def _told(shape: ModelShape) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "num_decoder_layers": shape.n_decoder_layer,
+        "tie_word_embeddings": shape.tie_weights,
+        "scale_decoder_outputs": shape.tie_weights,
+    }
+    if shape.positions == "none":  # of its table of zeros
+        found |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+    return found
 
-    def told(self, shape: ModelShape) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "num_decoder_layers": shape.n_decoder_layer,
-            "tie_word_embeddings": shape.tie_weights,
-            "scale_decoder_outputs": shape.tie_weights,
-        }
-        if shape.positions == "none":  # of its table of zeros
-            found |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-        return found
 
-    def heard(self, config: Values) -> dict[str, Any]:
-        n_layer, dropout = config.get("num_layers", 6), config.get("dropout_rate", 0.1)
-        return {
-            "n_layer": n_layer,
-            "n_decoder_layer": config.get("num_decoder_layers") or n_layer,
-            "embedding_dropout": dropout,
-            "attention_dropout": dropout,
-            "tie_scale": _scales(config),  # a head of its own tells by being there
-        }
+def _heard(config: Values) -> dict[str, Any]:
+    n_layer, dropout = config.get("num_layers", 6), config.get("dropout_rate", 0.1)
+    return {
+        "n_layer": n_layer,
+        "n_decoder_layer": config.get("num_decoder_layers") or n_layer,
+        "embedding_dropout": dropout,
+        "attention_dropout": dropout,
+        "tie_scale": _scales(config),  # a head of its own tells by being there
+    }
 
-    def links(self, shape: ModelShape, config: Values) -> Links:
-        found = Links(shape, biased=False)
-        scale = shape.n_embd**-0.5 if _scales(config) else 1.0
-        found.embeddings(self.embedding, self.head, ("final_norm", "decoder.final_layer_norm"), scale)
-        found.norm("encoder.final_norm", "encoder.final_layer_norm")
-        for side, theirs in zip(shape.of_family.sides, ("encoder", "decoder"), strict=True):
-            bias = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            if shape.positions == "relative":
-                found.table(f"{side.prefix}relative_bias", bias)
-            else:
-                found.constant[bias] = torch.zeros(32, shape.n_head)
-            for layer in range(shape.layers(side)):
-                _block(found, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer")
-        return found
+
+def _links(shape: ModelShape, config: Values) -> Links:
+    found = Links(shape, biased=False)
+    scale = shape.n_embd**-0.5 if _scales(config) else 1.0
+    found.embeddings(EMBEDDING, HEAD, ("final_norm", "decoder.final_layer_norm"), scale)
+    found.norm("encoder.final_norm", "encoder.final_layer_norm")
+    for side, theirs in zip(shape.of_family.sides, ("encoder", "decoder"), strict=True):
+        bias = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        if shape.positions == "relative":
+            found.table(f"{side.prefix}relative_bias", bias)
+        else:
+            found.constant[bias] = torch.zeros(32, shape.n_head)
+        for layer in range(shape.layers(side)):
+            _block(found, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer")
+    return found
 
 
 def _scales(config: Values) -> bool:
@@ -131,4 +99,43 @@ def _block(found: Links, side: Side, ours: str, theirs: str) -> None:
             found.linear(f"{ours}.feed_forward.down", f"{name}.wo")
 
 
-T5: Architecture = _T5()
+T5 = Architecture(
+    model_type="t5",
+    class_name="T5ForConditionalGeneration",
+    embedding=EMBEDDING,
+    head=HEAD,
+    fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
+    fields=(
+        Field("vocab_size", "vocab_size", 32128),
+        Field("n_positions", "block_size", 512),  # no limit there, and how long its texts were
+        Field("d_model", "n_embd", 512),
+        Field("d_kv", "head_dim", 64),
+        Field("d_ff", "d_ff", 2048),
+        Field("num_layers", "n_encoder_layer", 6),
+        Field("num_heads", "n_head", 8),
+        Field("relative_attention_num_buckets", "relative_buckets", 32),
+        Field("relative_attention_max_distance", "relative_max_distance", 128),
+        Field("feed_forward_proj", "activation", "relu", ACTS),
+        Field("layer_norm_epsilon", "norm_eps", 1e-6),
+        Field("dropout_rate", "residual_dropout", 0.1),
+    ),
+    constants={"is_encoder_decoder": True},
+    requires=(
+        only("family", "encoder_decoder", "for it finds one text from another"),
+        only("positions", "relative none", "for it shifts scores by the distance"),
+        only("norm", "rmsnorm", "for it has no other"),
+        only("norm_position", "pre", "for norms come before its sub-layers"),
+        only("bias", "false", "for it has none"),
+        only("share_embeddings", "true", "for source and target share theirs"),
+        ALL_KEYS,
+        NO_TYPES,
+        NO_EMBEDDING_NORM,
+    ),
+    beside=(
+        r"(en|de)coder\.embed_tokens\.weight",
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    ),
+    links=_links,
+    told=_told,
+    heard=_heard,
+)
