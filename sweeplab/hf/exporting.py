@@ -9,6 +9,7 @@ from typing import Any
 from safetensors.torch import save
 
 from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.hf.architectures import ARCHITECTURES, Architecture
@@ -35,7 +36,7 @@ def architecture_of(shape: ModelShape) -> Architecture:
 
 
 def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architecture:
-    """Write config.json, model.safetensors, tokenizer.json, tokenizer_config.json and generation_config.json.
+    """Write config.json, model.safetensors, generation_config.json, tokenizer.json and tokenizer_config.json.
 
     Raises:
         BadInput: no class expresses the run, or the folder holds a model and is not to be replaced.
@@ -45,14 +46,12 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
         raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
     tokens = _token_ids(run)
     config = architecture.config(run.values) | tokens
-    definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.found:
         tensors |= link.give(weights[link.ours])
     written = {
-        "tokenizer.json": definition,
-        "tokenizer_config.json": _tokenizer_config(run, definition),
+        **_tokenizer(run),
         "generation_config.json": tokens | _sampling(run),
         "config.json": config,
     }
@@ -77,14 +76,18 @@ def _token_ids(run: LoadedRun) -> dict[str, int | None]:
     return found
 
 
-def _tokenizer_config(run: LoadedRun, definition: Definition) -> dict[str, Any]:
+def _tokenizer(run: LoadedRun) -> dict[str, Definition]:
+    """Return the tokenizer's two files; a run of bare ids has none."""
+    if isinstance(run.tokenizer, IdsTokenizer):
+        return {}
+    definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
     written = {number: content for content, number in definition["model"]["vocab"].items()}
     special = run.special
     named = {f"{name}_token": written[special[name]] for name in (BOS, EOS, PAD, MASK) if name in special}
     sentinels = [
         written[special[name]] for index in range(len(special)) if (name := sentinel(index)) in special
     ]
-    return {
+    config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": run.model.shape.block_size,
@@ -93,6 +96,7 @@ def _tokenizer_config(run: LoadedRun, definition: Definition) -> dict[str, Any]:
         **named,
         **({"extra_special_tokens": sentinels} if sentinels else {}),
     }
+    return {"tokenizer.json": definition, "tokenizer_config.json": config}
 
 
 def _sampling(run: LoadedRun) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
-from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES
+from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def _write_char(tokenizer: CharTokenizer) -> Library:
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
+    utf8(tokenizer.characters)  # the library's own refusal names neither character nor place
     library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
     library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
     library.decoder = decoders.Fuse()
@@ -138,10 +139,8 @@ def _library_definition(tokenizer: Tokenizer) -> Definition:
         raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
     try:
         return dict(json.loads(KINDS[type(tokenizer)].write(tokenizer).to_str()))
-    except UnicodeEncodeError as error:
-        raise BadInput(
-            f"a token of the {tokenizer.name} tokenizer is half a character, and no text"
-        ) from error
+    except ValueError as error:
+        raise BadInput(f"of the {tokenizer.name} tokenizer, {error}") from error
 
 
 def read_tokenizer(definition: Definition) -> Tokenizer:

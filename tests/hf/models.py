@@ -107,9 +107,9 @@ def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None,
 
 def tokens_of(shape: ModelShape, n_sequences: int = 2) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return inputs, and a source where the family reads one."""
-    generator = torch.Generator().manual_seed(7)
-    inputs = torch.randint(0, shape.vocab_size, (n_sequences, shape.block_size), generator=generator)
-    source = torch.randint(0, shape.vocab_size, (n_sequences, shape.block_size - 3), generator=generator)
+    generator, length = torch.Generator().manual_seed(7), min(shape.block_size, 12)
+    inputs = torch.randint(0, shape.vocab_size, (n_sequences, length), generator=generator)
+    source = torch.randint(0, shape.vocab_size, (n_sequences, length - 3), generator=generator)
     return inputs, source if shape.of_family.reads_source else None
 
 

@@ -74,12 +74,12 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("base", "changed", "said"),
     [
-        (GPT2, {"positions": "alibi"}, "cannot express positions alibi; allowed: positions learned | sinusoidal | none, for"),
+        (GPT2, {"positions": "alibi"}, "cannot express positions alibi; allowed: positions learned | sinusoidal"),
         (GPT2, {"n_kv_head": 1}, "GPT2LMHeadModel cannot express n_kv_head 1; allowed: n_kv_head as n_head, for every"),
         (GPT2, {"head_dim": 6}, "GPT2LMHeadModel cannot express head_dim 6; allowed: head_dim n_embd / n_head"),
         (LLAMA, {"norm": "layernorm"}, "LlamaForCausalLM cannot express norm layernorm; allowed: norm rmsnorm"),
         (LLAMA, {"qk_norm": True}, "LlamaForCausalLM cannot express qk_norm true; allowed: qk_norm false"),
-        (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, for norms come after"),
+        (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, for"),
         (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, for it"),
         (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, for"),
         (T5, {"share_embeddings": False}, "cannot express share_embeddings false; allowed: share_embeddings true"),
@@ -168,7 +168,7 @@ def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None
 
 def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
     tokenizer = CharTokenizer.train("ab\ud800")
-    with pytest.raises(BadInput, match="half a character"):
+    with pytest.raises(BadInput, match=r"of the char tokenizer, character .* is half of one, and no text"):
         export_run(run_of(small(GPT2), tokenizer=tokenizer), tmp_path / "hf")
 
 
