@@ -23,9 +23,9 @@ MAY_IMPORT = {
     "study": {"data", "model", "train", "tracking", "plugins"},
     "hf": {"data", "model", "train", "tracking"},
     "analysis": {"data", "train", "study", "tracking"},
-    "report": {"analysis", "study"},
+    "report": {"analysis", "data", "study"},
     "api": {"study", "tracking", "analysis", "report"},
-    "cli": {"study", "tracking", "analysis", "report", "api", "data", "train", "hf"},
+    "cli": {"study", "tracking", "analysis", "report", "api", "data", "model", "train", "hf"},
 }
 ONLY_IN = {
     "mlflow": {"tracking"},

@@ -107,9 +107,8 @@ def curves_table(
 
 
 def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
-    """Return how many tokens a run of these values has learnt from, by iteration; older ones warmed no batch up."""
-    values = {name: int(texts[name]) for name in ("batch_size", "block_size")}
-    values["batch_warmup_iters"] = int(texts.get("batch_warmup_iters", 0))
+    """Return how many tokens a run of these values has learnt from, by iteration."""
+    values = {name: int(texts[name]) for name in ("batch_size", "block_size", "batch_warmup_iters")}
     return lambda iteration: rows_seen(values, iteration) * values["block_size"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pandas import DataFrame
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.base import Panel, TablePanel, TextPanel
 from sweeplab.report.summary import Summary
 from sweeplab.report.words import MARKS, listed, written
 
@@ -58,6 +58,7 @@ class _Section:
     warnings: Sequence[str] = ()
     method: Sequence[tuple[str, str]] = ()
     figure: str = ""
+    text: Sequence[tuple[bool, str]] = ()
     open: _Table | None = None
     folded: _Table | None = None
     csv: str = ""
@@ -132,13 +133,15 @@ def _section(index: int, panel: Panel) -> _Section:
     if panel.missing:
         return section
     is_table = isinstance(panel, TablePanel)
-    shown = panel.data if is_table and panel.shown is None else panel.shown
+    text = panel.text if isinstance(panel, TextPanel) else ()
+    shown = panel.data if is_table and panel.shown is None and not text else panel.shown
     return replace(
         section,
         notes=panel.notes,
         warnings=panel.warnings,
         method=panel.method,
         figure="" if is_table else _figure(panel),
+        text=text,
         open=None if shown is None else _table(shown, "table"),
         folded=None if is_table else _table(panel.data, "figure"),
         csv="data:text/csv;base64," + base64.b64encode(_csv(panel.data).encode()).decode(),

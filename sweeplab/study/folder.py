@@ -98,6 +98,11 @@ class StudyFolder:
         """Return the folder of the reports."""
         return self.path / "report"
 
+    @property
+    def sample(self) -> Path:
+        """Return the folder of what the best run has written."""
+        return self.path / "sample"
+
     def run(self, cell: str, number: int, seed: int) -> RunFolder:
         """Return the folder of one training."""
         return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")

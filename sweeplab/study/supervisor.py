@@ -346,6 +346,8 @@ class _Supervisor:
         try:
             for each in self.shown:
                 each.close(summary)
+            if self.folder.sample.exists():
+                self.tracker.attach(self.folder.sample, "sample")
         except TrackingUnavailable as error:
             return Ending(self.folder, "failed", [*errors, str(error)])
         return Ending(self.folder, status, errors)

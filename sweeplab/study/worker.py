@@ -48,6 +48,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     from sweeplab.study.folder import StudyFolder
     from sweeplab.study.reading import read_study
     from sweeplab.study.runner import Runner
+    from sweeplab.study.sample import keep_sample
     from sweeplab.study.space import cells
     from sweeplab.study.store import Store
     from sweeplab.study.versions import differences, versions
@@ -67,6 +68,8 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
         return REFUSED
     emit({"event": "ready"})
     Runner(spec, store, dataset, folder, emit, closed.is_set).work()
+    if not closed.is_set():
+        keep_sample(folder, dataset)
     emit({"event": "done", "revision": TOLD_TO_LEAVE if closed.is_set() else store.orders.now.revision})
     return 0
 

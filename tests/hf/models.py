@@ -118,7 +118,6 @@ def logits_of(
     run: LoadedRun, inputs: torch.Tensor, source: torch.Tensor | None = None, **lengths
 ) -> torch.Tensor:
     """Return logits [B, T, V]."""
-    weights = {name: weight[None] for name, weight in run.model.weights.items()}
     batch = Batch(inputs[None], inputs[None], None if source is None else source[None])
     batch = batch._replace(**{name: each[None] for name, each in lengths.items()})
-    return run.model.transformer.logits(weights, batch)[0].view(*inputs.shape, -1)
+    return run.model.transformer.logits(run.model.stacked, batch)[0].view(*inputs.shape, -1)

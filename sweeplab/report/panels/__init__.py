@@ -27,6 +27,7 @@ from sweeplab.report.panels.pruning import compute_panel, pruning_panel
 from sweeplab.report.panels.residuals import AGAINST, residuals_panel
 from sweeplab.report.panels.roads import isoflop_panel, roads_panel
 from sweeplab.report.panels.runs import curves_panel, heat_map_panel, loss_panel, table_panel
+from sweeplab.report.panels.sample import sample_panel
 from sweeplab.report.panels.shape import SHAPES, shape_map_panel, shape_panel
 from sweeplab.report.panels.sweep import (
     edf_panel,
@@ -65,6 +66,7 @@ KINDS: dict[str, Kind] = {
     "heat_map": Kind(heat_map_panel, {"x": tuple(TABLE), "y": tuple(TABLE), "metric": tuple(LOSSES)}),
     "learning_curves": Kind(curves_panel, {"x": tuple(PROGRESS), "metric": tuple(CURVES), "log": ("x", "y")}),
     "table": Kind(table_panel, {}),
+    "sample": Kind(sample_panel, {}, named="What the best run writes"),
     "verdicts": Kind(verdicts_panel, _LAW, of="points", named="Verdicts"),
     "law": Kind(law_panel, {**_LAW, "x": AGAINST}, of="points", named="Scaling law"),
     "residuals": Kind(residuals_panel, {**_LAW, "against": AGAINST}, of="points", named="Residuals"),

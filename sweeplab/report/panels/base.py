@@ -63,3 +63,10 @@ class Panel:
 @dataclass(frozen=True, kw_only=True)
 class TablePanel(Panel):
     """A table to read and to sort."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPanel(TablePanel):
+    """A text to read: its parts in order, each with whether a model found it."""
+
+    text: tuple[tuple[bool, str], ...] = ()

@@ -1,0 +1,81 @@
+"""A prompt is laid out as the sequences are that the model has learned from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sweeplab.data.batches import NO_TARGET
+from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
+from sweeplab.data.prompts import cut, filled
+from sweeplab.data.splits import Pairs
+from sweeplab.errors import BadInput
+
+N_TEXT = 20
+CASES = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
+
+
+def learned(name: str, family: str):
+    """Return an objective of a small split, and its values."""
+    values = {"objective": name, "family": family, "block_size": 24, "batch_size": 3}
+    values |= {"mask_share": 0.25, "span_length": 2.0}
+    values["vocab_size"] = N_TEXT + n_special(values)
+    tokens = np.random.default_rng(0).integers(0, N_TEXT, 200).astype(np.uint16)
+    split = Pairs(tokens, np.arange(1, 41) * 5) if name == "pairs" else tokens
+    return make_objective(split, values), values
+
+
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name: str, family: str) -> None:
+    objective, values = learned(name, family)
+    prompt = OBJECTIVES[name].prompt(objective.example(), objective.special, values)
+    batch = next(objective.whole())
+    inputs, targets = batch.inputs[0].tolist(), batch.targets[0]
+    if name == "masked":
+        assert [*prompt.holes] == np.flatnonzero(targets != NO_TARGET).tolist()
+        shown = [place for place in range(len(inputs)) if place not in prompt.holes]
+        assert [prompt.start[place] for place in shown] == [inputs[place] for place in shown]
+        assert {prompt.start[place] for place in prompt.holes} == {objective.special["mask"]}
+    else:
+        assert [*prompt.start] == inputs[: len(prompt.start)]
+    if batch.source is not None:
+        length = batch.source.shape[1] if batch.source_lengths is None else batch.source_lengths[0]
+        assert [*prompt.source] == batch.source[0][:length].tolist()
+    if prompt.end is not None:
+        counted = targets[targets != NO_TARGET]
+        assert counted[-1] == prompt.end and counted[0] != prompt.end
+        assert set(counted[counted >= N_TEXT]) <= set(prompt.markers)
+        if prompt.holes:
+            assert len(prompt.holes) == len(counted), "one for each token, and one for the end"
+        else:
+            assert prompt.room == 24 + 1 - len(prompt.start)
+
+
+def test_pieces_and_holes_fit_together() -> None:
+    tokens, holes = [1, 9, 2, 3, 9, 9], [1, 4, 5]
+    pieces = cut(tokens, holes)
+    assert pieces == [[1], [2, 3], [], []]
+    assert filled(pieces, [9, 9, 9]) == tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "pieces", "said"),
+    [
+        ("next_token", "decoder", [[]], "the prompt is empty"),
+        ("next_token", "decoder", [[1], [2]], "MASK. is for models that read both ways"),
+        ("masked", "encoder", [[1, 2]], "the prompt has no .MASK."),
+        ("masked", "encoder", [[1] * 20, [1] * 4], "takes 25 tokens; allowed: 1 to 24 tokens"),
+        ("span", "encoder_decoder", [[1]] * 9, "8 times .MASK.; the model knows texts of"),
+        ("span", "encoder_decoder", [[1] * 23], "takes 25 tokens"),
+        ("pairs", "decoder", [[1], []], "MASK. is for an encoder"),
+        ("pairs", "decoder", [[]], "the prompt is empty"),
+        ("pairs", "encoder", [[1]], "is told how long the target is"),
+        ("pairs", "encoder", [[1], [2]], "is told how long the target is"),
+        ("pairs", "encoder", [[1] * 21, [], []], "takes 21 tokens; allowed: 1 to 20 tokens"),
+        ("pairs", "encoder_decoder", [[1] * 25], "takes 25 tokens"),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_refused(name: str, family: str, pieces, said: str) -> None:
+    objective, values = learned(name, family)
+    with pytest.raises(BadInput, match=said):
+        OBJECTIVES[name].prompt(pieces, objective.special, values)
