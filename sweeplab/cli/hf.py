@@ -7,17 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import Lab
+from sweeplab.cli.options import Lab, Run
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A study's NAME (its best run), NAME/CELL/TRIAL-SEED, an MLflow run id, or a checkpoint's folder.",
-        show_default=False,
-    ),
-]
 
 
 def export_hf(

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sweeplab.data.objectives import settled_objective
+from sweeplab.data.objectives import settled_objective, special_tokens
 from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
@@ -59,12 +59,13 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     weights = _weights(architecture, shape, config, tensors)
     definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
     tokenizer, why = _tokenizer(definition, shape)
+    if (special := _special(source, config, definition, shape)) != special_tokens(values).ids:
+        values["special"] = special
     facts = {
         "run": name,
         "kind": "imported",
         "values": values,
         "tokenizer": tokenizer.to_json(),
-        "special": _special(source, config, definition, shape),
         "val_loss": None,
         "iteration": 0,
     }
@@ -174,7 +175,7 @@ def _special(
     found: dict[str, Any] = {
         PAD: config.get("pad_token_id"),
         BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else None),
-        EOS: config.get("eos_token_id"),
+        EOS: _first(config.get("eos_token_id")),
         MASK: added.get(_content(named.get("mask_token"))),
     }
     for index in range(len(added)):
@@ -182,6 +183,10 @@ def _special(
     return {
         name: each for name, each in found.items() if isinstance(each, int) and 0 <= each < shape.vocab_size
     }
+
+
+def _first(ids: Any) -> Any:
+    return ids[0] if isinstance(ids, list) and ids else ids
 
 
 def _content(token: Any) -> str:

@@ -135,7 +135,8 @@ def _library_definition(tokenizer: Tokenizer) -> Definition:
         definition: Definition = json.loads(tokenizer.definition)
         return definition
     if type(tokenizer) not in KINDS:
-        known = ", ".join(each.name for each in (*KINDS, BpeTokenizer))
+        kinds: list[type[Tokenizer]] = [*KINDS, BpeTokenizer]
+        known = ", ".join(each.name for each in kinds)
         raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
     try:
         return dict(json.loads(KINDS[type(tokenizer)].write(tokenizer).to_str()))

@@ -38,13 +38,15 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, An
     differences = [
         each
         for part in dict.fromkeys(
-            [*spec.canonical()["identity"], "plugins"]
-        )  # a study without any has no such key
+            [*spec.canonical()["identity"], "plugins", "init_from"]
+        )  # a study without one has no such key
         for each in _differences(part, ours.get(part, []), known.get(part, []))
     ]
     described = json.loads(folder.data_file.read_text(encoding="utf-8"))
     if ours["data"] == known["data"] and any(data[name] != described[name] for name in DIGESTS):
         differences.append("the text of the corpus has changed")
+    if data.get("init_digest") != described.get("init_digest"):
+        differences.append("the weights that it starts from have changed")
     if differences:
         raise BadInput(
             f"another study named {spec.name} stands in {folder.lab}: {'; '.join(differences)}; "

@@ -63,11 +63,8 @@ class LoadedRun:
 
     @property
     def special(self) -> dict[str, int]:
-        """Return the ids of the special tokens by name: of a run that came from elsewhere, as they were there."""
-        if "special" in self.facts:
-            return dict(self.facts["special"])
-        tokens = special_tokens(self.values)
-        return {name: tokens[name] for name in tokens.names}
+        """Return the ids of the special tokens by name."""
+        return special_tokens(self.values).ids
 
 
 def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
