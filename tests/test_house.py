@@ -77,6 +77,8 @@ def test_imports_only_what_stands_above_it(room: str, path: Path) -> None:
         ("sweeplab.hyperparameters", ["torch", "numpy", "optuna", "mlflow", "pydantic"]),
         ("sweeplab.train.stack", ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
         ("sweeplab.cli", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
+        ("sweeplab.hf.exporting", ["transformers", "optuna", "mlflow", "pandas"]),
+        ("sweeplab.hf.importing", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),
         ("sweeplab.study.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
     ],

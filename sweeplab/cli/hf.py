@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import Lab, Run
+from sweeplab.cli.options import AsJson, Lab, Run
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 
@@ -17,6 +17,7 @@ def export_hf(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write it to.", show_default=False)],
     force: Force = False,
     lab: Lab = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a run as a folder that the package transformers opens.
 
@@ -25,11 +26,15 @@ def export_hf(
     \b
     $ sweeplab export-hf small small-hf
     """
+    from sweeplab.cli.tables import print_json
     from sweeplab.hf.exporting import export_run
     from sweeplab.study.folder import lab_folder
     from sweeplab.study.opening import open_run
 
     architecture = export_run(open_run(run, lab_folder(lab)), folder, force)
+    if as_json:
+        print_json({"folder": str(folder), "class": architecture.class_name})
+        return
     typer.echo(f"wrote {folder}, a {architecture.class_name}")
     typer.echo(f"next: transformers.{architecture.class_name}.from_pretrained({str(folder)!r})")
 
@@ -47,6 +52,7 @@ def import_hf(
     ] = None,
     force: Force = False,
     lab: Lab = None,
+    as_json: AsJson = False,
 ) -> None:
     """Bring a folder of the package transformers in as a run.
 
@@ -55,6 +61,9 @@ def import_hf(
     \b
     $ sweeplab import-hf gpt2 --name gpt2
     """
+    from dataclasses import asdict
+
+    from sweeplab.cli.tables import print_json
     from sweeplab.hf.importing import import_folder
     from sweeplab.study.folder import lab_folder
     from sweeplab.study.opening import imported_folder
@@ -62,6 +71,9 @@ def import_hf(
     name = name or folder.absolute().name
     target = imported_folder(lab_folder(lab), name)
     found = import_folder(folder, target, name, force)
+    if as_json:
+        print_json({"run": name, "folder": str(target), **asdict(found)})
+        return
     typer.echo(f"wrote {target}: {found.family}, {found.n_params:,} parameters, tokenizer {found.tokenizer}")
     if found.without:
         typer.echo(f"{found.without}: its texts are token ids, such as '12 7 304'", err=True)

@@ -121,17 +121,18 @@ def _values(
 
     A head that is not the embeddings is none that is tied to them, whatever config.json says of it.
     """
-    read = architecture.values(config)
+    tied: dict[str, Any] = {}
     head, embedding = (tensors.get(name) for name in (architecture.head, architecture.embedding))
     if head is not None and embedding is not None and not torch.equal(head, embedding):
-        read |= {"tie_weights": False, "tie_scale": False}
+        tied = {"tie_weights": False, "tie_scale": False}
     try:
+        read = architecture.values(config) | tied
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices({**defaults(), **known}))
     except ValueError as error:
         raise BadInput(f"of config.json, {error}") from error
-    except ArithmeticError as error:
-        raise BadInput("config.json has no sizes that a model can have") from error
+    except (ArithmeticError, AttributeError, TypeError) as error:
+        raise BadInput("config.json has what is no value of a model's") from error
     values["objective"] = settled_objective(values, of_pairs=False)
     if reason := why_not(ModelShape.of(values)):
         raise BadInput(f"config.json is of a model that cannot be: {reason}")

@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, t
         return str(problem)
 
     assert "has n_embd 16, not 32; d_ff 64, not 128" in refused(grid={"n_embd": [16, 32]})
-    assert "has activation gelu, not relu" in refused(search={"activation": Choices(("gelu", "relu"))})
+    assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
     assert "block_size 16, not 8" in refused(values={"block_size": 8})
     assert "there is no checkpoint in" in refused(init_from=str(tmp_path / "none"))
     (tensors,) = trained.glob("*.safetensors")

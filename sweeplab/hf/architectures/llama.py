@@ -39,7 +39,7 @@ def _heard(config: Values) -> dict[str, Any]:
         raise BadInput(Problem(f"config.json has rotary positions of the type {kind!r}", "default"))
     attention = bool(config.get("attention_bias", False))
     return {
-        "rotary_base": float(rope.get("rope_theta", config.get("rope_theta", BASE))),
+        "rotary_base": rope.get("rope_theta", config.get("rope_theta", BASE)),
         "bias": attention or bool(config.get("mlp_bias", False)),
         "qkv_bias": attention,
         "out_bias": attention,
