@@ -16,7 +16,9 @@ from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hf.exporting import architecture_of, export_run
 from sweeplab.hf.importing import import_folder
+from sweeplab.model.accounting import n_params
 from sweeplab.model.declaring import declared
+from sweeplab.model.shape import ModelShape
 from sweeplab.tracking.loading import load_checkpoint
 
 
@@ -175,3 +177,13 @@ def test_every_architecture_has_runs_here() -> None:
     assert {architecture_of(small(base, **changed)).model_type for base, changed in EXPRESSIBLE} == set(
         ARCHITECTURES
     )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "count"),
+    [("gpt2", 124_439_808), ("llama", 6_738_415_616), ("bert", 109_514_298), ("t5", 60_506_624)],
+)
+def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
+    """GPT-2 small, Llama-2-7B, BERT-base with its masked-LM head, T5-small: what `transformers` takes by itself."""
+    values = ARCHITECTURES[model_type].values({"model_type": model_type})
+    assert n_params(ModelShape.of({"n_layer": 0, **values})) == count

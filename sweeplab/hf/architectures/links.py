@@ -36,9 +36,8 @@ class Link:
     def give(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the tensors of theirs by name."""
         weight = weight * self._factors
-        parts = (
-            weight.split([width for width, _ in self.columns], dim=-1) if len(self.theirs) > 1 else [weight]
-        )
+        widths = [width for width, _ in self.columns]
+        parts = weight.split_with_sizes(widths, dim=-1) if len(self.theirs) > 1 else [weight]
         return {
             name: (part.T if self.transposed else part).contiguous()
             for name, part in zip(self.theirs, parts, strict=False)
