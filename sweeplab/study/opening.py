@@ -49,8 +49,9 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))
     try:
         return load_checkpoint(checkpoint, name)
-    except (DamagedCheckpoint, FileNotFoundError, ValueError) as error:
-        raise BadInput(f"run {name} cannot be opened: {error}") from error
+    except (DamagedCheckpoint, FileNotFoundError, KeyError, ValueError) as error:
+        why = f"its model.json has no {error}" if isinstance(error, KeyError) else error
+        raise BadInput(f"run {name} cannot be opened: {why}") from error
 
 
 def _of_study(text: str, lab: Path) -> tuple[Path, str]:
