@@ -99,7 +99,9 @@ def _architecture(config: Mapping[str, Any]) -> Architecture:
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     """Return the folder's tensors, named as the class with its head names them."""
     index = source / "model.safetensors.index.json"
-    files = sorted({*_json(index)["weight_map"].values()}) if index.exists() else ["model.safetensors"]
+    files = (
+        sorted({*_json(index).get("weight_map", {}).values()}) if index.exists() else ["model.safetensors"]
+    )
     found: dict[str, Tensor] = {}
     for file in files:
         try:
@@ -129,11 +131,12 @@ def _values(
         read = architecture.values(config) | tied
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices({**defaults(), **known}))
+        values["objective"] = settled_objective(values, of_pairs=False)
+        special_tokens(values)  # a block_size may have no room for them
     except ValueError as error:
         raise BadInput(f"of config.json, {error}") from error
     except (ArithmeticError, AttributeError, TypeError) as error:
         raise BadInput("config.json has what is no value of a model's") from error
-    values["objective"] = settled_objective(values, of_pairs=False)
     if reason := why_not(ModelShape.of(values)):
         raise BadInput(f"config.json is of a model that cannot be: {reason}")
     return {name: values[name] for name in TABLE}
@@ -160,7 +163,7 @@ def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokeni
             if found.vocab_size <= shape.vocab_size:
                 return found, ""
             why = f"tokenizer.json has {found.vocab_size:,} tokens, and the model {shape.vocab_size:,}"
-        except (ValueError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"tokenizer.json is none that we have: {error}"
     return IdsTokenizer(shape.vocab_size), why
 
@@ -169,7 +172,7 @@ def _special(
     source: Path, config: Mapping[str, Any], definition: Definition | None, shape: ModelShape
 ) -> dict[str, int]:
     """Return the ids of special tokens by our names, as config.json and the tokenizer's own files tell them."""
-    added = {each["content"]: each["id"] for each in (definition or {}).get("added_tokens") or []}
+    added = {each.get("content"): each.get("id") for each in (definition or {}).get("added_tokens") or []}
     file = source / "tokenizer_config.json"
     named = _json(file) if file.exists() else {}
     first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"

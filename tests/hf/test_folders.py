@@ -167,6 +167,12 @@ def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None
             tokenizer.encode(text)
 
 
+def test_a_t5_without_room_for_a_span(tmp_path: Path) -> None:
+    export_run(run_of(small(T5)), tmp_path / "t5")
+    with pytest.raises(BadInput, match=r"of config.json, block_size 2 has no room for a span; it takes 3"):
+        import_folder(rewritten(tmp_path / "t5", n_positions=2), tmp_path / "run", "bad")
+
+
 def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
     tokenizer = CharTokenizer.train("ab\ud800")
     with pytest.raises(BadInput, match=r"of the char tokenizer, character .* is half of one, and no text"):

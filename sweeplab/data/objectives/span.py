@@ -116,7 +116,9 @@ class Span(TextObjective):
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first window's source, but for its end."""
-        source = next(self.whole()).source[0][:-1].tolist()
+        first = next(self.whole()).source
+        assert first is not None  # its batches have one
+        source = first[0][:-1].tolist()
         return cut(source, [place for place, token in enumerate(source) if token >= self.special.n_ordinary])
 
     def _take(self, split: NDArray[np.uint16], values: Values) -> int:
