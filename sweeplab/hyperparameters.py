@@ -230,9 +230,10 @@ _ROWS = (
     _row("embedding_norm", "model", "bool", False, "A norm after the embeddings", shape=True),
     _row(
         "activation", "model", "str", "gelu", "Non-linearity of the feed-forward layers",
-        choices=("gelu", "relu", "relu2", "swiglu", "geglu"), shape=True, suggested=("gelu", "relu"),
+        choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), shape=True, suggested=("gelu", "relu"),
     ),
     _row("norm", "model", "str", "layernorm", "Normalisation of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True),
+    _row("norm_eps", "model", "float", 1e-5, "What a norm adds to the mean square before its root", above=0.0, shape=True),
     _row(
         "norm_position", "model", "str", "pre", "The norm comes before each sub-layer, or after its residual is added",
         choices=("pre", "post"), shape=True,

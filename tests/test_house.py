@@ -21,10 +21,11 @@ MAY_IMPORT = {
     "plugins": {"data", "model", "train"},
     "tracking": {"data", "model", "train"},
     "study": {"data", "model", "train", "tracking", "plugins"},
+    "hf": {"data", "model", "train", "tracking"},
     "analysis": {"data", "train", "study", "tracking"},
     "report": {"analysis", "data", "study"},
     "api": {"study", "tracking", "analysis", "report"},
-    "cli": {"study", "tracking", "analysis", "report", "api", "data", "model", "train"},
+    "cli": {"study", "tracking", "analysis", "report", "api", "data", "model", "train", "hf"},
 }
 ONLY_IN = {
     "mlflow": {"tracking"},
@@ -33,7 +34,8 @@ ONLY_IN = {
     "plotly": {"report"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "torch": {"model", "train", "study", "tracking"},
+    "torch": {"model", "train", "study", "tracking", "hf"},
+    "transformers": set(),
     "pandas": {"analysis", "report", "api"},
 }
 
@@ -76,6 +78,8 @@ def test_imports_only_what_stands_above_it(room: str, path: Path) -> None:
         ("sweeplab.hyperparameters", ["torch", "numpy", "optuna", "mlflow", "pydantic"]),
         ("sweeplab.train.stack", ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
         ("sweeplab.cli", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
+        ("sweeplab.hf.exporting", ["transformers", "optuna", "mlflow", "pandas"]),
+        ("sweeplab.hf.importing", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),
         ("sweeplab.study.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
     ],

@@ -8,6 +8,7 @@ from sweeplab.cli import laws, model, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.doctor import doctor
 from sweeplab.cli.generate import generate
+from sweeplab.cli.hf import export_hf, import_hf
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
 from sweeplab.cli.ui import ui
@@ -22,6 +23,8 @@ app.add_typer(trial.app, name="trial")
 app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
 app.add_typer(model.app, name="model")
+app.command("export-hf")(export_hf)
+app.command("import-hf")(import_hf)
 app.command()(hyperparameters)
 app.command()(generate)
 app.command()(schema)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,18 +95,19 @@ def prepare(
     path: str | None = None,
     cache: Path | None = None,
     vocab_size: int | None = None,
+    given: Tokenizer | None = None,
 ) -> Dataset:
     """Return the corpus' tokens, from the cache if it has them; processes that ask together build them once.
 
-    `vocab_size` is how many tokens a tokenizer learns that learns them. A cached file that is not whole, by its
-    digest, is built again.
+    `vocab_size` is how many tokens a tokenizer learns that learns them; `given` is one that has been made already.
+    A cached file that is not whole, by its digest, is built again.
 
     Raises:
         BadInput: there is no such corpus or tokenizer, the corpus cannot be read or tokenized, or the cache
             cannot be written.
     """
     source = _named(CORPORA, "corpus", corpus)
-    cut_by = _cut_by(tokenizer, vocab_size)
+    cut_by = _cut_by(tokenizer, vocab_size) if given is None else _digest(given.to_json())
     files = source.files(path)
     folder = cache or cache_folder()
     stamps = _stamps(files)
@@ -121,7 +122,9 @@ def prepare(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            dataset = _opened(base) or _built(base, tokenizer, vocab_size, texts)
+            dataset = _opened(base) or _built(
+                base, texts, lambda: given or _trained(tokenizer, vocab_size, texts)
+            )
             write_whole(known, texts.digest.encode())
     except OSError as error:
         reason = error.strerror or error
@@ -194,12 +197,14 @@ def _opened(base: Path) -> Dataset | None:
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, **facts)
 
 
-def _built(base: Path, tokenizer: str, vocab_size: int | None, texts: Texts) -> Dataset:
+def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     try:
-        trained = _trained(tokenizer, vocab_size, texts)
+        trained = made()
+        splits = [
+            [trained.encode(text).astype(TOKEN) for text in split] for split in (texts.train, texts.val)
+        ]
     except ValueError as error:
-        raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
-    splits = [[trained.encode(text).astype(TOKEN) for text in split] for split in (texts.train, texts.val)]
+        raise BadInput(str(error)) from error
     train, val = (np.concatenate(split).tobytes() for split in splits)
     ends = [np.cumsum([len(text) for text in split]).astype(END).tobytes() for split in splits]
     content = {".tokens": train + val} | ({".ends": b"".join(ends)} if texts.of_pairs else {})
@@ -228,6 +233,9 @@ def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
     """Return the tokenizer of a corpus; one that learns its tokens sees the training split alone."""
     kind = TOKENIZERS[tokenizer]
     if issubclass(kind, LearnedTokenizer):
-        # A line each: no token goes from one text to the next.
-        return kind.train("\n".join(texts.train), vocab_size)
+        try:
+            # A line each: no token goes from one text to the next.
+            return kind.train("\n".join(texts.train), vocab_size)
+        except ValueError as error:
+            raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
     return kind.train("".join((*texts.train, *texts.val)))

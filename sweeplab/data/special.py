@@ -6,6 +6,7 @@ larger vocab_size the special ones are its last ids all the same: they follow fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 PAD = "pad"  # fills a row up; never read, never a target
@@ -21,10 +22,11 @@ def sentinel(index: int) -> str:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The special tokens of a vocabulary, by name."""
+    """The special tokens of a vocabulary, by name; `elsewhere` are the ids of a run that came with its own."""
 
     vocab_size: int
     names: tuple[str, ...] = ()
+    elsewhere: Mapping[str, int] | None = None
 
     @property
     def n_ordinary(self) -> int:
@@ -37,4 +39,13 @@ class SpecialTokens:
         Raises:
             ValueError: the objective has none of that name.
         """
+        if self.elsewhere is not None:
+            if name not in self.elsewhere:
+                raise ValueError(f"the run came without a token {name!r}")
+            return self.elsewhere[name]
         return self.n_ordinary + self.names.index(name)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Return the id of each special token by its name."""
+        return {name: self[name] for name in (self.names if self.elsewhere is None else self.elsewhere)}

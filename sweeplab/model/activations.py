@@ -1,7 +1,8 @@
 """Activations: functions of each element, gated or not; torch comes only where one is computed.
 
 Gated ones (Shazeer, "GLU variants improve transformer", 2020) multiply a second projection by the first one's
-activation; relu2 is So et al.'s ("Primer", 2021).
+activation; relu2 is So et al.'s ("Primer", 2021). gelu_tanh is the approximation
+of Hendrycks and Gimpel (2016), with which GPT-2 and the later T5 were published.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x)
 
 
+def _gelu_tanh(x: Tensor) -> Tensor:
+    from torch.nn import functional as F
+
+    return F.gelu(x, approximate="tanh")
+
+
 def _silu(x: Tensor) -> Tensor:
     from torch.nn import functional as F
 
@@ -66,4 +73,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": Activation(_relu2),
     "swiglu": Activation(_silu, gated=True),
     "geglu": Activation(_gelu, gated=True),
+    "gelu_tanh": Activation(_gelu_tanh),
+    "geglu_tanh": Activation(_gelu_tanh, gated=True),
 }

@@ -59,7 +59,7 @@ def _normed(p: Pass, name: str, x: Tensor) -> Tensor:
     """Return queries or keys normed by head, where the model does that."""
     if not p.shape.qk_norm:
         return x
-    by_run = NORMS["rmsnorm"].apply(x).view(p.n_runs, -1, *x.shape[1:])
+    by_run = NORMS["rmsnorm"].apply(x, p.shape.norm_eps).view(p.n_runs, -1, *x.shape[1:])
     return (by_run * p.w[f"{name}.gain"][:, None, None, None]).view(x.shape)
 
 

@@ -7,7 +7,7 @@ that the ones that decay are a prefix; the row is padded to whole blocks, over w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -59,6 +59,13 @@ class Layout:
         """
         torch.cat([piece.reshape(len(out), -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
         out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
+
+    def row_of(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Return a run's weights by name as its row [row_size]."""
+        row = torch.zeros(1, self.row_size)
+        for name, view in self.views(row).items():
+            view.copy_(weights[name])
+        return row[0]
 
     def initial_row(self, seed: int) -> Tensor:
         """Draw a run's initial weights [row_size] from a generator of its own, on the CPU on any machine."""

@@ -62,8 +62,13 @@ class Pass:
         return range(start, start + length)
 
     def normed(self, name: str, x: Tensor) -> Normed:
-        """Normalise x [K, N, C]; the gain and bias wait for the product."""
-        return Normed(NORMS[self.shape.norm].apply(x), self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
+        """Normalise x [K, N, C]; the gain and bias wait for the product.
+
+        With a memory they do not: a token that comes alone is smaller than any weight.
+        """
+        normed = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
+        found = Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
+        return Normed(found.whole()) if self.memory else found
 
     def linear(self, name: str, read: Normed) -> Tensor:
         """Multiply by a matrix [K, C, O] and add its bias, if it has one."""

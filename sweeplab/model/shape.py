@@ -62,6 +62,7 @@ class ModelShape:
     relative_buckets: int = _default("relative_buckets")
     relative_max_distance: int = _default("relative_max_distance")
     norm: str = _default("norm")
+    norm_eps: float = _default("norm_eps")
     norm_position: str = _default("norm_position")
     embedding_norm: bool = _default("embedding_norm")
     activation: str = _default("activation")

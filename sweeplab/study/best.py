@@ -125,6 +125,7 @@ def rerun_text(folder: StudyFolder, trial: Trial) -> str:
         "seeds": sorted(trial.seeds, key=order.index),  # a mean's last bit rests on their order
         "engine": {"workers": 1, "threads": trial.threads},
         "track": study["track"],
+        "init_from": study.get("init_from"),
     }
     said = f"{spec.objective.metric} {trial.value!r}" if trial.value is not None else "no value"
     comments = [

@@ -11,23 +11,28 @@ from sweeplab.data.objectives import SETTINGS
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
+from sweeplab.study.starting import read_start
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
 def study_dataset(spec: StudySpec) -> Dataset:
-    """Return a study's data, from the cache if it has them.
+    """Return a study's data, from the cache if it has them; cut by the tokenizer of the run that it starts from.
 
     Raises:
-        BadInput: as `prepare` does.
+        BadInput: as `prepare` and `read_start` do.
     """
-    return prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path, vocab_size=spec.data.vocab_size)
+    data, start = spec.data, read_start(spec)
+    given = start.tokenizer if start else None
+    return prepare(data.corpus, data.tokenizer, spec.data_path, vocab_size=data.vocab_size, given=given)
 
 
 def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
-    """Return what a study records of its data."""
+    """Return what a study records of its data, and of the weights that its runs start from."""
+    start = read_start(spec)
     return {
+        **({"init_digest": start.digest} if start else {}),
         "corpus": spec.data.corpus,
         "tokenizer": spec.data.tokenizer,
         "vocab_size": dataset.tokenizer.vocab_size,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 DIGESTS = ("text_digest", "token_digest")
+# What a study may have no word of.
+ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
 
 
 def as_written(spec: StudySpec) -> dict[str, Any]:
@@ -37,14 +39,14 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, An
     known, ours = json.loads(folder.canonical_file.read_text(encoding="utf-8")), as_written(spec)
     differences = [
         each
-        for part in dict.fromkeys(
-            [*spec.canonical()["identity"], "plugins"]
-        )  # a study without any has no such key
-        for each in _differences(part, ours.get(part, []), known.get(part, []))
+        for part in dict.fromkeys([*spec.canonical()["identity"], *ABSENT])
+        for each in _differences(part, *(said.get(part, ABSENT.get(part)) for said in (ours, known)))
     ]
     described = json.loads(folder.data_file.read_text(encoding="utf-8"))
     if ours["data"] == known["data"] and any(data[name] != described[name] for name in DIGESTS):
         differences.append("the text of the corpus has changed")
+    if data.get("init_digest") != described.get("init_digest"):
+        differences.append("the weights that it starts from have changed")
     if differences:
         raise BadInput(
             f"another study named {spec.name} stands in {folder.lab}: {'; '.join(differences)}; "

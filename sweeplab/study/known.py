@@ -199,6 +199,8 @@ def _study_rows(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]) 
     described = json.loads(folder.data_file.read_text(encoding="utf-8"))
     if described["token_digest"] != data["token_digest"]:
         raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
+    if described.get("init_digest") != data.get("init_digest"):
+        raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
     seen = set()
     for run in folder.runs():
         about, outcome = run.description, run.outcome

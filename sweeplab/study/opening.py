@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-KINDS = "a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, a folder with a checkpoint"
+KINDS = (
+    "a study's NAME, NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, a folder with a checkpoint, "
+    "the name of what import-hf brought in"
+)
+
+
+def imported_folder(lab: Path, name: str) -> Path:
+    """Return where a run lies that came from elsewhere."""
+    return lab / "imported" / name
 
 
 def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
     """Open a run: a study's best one by NAME, or by NAME/CELL the best of a cell; NAME/CELL/TRIAL-SEED; an MLflow
-    run id; or a folder with a checkpoint. `uri` says where MLflow is, as for a study.
+    run id; a folder with a checkpoint; or what was brought in under a name. `uri` says where MLflow is, as for a study.
 
     Raises:
         BadInput: there is no such run, with the nearest name; or it kept no checkpoint, or that is damaged.
@@ -33,8 +41,8 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
 
     if text.partition("/")[0] in study_names(lab):
         checkpoint, name = _of_study(text, lab)
-    elif (Path(text) / "model.json").is_file():
-        checkpoint, name = Path(text), text
+    elif folder := _checkpoint(text, lab):
+        checkpoint, name = folder, text
     elif RUN_ID.fullmatch(text):
         return load_run(text, lab, uri)
     else:
@@ -61,6 +69,12 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     return checkpoint, named
 
 
+def _checkpoint(text: str, lab: Path) -> Path | None:
+    """Return the folder of a checkpoint that is called by itself, or by the name it was brought in under."""
+    places = (Path(text), imported_folder(lab, text))
+    return next((each for each in places if (each / "model.json").is_file()), None)
+
+
 def _runs(folder: StudyFolder) -> Iterator[str]:
     for run in folder.runs():
         yield f"{folder.name}/{run.path.parent.name}/{run.path.name}"
@@ -71,3 +85,4 @@ def _names(lab: Path) -> Iterator[str]:
     for name in study_names(lab):
         yield name
         yield from _runs(StudyFolder(lab, name))
+    yield from sorted(each.parent.name for each in imported_folder(lab, "").glob("*/model.json"))

@@ -29,6 +29,7 @@ from sweeplab.study.packing import free_memory_bytes, stack_capacity
 from sweeplab.study.places import Location
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells, facts, unmet
+from sweeplab.study.starting import check_start, read_start
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
 
@@ -124,6 +125,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
             dataset.check_fits(values)
     with _placing(spec, _given(spec, "block_size", cuts[0]["block_size"]) or ("data",)):
         cut = cut_warnings(spec, dataset, cuts)
+    check_start(spec, read_start(spec), (values for _, valid in probes for values in valid))
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     data = describe_data(spec, dataset)
     sources = warm_starts(spec, folder, spaces, data)

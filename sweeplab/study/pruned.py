@@ -110,6 +110,7 @@ def _is_done(folder: StudyFolder, trial: Trial) -> bool:
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
+    from sweeplab.study.starting import start_weights
     from sweeplab.train.devices import settle_devices
     from sweeplab.train.run import Run
     from sweeplab.train.stack import Stack
@@ -126,8 +127,9 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
             file.unlink()
         audit.start({**described, "values": values})
     stack = Stack(runs[0].values, dataset.train, dataset.val, len(runs))
+    start = start_weights(spec)
     for each in runs:
-        stack.admit(each)
+        stack.admit(each, start=start)
     metric, shared = spec.objective.metric, runs[0].values
     curves = SeedCurves(range(len(runs)), lambda loss, iteration: worth(metric, loss, iteration, shared))
     seeds = {each.key: seed for seed, each in enumerate(runs)}

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
+
+from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
@@ -19,6 +22,7 @@ from sweeplab.study.folder import StudyFolder
 from sweeplab.study.packing import free_memory_bytes, stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
+from sweeplab.study.starting import start_weights
 from sweeplab.study.store import MOST_ATTEMPTS, LeaseLost, Outcome, Store
 from sweeplab.study.trial import Training, TrialInHand
 from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
@@ -97,6 +101,10 @@ class Runner:
                 self._fill(stack, cell)
         return None
 
+    @cached_property
+    def _start(self) -> Mapping[str, Tensor] | None:
+        return start_weights(self.spec)
+
     # who enters
 
     def _fill(self, stack: Stack, cell: Cell) -> None:
@@ -104,7 +112,7 @@ class Runner:
             fitting = [each for each in self._waiting if shape_key(each[0].run.values) == stack.key]
             if fitting:
                 self._waiting.remove(fitting[0])
-                stack.admit(fitting[0][0].run, fitting[0][1])
+                stack.admit(fitting[0][0].run, fitting[0][1], self._start)
             elif (
                 self._alone
                 or self._waiting

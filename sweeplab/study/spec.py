@@ -213,6 +213,11 @@ class StudySpec(Section):
     warm_start: list[str] = Field(
         default=[], description="Studies of the lab and .csv tables whose trials the sampler begins with"
     )
+    init_from: str | None = Field(
+        default=None,
+        description="Folder with a checkpoint whose weights and tokenizer runs start from",
+        min_length=1,
+    )
     plugins: list[PluginFile] = Field(
         default=[], description="Python files of yours with parts that the study names"
     )
@@ -300,6 +305,11 @@ class StudySpec(Section):
         return None if self.data.path is None else self._beside(self.data.path)
 
     @property
+    def init_folder(self) -> Path | None:
+        """Return the folder of the run that the study's runs start from, made absolute as the corpus' path is."""
+        return None if self.init_from is None else Path(self._beside(self.init_from))
+
+    @property
     def warm_starts(self) -> list[str]:
         """Return what the study starts from: names of studies, and tables' paths made absolute as the corpus' is."""
         return [self._beside(each) if each.endswith(TABLE_SUFFIX) else each for each in self.warm_start]
@@ -327,6 +337,7 @@ class StudySpec(Section):
                 "objective": plain["objective"],
                 "seeds": self.written_seeds,
                 "constraints": list(self.constraints),
+                **({"init_from": str(self.init_folder)} if self.init_from else {}),
                 **({"plugins": [each.written() for each in self.plugins]} if self.plugins else {}),
             },
             "rest": {

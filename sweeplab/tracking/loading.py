@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer
+from sweeplab.data.objectives import special_tokens
+from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
@@ -60,6 +61,11 @@ class LoadedRun:
     values: dict[str, Any]
     facts: dict[str, Any]
 
+    @property
+    def special(self) -> dict[str, int]:
+        """Return the ids of the special tokens by name."""
+        return special_tokens(self.values).ids
+
 
 def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     """Load a run from its checkpoint's folder.
@@ -72,7 +78,7 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     weights, facts = read_checkpoint(folder, "model")
     values, tokenizer = facts.pop("values"), facts.pop("tokenizer")
     for kind, name, known in (
-        ("tokenizer", tokenizer["name"], TOKENIZERS),
+        ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
         ("activation", values["activation"], ACTIVATIONS),
     ):
         if name not in known:

@@ -172,8 +172,10 @@ class Stack:
         """Return the keys of the live runs."""
         return [member.run.key for member in self._members]
 
-    def admit(self, run: Run, snapshot: Snapshot | None = None) -> None:
-        """Take a run in, from its seed or from where a snapshot left it."""
+    def admit(
+        self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take a run in, from its seed, from weights by name, or from where a snapshot left it."""
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
         row = len(self._members)
@@ -183,7 +185,11 @@ class Stack:
                 rows[row].copy_(snapshot.rows[name])
             return
         self._members.append(_Member.restored(run, {}))
-        initial = self.transformer.layout.initial_row(generator_key(run.values["seed"], "init"))
+        layout = self.transformer.layout
+        if start is None:
+            initial = layout.initial_row(generator_key(run.values["seed"], "init"))
+        else:
+            initial = layout.row_of(start)
         for name, rows in self._rows.items():
             rows[row].copy_(initial) if name in self._begun else rows[row].zero_()
 

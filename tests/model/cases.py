@@ -24,7 +24,7 @@ EXTRAS = (
     {"n_expert": 3, "n_expert_active": 2},
     {"parallel_block": True},
     {"embedding_norm": True, "scale_embedding": True, "qkv_bias": False},
-    {"share_embeddings": False, "n_token_types": 2, "init": "xavier"},
+    {"share_embeddings": False, "n_token_types": 2, "init": "xavier", "norm_eps": 0.1},
     {"n_expert": 2, "tie_weights": False, "head_bias": True, "d_ff": 9},
     {"n_encoder_layer": 2, "relative_buckets": 6, "relative_max_distance": 8},
     {"n_kv_head": 1, "qk_norm": True, "attention_window": 1, "attention_stride": 1},

@@ -62,7 +62,7 @@ def batch_of(shape: ModelShape, seed: int = 0, padded: bool = True) -> Batch:
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_position": ("pre", "post"),
-    "activation": ("relu", "gelu", "swiglu", "geglu", "relu2"),
+    "activation": ("relu", "gelu", "swiglu", "geglu", "relu2", "gelu_tanh", "geglu_tanh"),
     "n_layer": (1, 2),
     "n_kv_head": (1, 2),
     "head_dim": (2, 4),

@@ -33,6 +33,8 @@ THEIRS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu2": lambda x: F.relu(x).square(),
     "swiglu": F.silu,
     "geglu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "geglu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "layernorm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "rmsnorm": lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-5),
     "softmax": lambda x: F.softmax(x, dim=-1),

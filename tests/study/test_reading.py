@@ -124,7 +124,10 @@ def test_scalars_are_yaml_1_2(write):
         ("fixed: {learning_rate: §.nan}", "a number above 0"),
         ("fixed: {max_iters: §" + "9" * 400 + "}", "a whole number"),
         ("fixed: {max_iters: §" + "9" * 5000 + "}", "no value"),
-        ("fixed: {activation: §rellu}", "gelu . relu . relu2 . swiglu . geglu; did you mean 'relu'"),
+        (
+            "fixed: {activation: §rellu}",
+            "gelu . relu . relu2 . swiglu . geglu . gelu_tanh . geglu_tanh; did you mean 'relu'",
+        ),
         ("fixed: {betas: §[0.9]}", "two numbers"),
         ("fixed: {dropout: §{min: 0, max: 0.1}}", "stand under search"),
         ("fixed: {§seed: 3}", "set by seeds"),

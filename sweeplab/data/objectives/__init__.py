@@ -41,7 +41,7 @@ def special_tokens(values: Values) -> SpecialTokens:
     """Return the special tokens of a run by its effective hyperparameters."""
     # A run from before there was a choice found the next token.
     kind = OBJECTIVES[values.get("objective", NextToken.name)]
-    return SpecialTokens(values["vocab_size"], kind.special_names(values))
+    return SpecialTokens(values["vocab_size"], kind.special_names(values), values.get("special"))
 
 
 def make_objective(split: Split, values: Values) -> Objective:

@@ -10,11 +10,15 @@ from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
 from sweeplab.data.tokenizers.bpe import BpeTokenizer as BpeTokenizer
 from sweeplab.data.tokenizers.byte import ByteTokenizer as ByteTokenizer
 from sweeplab.data.tokenizers.char import CharTokenizer as CharTokenizer
+from sweeplab.data.tokenizers.ids import IdsTokenizer as IdsTokenizer
 from sweeplab.data.tokenizers.word import WordTokenizer as WordTokenizer
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     each.name: each for each in (CharTokenizer, ByteTokenizer, BpeTokenizer, WordTokenizer)
 }
+
+# What a run may have besides those that a study may ask for.
+OTHERS: dict[str, type[Tokenizer]] = {IdsTokenizer.name: IdsTokenizer}
 
 
 def load_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
@@ -23,7 +27,7 @@ def load_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
     Raises:
         ValueError: no tokenizer has its name, or the description is not one of that tokenizer's.
     """
-    name = description.get("name")
-    if name not in TOKENIZERS:
-        raise ValueError(f"no tokenizer is named {name!r}; there are {', '.join(TOKENIZERS)}")
-    return TOKENIZERS[name].from_json(description)
+    name, known = description.get("name"), TOKENIZERS | OTHERS
+    if name not in known:
+        raise ValueError(f"no tokenizer is named {name!r}; there are {', '.join(known)}")
+    return known[name].from_json(description)

@@ -53,16 +53,16 @@ def add(x: Array, *functions: Function) -> Step:
     return np.sum(values, axis=0), lambda dy: np.sum([back(dy) for back in backs], axis=0)
 
 
-def rmsnorm(x: Array) -> Step:
+def rmsnorm(x: Array, eps: float = NORM_EPS) -> Step:
     """Divide by the root of the mean square: y = s x with s = (mean x² + eps)^-½, so ds = -s³ mean(x dx)."""
-    scale = 1.0 / np.sqrt((x * x).mean(-1, keepdims=True) + NORM_EPS)
+    scale = 1.0 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
     y = x * scale
     return y, lambda dy: scale * (dy - y * (dy * y).mean(-1, keepdims=True))
 
 
-def layernorm(x: Array) -> Step:
+def layernorm(x: Array, eps: float = NORM_EPS) -> Step:
     """Subtract the mean, then divide as rmsnorm does; subtracting a mean is its own derivative, transposed."""
-    y, back_scale = rmsnorm(x - x.mean(-1, keepdims=True))
+    y, back_scale = rmsnorm(x - x.mean(-1, keepdims=True), eps)
 
     def back(dy: Array) -> Array:
         dx = back_scale(dy)
@@ -71,7 +71,7 @@ def layernorm(x: Array) -> Step:
     return y, back
 
 
-NORMS: dict[str, Function] = {"layernorm": layernorm, "rmsnorm": rmsnorm}
+NORMS: dict[str, Callable[..., Step]] = {"layernorm": layernorm, "rmsnorm": rmsnorm}
 
 
 def relu(x: Array) -> Step:
@@ -95,6 +95,14 @@ def gelu(x: Array) -> Step:
     return x * below, lambda dy: dy * (below + x * density)
 
 
+def gelu_tanh(x: Array) -> Step:
+    """Return x (1 + tanh u) / 2 with u = (2/pi)^½ (x + 0.044715 x³); tanh's derivative is 1 - tanh²."""
+    slope = math.sqrt(2.0 / math.pi)
+    t = np.tanh(slope * (x + 0.044715 * x**3))
+    du = slope * (1.0 + 3.0 * 0.044715 * x * x)
+    return 0.5 * x * (1.0 + t), lambda dy: dy * 0.5 * (1.0 + t + x * (1.0 - t * t) * du)
+
+
 def silu(x: Array) -> Step:
     """Return x s(x), s the logistic function, whose own derivative is s (1 - s)."""
     s = 0.5 * (1.0 + np.tanh(0.5 * x))
@@ -107,8 +115,8 @@ def elu_plus_one(x: Array) -> Step:
     return np.where(x > 0, x + 1.0, low), lambda dy: dy * np.where(x > 0, 1.0, low)
 
 
-ACTIVATIONS: dict[str, Function] = {"relu": relu, "gelu": gelu, "relu2": relu2}
-GATES: dict[str, Function] = {"swiglu": silu, "geglu": gelu}
+ACTIVATIONS: dict[str, Function] = {"relu": relu, "gelu": gelu, "relu2": relu2, "gelu_tanh": gelu_tanh}
+GATES: dict[str, Function] = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh}
 
 
 def normalise(x: Array) -> Step:

@@ -63,7 +63,7 @@ class Pass:
     def norm(self, name: str, x: Array, kind: str | None = None) -> Step:
         """Return gain * norm(x) + bias, of the model's kind of norm unless another is asked for."""
         gain, bias = self.weights[f"{name}.gain"], self.weights.get(f"{name}.bias")
-        normed, back_norm = NORMS[kind or self.shape.norm](x)
+        normed, back_norm = NORMS[kind or self.shape.norm](x, self.shape.norm_eps)
 
         def back(dy: Array) -> Array:
             others = tuple(range(dy.ndim - 1))

@@ -1,0 +1,197 @@
+"""Bring a folder that `transformers` wrote in as a run: a checkpoint like any other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sweeplab.data.objectives import settled_objective, special_tokens
+from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hf.architectures import ARCHITECTURES, Architecture
+from sweeplab.hf.tokenizers import Definition, read_tokenizer
+from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.accounting import n_params
+from sweeplab.model.legality import why_not
+from sweeplab.model.shape import ModelShape, settled
+from sweeplab.train.checkpoint import write_checkpoint
+from sweeplab.train.devices import settle_devices
+
+# What releases before 4 called a norm's gain and bias.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was brought in; `without` says why the tokenizer is not the folder's own, where it is not."""
+
+    family: str
+    n_params: int
+    tokenizer: str
+    without: str
+
+
+def import_folder(source: Path, target: Path, name: str, force: bool = False) -> Imported:
+    """Write a checkpoint of a folder's model.
+
+    Raises:
+        BadInput: the folder lacks something, or holds what no run here can be; or there is a checkpoint already.
+    """
+    if (target / "model.json").exists() and not force:
+        raise BadInput(
+            Problem("there is a run already", "--name for another name, --force to replace it", file=target)
+        )
+    config = _json(source / "config.json")
+    architecture = _architecture(config)
+    tensors = _tensors(source, architecture)
+    values = _values(architecture, config, tensors)
+    shape = ModelShape.of(values)
+    weights = _weights(architecture, shape, config, tensors)
+    definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
+    tokenizer, why = _tokenizer(definition, shape)
+    if (special := _special(source, config, definition, shape)) != special_tokens(values).ids:
+        values["special"] = special
+    facts = {
+        "run": name,
+        "kind": "imported",
+        "values": values,
+        "tokenizer": tokenizer.to_json(),
+        "val_loss": None,
+        "iteration": 0,
+    }
+    try:
+        write_checkpoint(target, "model", weights, facts)
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=target)) from error
+    return Imported(shape.family, n_params(shape), tokenizer.name, why)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(Problem(getattr(error, "strerror", None) or f"no JSON: {error}", file=file)) from error
+    if not isinstance(content, dict):
+        raise BadInput(Problem("no object in it", file=file))
+    return content
+
+
+def _architecture(config: Mapping[str, Any]) -> Architecture:
+    kind = str(config.get("model_type"))
+    if kind not in ARCHITECTURES:
+        known = " | ".join(ARCHITECTURES)
+        raise BadInput(
+            Problem(f"config.json is of the model_type {kind!r}", known, nearest(kind, ARCHITECTURES))
+        )
+    return ARCHITECTURES[kind]
+
+
+def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
+    """Return the folder's tensors, named as the class with its head names them."""
+    index = source / "model.safetensors.index.json"
+    files = (
+        sorted({*_json(index).get("weight_map", {}).values()}) if index.exists() else ["model.safetensors"]
+    )
+    found: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            found |= load_file(source / file)
+        except (OSError, SafetensorError) as error:
+            what = f"cannot be read as safetensors, the one format that is ({error})"
+            raise BadInput(Problem(what, file=source / file)) from error
+    for old, new in RENAMED.items():
+        found = {name.replace(old, new): tensor for name, tensor in found.items()}
+    if architecture.prefix and not any(name.startswith(architecture.prefix) for name in found):
+        found = {architecture.prefix + name: tensor for name, tensor in found.items()}
+    return found
+
+
+def _values(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Return effective hyperparameters: what config.json says, and the table's defaults.
+
+    A head that is not the embeddings is none that is tied to them, whatever config.json says of it.
+    """
+    tied: dict[str, Any] = {}
+    head, embedding = (tensors.get(name) for name in (architecture.head, architecture.embedding))
+    if head is not None and embedding is not None and not torch.equal(head, embedding):
+        tied = {"tie_weights": False, "tie_scale": False}
+    try:
+        read = architecture.values(config) | tied
+        known = {name: TABLE[name].check(value) for name, value in read.items()}
+        values = settled(settle_devices({**defaults(), **known}))
+        values["objective"] = settled_objective(values, of_pairs=False)
+        special_tokens(values)  # a block_size may have no room for them
+    except ValueError as error:
+        raise BadInput(f"of config.json, {error}") from error
+    except (ArithmeticError, AttributeError, TypeError) as error:
+        raise BadInput("config.json has what is no value of a model's") from error
+    if reason := why_not(ModelShape.of(values)):
+        raise BadInput(f"config.json is of a model that cannot be: {reason}")
+    return {name: values[name] for name in TABLE}
+
+
+def _weights(
+    architecture: Architecture, shape: ModelShape, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    links = architecture.links(shape, config)
+    if missing := sorted(links.names - tensors.keys()):
+        raise BadInput(f"the folder's tensors lack {missing[0]}, which {architecture.class_name} has")
+    beside = re.compile("|".join((re.escape(architecture.head), *architecture.beside)))
+    if others := sorted(name for name in tensors.keys() - links.names if not beside.fullmatch(name)):
+        raise BadInput(f"the folder's tensors have {others[0]}, for which no run here has a place")
+    return {link.ours: link.take(tensors) for link in links.found}
+
+
+def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokenizer, str]:
+    """Return the tokenizer, or that of bare ids and the reason."""
+    why = "there is no tokenizer.json"
+    if definition is not None:
+        try:
+            found = read_tokenizer(definition)
+            if found.vocab_size <= shape.vocab_size:
+                return found, ""
+            why = f"tokenizer.json has {found.vocab_size:,} tokens, and the model {shape.vocab_size:,}"
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"tokenizer.json is none that we have: {error}"
+    return IdsTokenizer(shape.vocab_size), why
+
+
+def _special(
+    source: Path, config: Mapping[str, Any], definition: Definition | None, shape: ModelShape
+) -> dict[str, int]:
+    """Return the ids of special tokens by our names, as config.json and the tokenizer's own files tell them."""
+    added = {each.get("content"): each.get("id") for each in (definition or {}).get("added_tokens") or []}
+    file = source / "tokenizer_config.json"
+    named = _json(file) if file.exists() else {}
+    first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
+    found: dict[str, Any] = {
+        PAD: config.get("pad_token_id"),
+        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else None),
+        EOS: _first(config.get("eos_token_id")),
+        MASK: added.get(_content(named.get("mask_token"))),
+    }
+    for index in range(len(added)):
+        found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
+    return {
+        name: each for name, each in found.items() if isinstance(each, int) and 0 <= each < shape.vocab_size
+    }
+
+
+def _first(ids: Any) -> Any:
+    return ids[0] if isinstance(ids, list) and ids else ids
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")

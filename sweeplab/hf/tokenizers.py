@@ -1,0 +1,192 @@
+"""Our tokenizers as the `tokenizers` library's tokenizer.json, and back where one of ours is the same.
+
+All but char work on bytes, each written as a printable character as GPT-2 does (Radford et al., 2019).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeplab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
+from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
+from sweeplab.errors import BadInput
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+Definition = dict[str, Any]
+
+ANY = r"[\s\S]"
+# The word tokenizer's pattern in the library's dialect, whose own \w has accents that combine, and \s no separators.
+WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
+WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
+OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|unused)_\d+)\|>")  # what `write_tokenizer` adds
+GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+def _alphabet() -> list[str]:
+    """Return the character that stands for each byte: itself where it is printable, else one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(N_BYTES) if byte not in printable]
+    return [chr(byte if byte in printable else N_BYTES + others.index(byte)) for byte in range(N_BYTES)]
+
+
+ALPHABET = _alphabet()
+BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
+
+
+def _spelled(text: str) -> str:
+    return "".join(ALPHABET[byte] for byte in text.encode())
+
+
+def _write_char(tokenizer: CharTokenizer) -> Library:
+    from tokenizers import Regex, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Library
+
+    utf8(tokenizer.characters)  # the library's own refusal names neither character nor place
+    library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
+    library.decoder = decoders.Fuse()
+    return library
+
+
+def _read_char(tokens: list[str]) -> Tokenizer:
+    return CharTokenizer("".join(each for each in tokens if len(each) == 1))
+
+
+def _bytes_library(words: Mapping[str, int]) -> Library:
+    """Return a library's tokenizer of bytes and of words that are looked up whole."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers
+
+    library = Library(models.BPE({**BYTES, **words}, [], ignore_merges=bool(words)))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _write_byte(tokenizer: ByteTokenizer) -> Library:
+    return _bytes_library({})
+
+
+def _read_byte(tokens: list[str]) -> Tokenizer:
+    return ByteTokenizer()
+
+
+def _write_word(tokenizer: WordTokenizer) -> Library:
+    from tokenizers import Regex, pre_tokenizers
+
+    library = _bytes_library({_spelled(word): N_BYTES + rank for rank, word in enumerate(tokenizer.words)})
+    cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    library.pre_tokenizer = pre_tokenizers.Sequence([cut, library.pre_tokenizer])
+    return library
+
+
+def _read_word(tokens: list[str]) -> Tokenizer:
+    words = (bytes(BYTES[each] for each in token).decode() for token in tokens[N_BYTES:])
+    return WordTokenizer(tuple(words))
+
+
+class _Kind(NamedTuple):
+    """How a tokenizer is written as the library's, and read from the library's tokens, in the order of their ids."""
+
+    write: Callable[[Any], Library]
+    read: Callable[[list[str]], Tokenizer]
+
+
+KINDS: dict[type[Tokenizer], _Kind] = {
+    CharTokenizer: _Kind(_write_char, _read_char),
+    ByteTokenizer: _Kind(_write_byte, _read_byte),
+    WordTokenizer: _Kind(_write_word, _read_word),
+}
+
+
+def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
+    """Return tokenizer.json: the same ids of the same text, and `vocab_size` of them in all.
+
+    A special token that no text has is written `<|name|>`, an id that nothing stands for `<|unused_id|>`.
+
+    Raises:
+        BadInput: the library has nothing like it.
+    """
+    definition = _library_definition(tokenizer)
+    vocabulary: dict[str, int] = definition["model"]["vocab"]
+    added = definition["added_tokens"]
+    vocabulary |= {each["content"]: each["id"] for each in added}
+    names = {number: f"<|{name}|>" for name, number in special.items()}
+    for number in range(len(vocabulary), vocab_size):
+        content = names.get(number, f"<|unused_{number}|>")
+        vocabulary[content] = number
+        if number in names:
+            added.append(_added(content, number))
+    return definition
+
+
+def _added(content: str, number: int) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": content, **plain, "special": True}
+
+
+def _library_definition(tokenizer: Tokenizer) -> Definition:
+    if isinstance(tokenizer, BpeTokenizer):
+        definition: Definition = json.loads(tokenizer.definition)
+        return definition
+    if type(tokenizer) not in KINDS:
+        kinds: list[type[Tokenizer]] = [*KINDS, BpeTokenizer]
+        known = ", ".join(each.name for each in kinds)
+        raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
+    try:
+        return dict(json.loads(KINDS[type(tokenizer)].write(tokenizer).to_str()))
+    except ValueError as error:
+        raise BadInput(f"of the {tokenizer.name} tokenizer, {error}") from error
+
+
+def read_tokenizer(definition: Definition) -> Tokenizer:
+    """Return the tokenizer of ours that gives the same ids as a tokenizer.json.
+
+    Raises:
+        ValueError: there is none; says why.
+    """
+    added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
+    vocabulary = dict(definition["model"].get("vocab", {}))
+    vocabulary = {token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)}
+    definition = {
+        **definition,
+        "added_tokens": added,
+        "model": {**definition["model"], "vocab": vocabulary},
+        **dict.fromkeys(("truncation", "padding", "post_processor")),
+    }
+    vocabulary = vocabulary | {each["content"]: each["id"] for each in added}
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if sorted(vocabulary.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
+        raise ValueError(f"its ids are not those from 0 on, or more than {LARGEST_VOCABULARY:,}")
+    for kind in KINDS.values():
+        try:
+            candidate = kind.read(tokens)
+        except (KeyError, ValueError):
+            continue
+        if definition == _library_definition(candidate):
+            return candidate
+    if wrong := _no_bpe(definition):
+        raise ValueError(wrong)
+    return BpeTokenizer.from_json({"definition": definition})
+
+
+def _no_bpe(definition: Definition) -> str | None:
+    """Return why a definition is no byte-level BPE that cuts words as GPT-2 does, or None."""
+    model, cut, decoder = definition["model"], definition.get("pre_tokenizer"), definition.get("decoder")
+    if model.get("type") != "BPE":
+        return f"it is a {model.get('type')}, and no byte-level BPE"
+    if definition.get("normalizer") is not None:
+        return "it changes texts before it cuts them: what it decodes is another text"
+    if {key: (cut or {}).get(key) for key in GPT2_WORDS} != GPT2_WORDS or (decoder or {}).get(
+        "type"
+    ) != "ByteLevel":
+        return "it does not cut words as GPT-2 does"
+    odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    if (given := [key for key in odd if model.get(key)]) or not BYTES.keys() <= model["vocab"].keys():
+        return f"its BPE has {', '.join(given) or 'not all bytes'}"
+    return None

@@ -1,0 +1,92 @@
+"""`export-hf` and `import-hf`: a study's run goes out as a folder, and comes in again under a name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hf.models import GPT2, run_of, small
+
+from sweeplab.train.checkpoint import write_checkpoint
+
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+@pytest.fixture
+def lab(finished, folder: Path) -> Path:
+    """Return a copy of the finished study's lab, where commands find it by themselves."""
+    return shutil.copytree(finished.lab, folder / "lab")
+
+
+def test_out_and_in_again_it_writes_the_same_text(cli, lab: Path) -> None:
+    said = cli("export-hf", "tiny", "out")
+    assert said.code == 0
+    assert (
+        said.out
+        == "wrote out, a GPT2LMHeadModel\nnext: transformers.GPT2LMHeadModel.from_pretrained('out')\n"
+    )
+    assert tuple(sorted(each.name for each in Path("out").iterdir())) == FILES
+    said = cli("import-hf", "out", "--name", "back")
+    assert said.code == 0
+    assert said.out.startswith(f"wrote {lab}/imported/back: decoder, ") and said.err == ""
+    texts = [
+        cli("generate", name, "--prompt", "import ", "--max-new-tokens", "20").out
+        for name in ("tiny", "back")
+    ]
+    assert texts[0] == texts[1] != ""
+    again = json.loads(cli("export-hf", "back", "again", "--json").out)
+    assert again == {"folder": "again", "class": "GPT2LMHeadModel"}
+    assert Path("again/model.safetensors").read_bytes() == Path("out/model.safetensors").read_bytes()
+    assert Path("again/tokenizer.json").read_bytes() == Path("out/tokenizer.json").read_bytes()
+
+
+def test_without_a_tokenizer_it_says_so(cli, lab: Path) -> None:
+    cli("export-hf", "tiny", "out")
+    Path("out/tokenizer.json").unlink()
+    found = json.loads(cli("import-hf", "out", "--json").out)
+    assert (found["run"], found["tokenizer"]) == ("out", "ids")
+    said = cli("import-hf", "out", "--force")
+    assert said.err == "there is no tokenizer.json: its texts are token ids, such as '12 7 304'\n"
+    assert cli("generate", "out", "--prompt", "1 2", "--max-new-tokens", "3").code == 0
+
+
+def test_a_study_goes_on_from_it(cli, finished, lab: Path) -> None:
+    cli("export-hf", "tiny/n_embd=8", "out")
+    cli("import-hf", "out", "--name", "back")
+    text = finished.file.read_text().replace("grid: {n_embd: [8, 16]}", "init_from: lab/imported/back")
+    Path("more.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
+    assert cli("study", "plan", "more.yaml").code == 0
+    Path("wide.yaml").write_text(text)
+    said = cli("study", "plan", "wide.yaml")
+    assert said.code == 2 and said.err.count("\n") == 1
+    assert "has n_embd 8, not 192; d_ff 32, not 768; head_dim 4, not 96" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export-hf", "tny", "out"], "no run 'tny'; allowed: "),
+        (
+            ["export-hf", "far", "out"],
+            "GPT2LMHeadModel cannot express positions alibi; allowed: positions learned",
+        ),
+        (["import-hf", "nowhere"], "nowhere/config.json: No such file or directory"),
+        (["import-hf", "lab", "--name", "x"], "lab/config.json: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_one_line(cli, lab: Path, arguments: list[str], said: str) -> None:
+    run = run_of(small(GPT2, positions="alibi"))
+    facts = {"values": run.values, "tokenizer": run.tokenizer.to_json()}
+    write_checkpoint(Path("far"), "model", run.model.weights, facts)
+    told = cli(*arguments)
+    assert told.code == 2 and told.out == ""
+    assert told.err.count("\n") == 1 and said in told.err
+    assert not Path("out").exists() and not (lab / "imported").exists()

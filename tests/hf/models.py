@@ -1,0 +1,123 @@
+"""Small runs with weights large enough for every part to matter, and what they compute."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from model.cases import shape_of
+
+from sweeplab.data.batches import Batch
+from sweeplab.data.objectives import settled_objective
+from sweeplab.data.tokenizers import ByteTokenizer, Tokenizer
+from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.model.legality import why_not
+from sweeplab.model.shape import ModelShape, settled
+from sweeplab.model.transformer import Transformer
+from sweeplab.tracking.loading import LoadedRun, Model
+
+VOCABULARY = 262
+GPT2 = {"family": "decoder"}
+LLAMA = {"family": "decoder", "positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"}
+BERT = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_token_types": 2}
+T5 = {
+    "family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu",
+}  # fmt: skip
+BASES = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "t5": T5}
+# What each may be otherwise, and is still what it is.
+EXPRESSIBLE = (
+    (GPT2, {}),
+    (GPT2, {"bias": False, "tie_weights": False, "activation": "relu", "d_ff": 12}),
+    (
+        GPT2,
+        {"positions": "sinusoidal", "activation": "gelu_tanh", "scale_embedding": True, "tie_scale": True},
+    ),
+    (GPT2, {"positions": "none", "activation": "relu2", "parametrization": "mup", "mup_base_width": 2}),
+    (LLAMA, {}),
+    (LLAMA, {"n_kv_head": 1, "head_dim": 6, "bias": False, "rotary_base": 500.0, "norm_eps": 1e-3}),
+    (LLAMA, {"activation": "geglu", "qkv_bias": False, "tie_weights": False, "scale_embedding": True}),
+    (BERT, {}),
+    (BERT, {"tie_weights": False, "n_token_types": 0, "activation": "relu2", "positions": "sinusoidal"}),
+    (BERT, {"bias": False, "scale_embedding": True, "tie_scale": True, "norm_eps": 1e-2}),
+    (T5, {"tie_scale": True, "head_dim": 5, "d_ff": 12}),
+    (T5, {"activation": "geglu", "tie_weights": False, "n_encoder_layer": 1, "relative_buckets": 6}),
+    (T5, {"activation": "swiglu", "n_decoder_layer": 1, "relative_max_distance": 20}),
+    (T5, {"positions": "none", "scale_embedding": True, "activation": "geglu_tanh"}),
+)
+
+
+# What random models have besides: most of it, but not all, can be expressed somewhere.
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "positions": ("learned", "sinusoidal", "relative", "rotary", "alibi", "none"),
+    "norm": ("layernorm", "rmsnorm"),
+    "activation": TABLE["activation"].choices,
+    "attention": ("full", "local"),
+    "n_kv_head": (1,),
+    "head_dim": (6,),
+    "d_ff": (9,),
+    "norm_eps": (0.01,),
+    "bias": (True, False),
+    "qkv_bias": (False,),
+    "out_bias": (False,),
+    "head_bias": (True,),
+    "tie_weights": (False,),
+    "tie_scale": (True,),
+    "scale_embedding": (True,),
+    "n_token_types": (0, 3),
+    "share_embeddings": (False,),
+    "n_encoder_layer": (1,),
+    "rotary_base": (100.0,),
+    "relative_buckets": (8,),
+    "n_expert": (2,),
+}
+
+
+def random_shapes(count: int, seed: int = 0) -> Iterator[ModelShape]:
+    """Yield legal models: those that a class is made for, with up to four things changed."""
+    draw = random.Random(seed)
+    while count:
+        names = draw.sample(sorted(CHANGES), draw.randint(0, 4))
+        shape = small(
+            draw.choice(list(BASES.values())), **{name: draw.choice(CHANGES[name]) for name in names}
+        )
+        if why_not(shape) is None:
+            count -= 1
+            yield shape
+
+
+def small(base: dict, **changed) -> ModelShape:
+    """Return the shape of a small model."""
+    return shape_of(**{"vocab_size": VOCABULARY, "n_layer": 2, **base, **changed})
+
+
+def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None, **values) -> LoadedRun:
+    """Return a run with random weights."""
+    model, generator = Transformer(shape), torch.Generator().manual_seed(seed)
+    row = torch.randn(1, model.layout.row_size, generator=generator).mul_(0.4)
+    views = model.layout.views(row)
+    for weight in model.layout.weights:
+        views[weight.name] += weight.fill
+    known = settled({**defaults(), **vars(shape), **values})
+    known["objective"] = settled_objective(known, of_pairs=False)
+    weights = {name: view[0] for name, view in views.items()}
+    return LoadedRun("planted", Model(shape, weights), tokenizer or ByteTokenizer(), known, {})
+
+
+def tokens_of(shape: ModelShape, n_sequences: int = 2) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return inputs, and a source where the family reads one."""
+    generator, length = torch.Generator().manual_seed(7), min(shape.block_size, 12)
+    inputs = torch.randint(0, shape.vocab_size, (n_sequences, length), generator=generator)
+    source = torch.randint(0, shape.vocab_size, (n_sequences, length - 3), generator=generator)
+    return inputs, source if shape.of_family.reads_source else None
+
+
+@torch.no_grad()
+def logits_of(
+    run: LoadedRun, inputs: torch.Tensor, source: torch.Tensor | None = None, **lengths
+) -> torch.Tensor:
+    """Return logits [B, T, V]."""
+    batch = Batch(inputs[None], inputs[None], None if source is None else source[None])
+    batch = batch._replace(**{name: each[None] for name, each in lengths.items()})
+    return run.model.transformer.logits(run.model.stacked, batch)[0].view(*inputs.shape, -1)

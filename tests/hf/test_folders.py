@@ -1,0 +1,195 @@
+"""Folders for `transformers`, written and read again without that package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shapes, run_of, small, tokens_of
+from model.cases import legal_shapes
+from safetensors.torch import load_file, save_file
+
+from sweeplab.data.tokenizers import CharTokenizer
+from sweeplab.errors import BadInput
+from sweeplab.hf.architectures import ARCHITECTURES
+from sweeplab.hf.exporting import architecture_of, export_run
+from sweeplab.hf.importing import import_folder
+from sweeplab.model.accounting import n_params
+from sweeplab.model.declaring import declared
+from sweeplab.model.shape import ModelShape
+from sweeplab.tracking.loading import load_checkpoint
+
+
+def rewritten(folder: Path, **changed) -> Path:
+    """Change keys of a folder's config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    return folder
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    export_run(run_of(small(GPT2)), tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+@pytest.mark.parametrize("index", range(len(EXPRESSIBLE)))
+def test_what_was_written_reads_back_as_the_same_function(index: int, tmp_path: Path) -> None:
+    base, changed = EXPRESSIBLE[index]
+    run = run_of(small(base, **changed), seed=index)
+    architecture = export_run(run, tmp_path / "hf")
+    found = import_folder(tmp_path / "hf", tmp_path / "run", "back")
+    assert (found.family, found.tokenizer, found.without) == (base["family"], "byte", "")
+    back = load_checkpoint(tmp_path / "run")
+    batch = tokens_of(run.model.shape)
+    ours = logits_of(run, *batch)
+    assert ours.std() > 0.05
+    torch.testing.assert_close(logits_of(back, *batch), ours, rtol=1e-4, atol=1e-5)
+    assert back.special.items() >= run.special.items()
+    again = architecture.config(back.values)
+    written = json.loads((tmp_path / "hf/config.json").read_text())
+    differing = {key for key in again if again[key] != written[key]}
+    assert differing <= {"attention_bias", "mlp_bias", "scale_decoder_outputs"}
+
+
+def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
+    n_expressed = n_refused = 0
+    for shape in (*random_shapes(400), *legal_shapes()):
+        try:
+            architecture = architecture_of(shape)
+        except BadInput as error:
+            assert len(error.problems) == 1 and error.problems[0].allowed and "\n" not in str(error)
+            n_refused += 1
+        else:
+            config = architecture.config(vars(shape))
+            links = architecture.links(shape, config)
+            assert {link.ours for link in links.found} == {weight.name for weight in declared(shape)}
+            assert architecture.values(config)["family"] == shape.family
+            n_expressed += 1
+    assert n_expressed > 100 and n_refused > 800
+
+
+@pytest.mark.parametrize(
+    ("base", "changed", "said"),
+    [
+        (GPT2, {"positions": "alibi"}, "cannot express positions alibi; allowed: positions learned | sinusoidal"),
+        (GPT2, {"n_kv_head": 1}, "GPT2LMHeadModel cannot express n_kv_head 1; allowed: n_kv_head as n_head, for every"),
+        (GPT2, {"head_dim": 6}, "GPT2LMHeadModel cannot express head_dim 6; allowed: head_dim n_embd / n_head"),
+        (LLAMA, {"norm": "layernorm"}, "LlamaForCausalLM cannot express norm layernorm; allowed: norm rmsnorm"),
+        (LLAMA, {"qk_norm": True}, "LlamaForCausalLM cannot express qk_norm true; allowed: qk_norm false"),
+        (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, for"),
+        (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, for it"),
+        (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, for"),
+        (T5, {"share_embeddings": False}, "cannot express share_embeddings false; allowed: share_embeddings true"),
+        (T5, {"attention": "local", "norm": "layernorm"}, "cannot express norm layernorm, attention local; allowed: "),
+    ],
+)  # fmt: skip
+def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        export_run(run_of(small(base, **changed)), tmp_path / "hf")
+    assert said in str(refused.value)
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model_type": "mistral"}, "config.json is of the model_type 'mistral'; allowed: gpt2 | llama | bert | t5"),
+        ({"activation_function": "silu"}, "config.json has activation_function 'silu', which no activation here is"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "config.json has scale_attn_by_inverse_layer_idx True, which no"),
+        ({"n_embd": "wide"}, "of config.json, n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
+        ({"activation_function": ["gelu"]}, "config.json has what is no value of a model's"),
+        ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] are not those that config.json speaks of"),
+        ({"n_layer": 3}, "the folder's tensors lack transformer.h.2.attn.c_attn.bias, which GPT2LMHeadModel has"),
+        ({"n_layer": 1}, "tensors have transformer.h.1.attn.c_attn.bias, for which no run here has a place"),
+    ],
+)  # fmt: skip
+def test_folders_that_no_run_can_be_made_of(changed: dict, said: str, gpt2: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        import_folder(rewritten(gpt2, **changed), tmp_path / "run", "bad")
+    assert said in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"none/config.json: No such file"):
+        import_folder(tmp_path / "none", tmp_path / "run", "bad")
+    (gpt2 / "model.safetensors").write_bytes(b"{}")
+    with pytest.raises(
+        BadInput, match=r"model.safetensors: cannot be read as safetensors, the one format that is"
+    ):
+        import_folder(gpt2, tmp_path / "run", "bad")
+    (gpt2 / "config.json").write_text("[")
+    with pytest.raises(BadInput, match=r"config.json: no JSON"):
+        import_folder(gpt2, tmp_path / "run", "bad")
+
+
+def test_nothing_is_replaced_unasked(gpt2: Path, tmp_path: Path) -> None:
+    run = run_of(small(GPT2), seed=1)
+    with pytest.raises(BadInput, match="holds a model already; allowed: --force to replace it"):
+        export_run(run, gpt2)
+    import_folder(gpt2, tmp_path / "run", "first")
+    export_run(run, gpt2, force=True)
+    with pytest.raises(BadInput, match="there is a run already; allowed: --name"):
+        import_folder(gpt2, tmp_path / "run", "second")
+    import_folder(gpt2, tmp_path / "run", "second", force=True)
+    assert torch.equal(load_checkpoint(tmp_path / "run").model.weights["token_embedding"],
+                       run.model.weights["token_embedding"])  # fmt: skip
+
+
+def test_older_names_and_parts_of_a_folder(gpt2: Path, tmp_path: Path) -> None:
+    """The first GPT-2's own file has no prefix and has masks; larger ones come in several files."""
+    tensors = load_file(gpt2 / "model.safetensors")
+    older = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    older |= {f"h.{layer}.attn.bias": torch.ones(1, 1, 10, 10) for layer in range(2)}
+    names = sorted(older)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, held in parts.items():
+        save_file({name: older[name] for name in held}, gpt2 / file)
+    weight_map = {name: file for file, held in parts.items() for name in held}
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    import_folder(gpt2, tmp_path / "run", "older")
+    (gpt2 / "model.safetensors").unlink()
+    back = load_checkpoint(tmp_path / "run").model.weights["blocks.1.attention.qkv.weight"]
+    assert torch.equal(back, tensors["transformer.h.1.attn.c_attn.weight"])
+
+
+def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None:
+    (gpt2 / "tokenizer.json").unlink()
+    found = import_folder(gpt2, tmp_path / "run", "bare")
+    assert (found.tokenizer, found.without) == ("ids", "there is no tokenizer.json")
+    tokenizer = load_checkpoint(tmp_path / "run").tokenizer
+    assert tokenizer.decode(tokenizer.encode("12 7\n261")) == "12 7 261"
+    for text, word in (("12 seven", "'seven' at 3"), ("262", "'262' at 0"), ("-1", "'-1' at 0")):
+        with pytest.raises(ValueError, match=f"{word} is not a token's number from 0 to 261"):
+            tokenizer.encode(text)
+
+
+def test_a_t5_without_room_for_a_span(tmp_path: Path) -> None:
+    export_run(run_of(small(T5)), tmp_path / "t5")
+    with pytest.raises(BadInput, match=r"of config.json, block_size 2 has no room for a span; it takes 3"):
+        import_folder(rewritten(tmp_path / "t5", n_positions=2), tmp_path / "run", "bad")
+
+
+def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
+    tokenizer = CharTokenizer.train("ab\ud800")
+    with pytest.raises(BadInput, match=r"of the char tokenizer, character .* is half of one, and no text"):
+        export_run(run_of(small(GPT2), tokenizer=tokenizer), tmp_path / "hf")
+
+
+def test_every_architecture_has_runs_here() -> None:
+    assert {architecture_of(small(base, **changed)).model_type for base, changed in EXPRESSIBLE} == set(
+        ARCHITECTURES
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "count"),
+    [("gpt2", 124_439_808), ("llama", 6_738_415_616), ("bert", 109_514_298), ("t5", 60_506_624)],
+)
+def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
+    """GPT-2 small, Llama-2-7B, BERT-base with its masked-LM head, T5-small: what `transformers` takes by itself."""
+    values = ARCHITECTURES[model_type].values({"model_type": model_type})
+    assert n_params(ModelShape.of({"n_layer": 0, **values})) == count

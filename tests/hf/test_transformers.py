@@ -1,0 +1,214 @@
+"""Against the real package: folders written here open there and compute the same, and the other way round.
+
+Models are made there from configurations with random weights: nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shapes, run_of, small, tokens_of
+
+from sweeplab.data.tokenizers import TOKENIZERS
+from sweeplab.errors import BadInput
+from sweeplab.hf.exporting import export_run
+from sweeplab.hf.importing import import_folder
+from sweeplab.model.shape import ModelShape
+from sweeplab.tracking.loading import LoadedRun, load_checkpoint
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+pytestmark = pytest.mark.slow  # its import alone takes seconds
+
+AUTO = {
+    "decoder": transformers.AutoModelForCausalLM,
+    "encoder": transformers.AutoModelForMaskedLM,
+    "encoder_decoder": transformers.AutoModelForSeq2SeqLM,
+}
+TEXT = "naïve café, 中文 \U0001f600\r\n\te\u0301 <|x|> don't\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> None:
+    transformers.logging.disable_progress_bar()
+
+
+def opened(folder: Path, shape: ModelShape) -> Any:
+    """Open a folder as a user would; nothing may be missing there, or left over."""
+    model, report = AUTO[shape.family].from_pretrained(folder, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+@torch.no_grad()
+def theirs(
+    model: Any, inputs: torch.Tensor, source: torch.Tensor | None = None, **masks: Any
+) -> torch.Tensor:
+    """Return its logits [B, T, V]."""
+    if source is None:
+        found = model(inputs, **masks)
+        return found.prediction_logits if "prediction_logits" in found else found.logits
+    return model(input_ids=source, decoder_input_ids=inputs, **masks).logits
+
+
+def check_same(run: LoadedRun, model: Any) -> None:
+    """Compare logits to 1e-5, in parts of the largest where that is above one."""
+    batch = tokens_of(run.model.shape)
+    ours = logits_of(run, *batch)
+    difference = (ours - theirs(model, *batch)).abs().max()
+    assert difference <= 1e-5 * max(1.0, float(ours.abs().max()))
+    assert ours.std() > 0.01
+
+
+@pytest.mark.parametrize("index", range(len(EXPRESSIBLE)))
+def test_a_run_computes_the_same_there(index: int, tmp_path: Path) -> None:
+    base, changed = EXPRESSIBLE[index]
+    run = run_of(small(base, **changed), seed=index)
+    architecture = export_run(run, tmp_path)
+    model = opened(tmp_path, run.model.shape)
+    assert type(model).__name__ == architecture.class_name
+    check_same(run, model)
+
+
+def test_any_legal_run_computes_the_same_there_or_is_refused(tmp_path: Path) -> None:
+    n_same = 0
+    for index, shape in enumerate(random_shapes(150, seed=1)):
+        run = run_of(shape, seed=index)
+        try:
+            export_run(run, tmp_path / str(index))
+        except BadInput as error:
+            assert " cannot express " in str(error) and "; allowed: " in str(error)
+        else:
+            check_same(run, opened(tmp_path / str(index), shape))
+            n_same += 1
+    assert n_same > 40
+
+
+GPT2_SIZES = {"vocab_size": 50, "n_positions": 12, "n_embd": 24, "n_layer": 2, "n_head": 3}
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 20,
+}
+BERT_SIZES = {**SIZES, "max_position_embeddings": 12}
+T5_SIZES = {"vocab_size": 50, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_heads": 3}
+NO_IDS = {"bos_token_id": None, "eos_token_id": None}
+# Their defaults, but for what is said: eps, activations and head as their models were published with.
+CONFIGS = {
+    "gpt2": ("GPT2LMHeadModel", {**GPT2_SIZES, **NO_IDS}),
+    "gpt2 exact": ("GPT2LMHeadModel", {**GPT2_SIZES, **NO_IDS, "activation_function": "gelu", "n_inner": 17}),
+    "gpt2 untied": ("GPT2LMHeadModel", {**GPT2_SIZES, **NO_IDS, "tie_word_embeddings": False}),
+    "llama": ("LlamaForCausalLM", SIZES),
+    "llama grouped": ("LlamaForCausalLM", {**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "llama biases": ("LlamaForCausalLM", {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "attention_bias": True}),
+    "llama base": ("LlamaForCausalLM", {
+        **SIZES, "mlp_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+    }),
+    "bert": ("BertForMaskedLM", BERT_SIZES),
+    "bert untied": ("BertForMaskedLM", {**BERT_SIZES, "tie_word_embeddings": False, "hidden_act": "relu"}),
+    "bert sentences": ("BertForPreTraining", BERT_SIZES),
+    "t5": ("T5ForConditionalGeneration", T5_SIZES),
+    "t5 1.1": ("T5ForConditionalGeneration", {
+        **T5_SIZES, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_decoder_layers": 3,
+    }),
+    "t5 buckets": ("T5ForConditionalGeneration", {
+        **T5_SIZES, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
+    }),
+}  # fmt: skip
+
+
+def planted(class_name: str, **config: Any) -> Any:
+    """Make a model there with random weights, large enough for every part to matter."""
+    kind = getattr(transformers, class_name)
+    model = kind(kind.config_class(**config)).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            start = 1.0 if parameter.ndim == 1 and bool((parameter == 1).all()) else 0.0
+            parameter.copy_(start + 0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_of_theirs_computes_the_same_here_and_back_there(name: str, tmp_path: Path) -> None:
+    class_name, config = CONFIGS[name]
+    model = planted(class_name, **config)
+    model.save_pretrained(tmp_path / "theirs")
+    import_folder(tmp_path / "theirs", tmp_path / "run", "run")
+    run = load_checkpoint(tmp_path / "run")
+    check_same(run, model)
+    export_run(run, tmp_path / "back")
+    check_same(run, opened(tmp_path / "back", run.model.shape))
+
+
+@pytest.mark.parametrize(("base", "padded"), [(BERT, "lengths"), (T5, "source_lengths")], ids=["bert", "t5"])
+def test_padding_is_unseen_there_too(base: dict[str, Any], padded: str, tmp_path: Path) -> None:
+    run, lengths = run_of(small(base)), torch.tensor([4, 7])
+    export_run(run, tmp_path)
+    inputs, source = tokens_of(run.model.shape)
+    ours = logits_of(run, inputs, source, **{padded: lengths})
+    seen = torch.arange((inputs if source is None else source).shape[1]) < lengths[:, None]
+    found = theirs(opened(tmp_path, run.model.shape), inputs, source, attention_mask=seen.long())
+    counted = seen if source is None else torch.ones_like(inputs, dtype=torch.bool)
+    torch.testing.assert_close(ours[counted], found[counted], rtol=1e-5, atol=1e-5)
+    whole = logits_of(run, inputs, source)
+    assert not torch.allclose(ours[0, :4], whole[0, :4], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokenizers_open_there_and_feed_the_model(name: str, tmp_path: Path) -> None:
+    tokenizer = TOKENIZERS[name].train(TEXT * 3)
+    run = run_of(small(GPT2, vocab_size=tokenizer.vocab_size, block_size=64), tokenizer=tokenizer)
+    export_run(run, tmp_path)
+    ids = tokenizer.encode(TEXT).tolist()
+    for kind in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast):
+        found = kind.from_pretrained(tmp_path)
+        assert found(TEXT)["input_ids"] == ids and found.decode(ids) == TEXT
+        assert len(found) == tokenizer.vocab_size
+        model = opened(tmp_path, run.model.shape)
+        with torch.no_grad():
+            logits = model(**found(TEXT, return_tensors="pt")).logits
+        ours = logits_of(run, torch.tensor([ids]))
+        torch.testing.assert_close(logits, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_special_tokens_are_told_there(tmp_path: Path) -> None:
+    encoder, pairs = run_of(small(BERT)), run_of(small(T5))
+    export_run(encoder, tmp_path / "bert")
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path / "bert")
+    assert found("a<|mask|>")["input_ids"] == [97, 261] and found.mask_token_id == 261
+    pairs.values["objective"] = "pairs"
+    export_run(pairs, tmp_path / "t5")
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path / "t5")
+    assert pairs.special == {"pad": 258, "bos": 259, "eos": 260, "mask": 261}
+    assert (found.pad_token_id, found.bos_token_id, found.eos_token_id) == (258, 259, 260)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "t5")
+    assert (config.decoder_start_token_id, config.pad_token_id) == (259, 258)
+
+
+@pytest.mark.parametrize("base", [GPT2, LLAMA, T5], ids=["gpt2", "llama", "t5"])
+def test_their_generate_goes_on_as_ours_would(base: dict[str, Any], tmp_path: Path) -> None:
+    run = run_of(small(base, block_size=16))
+    export_run(run, tmp_path)
+    model, first = opened(tmp_path, run.model.shape), torch.tensor([[5, 7, 9]])
+    source = first if run.model.shape.of_family.reads_source else None
+    ours = first if source is None else torch.tensor([[run.special["bos"]]])
+    n_before = ours.shape[1]
+    mask = torch.ones_like(first)
+    # What a checker would hear of first: a generation_config.json that contradicts itself.
+    asked = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None, "max_new_tokens": 6}
+    found = model.generate(first, attention_mask=mask, **asked)[0, n_before:]
+    for _ in range(len(found)):
+        ours = torch.cat([ours, logits_of(run, ours, source)[:, -1:].argmax(dim=-1)], dim=1)
+    np.testing.assert_array_equal(found.numpy(), ours[0, n_before:].numpy())
+    config = json.loads((tmp_path / "generation_config.json").read_text())
+    values = run.values
+    assert (config["temperature"], config["top_k"]) == (values["temperature"], values["top_k"])

@@ -1,0 +1,127 @@
+"""Runs that start from another run's weights, and are cut by its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hf.models import run_of
+from model.cases import shape_of
+
+from sweeplab.data.dataset import prepare
+from sweeplab.data.tokenizers import CharTokenizer
+from sweeplab.errors import BadInput
+from sweeplab.hf.exporting import export_run
+from sweeplab.hf.importing import import_folder
+from sweeplab.study.identity import check_same_study, write_study
+from sweeplab.study.plan import make_plan
+from sweeplab.study.runner import Runner
+from sweeplab.study.spec import Budget, Choices, DataSpec, Track
+from sweeplab.study.starting import start_weights
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def trained(tiny, opened, dataset) -> Path:
+    """Return the checkpoint of a run as it was when it ended."""
+    folder, store = opened(
+        tiny(name="first", budget=Budget(trials_per_cell=1), track=Track(checkpoints="last"))
+    )
+    Runner(store.spec, store, dataset, folder).work()
+    (run,) = folder.runs()
+    return run.path / "last"
+
+
+def last_loss(checkpoint: Path) -> float:
+    return json.loads((checkpoint / "model.json").read_text())["val_loss"]
+
+
+def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained: Path) -> None:
+    spec = tiny(init_from=str(trained), budget=Budget(trials_per_cell=1))
+    folder, store = opened(spec)
+    Runner(spec, store, dataset, folder).work()
+    (run,) = folder.runs()
+    losses = [point["val_loss"] for point in run.points() if point.get("val_loss") is not None]
+    assert losses[0] == last_loss(trained)
+    assert losses[-1] < losses[0] - 0.05
+
+
+def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path) -> None:
+    spec = tiny(init_from=str(trained))
+    values = json.loads((trained / "model.json").read_text())["values"]
+    data = prepare("python-docs", "char")
+    weights = start_weights(spec)
+    stack = Stack(values, data.train, data.val, 2)
+    for seed in (0, 1):
+        stack.admit(Run(str(seed), {**values, "seed": seed}), start=weights)
+    assert all(stack.weights(key)["token_embedding"].equal(weights["token_embedding"]) for key in "01")
+    stack.advance()
+    stack.advance()
+    snapshot = stack.snapshot("1")
+    other = Stack(values, data.train, data.val, 1)
+    other.admit(Run("1", {**values, "seed": 1}), snapshot, weights)
+    assert other.weights("1")["token_embedding"].equal(stack.weights("1")["token_embedding"])
+
+
+def test_texts_are_cut_by_the_tokenizer_it_came_with(tiny, tmp_path: Path) -> None:
+    """The study's own corpus would make another one."""
+    text = "".join(map(chr, range(32, 127))) + "\n" + prepare("python-docs", "char").tokenizer.characters
+    tokenizer = CharTokenizer.train(text + "\U0001f600")
+    size = tokenizer.vocab_size
+    run = run_of(shape_of(vocab_size=size, n_embd=16, block_size=16), tokenizer=tokenizer)
+    export_run(run, tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "run", "run")
+    spec = tiny(init_from=str(tmp_path / "run"))
+    plan, _, dataset = make_plan(spec, tmp_path / "lab")
+    assert dataset.tokenizer == tokenizer != prepare("python-docs", "char").tokenizer
+    assert plan.data["vocab_size"] == size
+    with pytest.raises(BadInput, match=r"data.tokenizer|cuts texts by char; allowed: tokenizer: char"):
+        make_plan(
+            tiny(init_from=spec.init_from, data=DataSpec(corpus="python-docs", tokenizer="byte")), tmp_path
+        )
+
+
+def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, tmp_path: Path) -> None:
+    def refused(**changed) -> str:
+        with pytest.raises(BadInput) as error:
+            make_plan(tiny(**{"init_from": str(trained)} | changed), tmp_path / "lab")
+        (problem,) = error.value.problems
+        assert "\n" not in str(problem)
+        return str(problem)
+
+    assert "has n_embd 16, not 32; d_ff 64, not 128" in refused(grid={"n_embd": [16, 32]})
+    assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
+    assert "block_size 16, not 8" in refused(values={"block_size": 8})
+    assert "there is no checkpoint in" in refused(init_from=str(tmp_path / "none"))
+    (tensors,) = trained.glob("*.safetensors")
+    tensors.write_bytes(b"")
+    assert "is not what was written there: its hash differs" in refused()
+
+
+def test_where_places_have_no_weights_texts_may_be_longer(tiny, tmp_path: Path) -> None:
+    tokenizer = prepare("python-docs", "char").tokenizer
+    parts = {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu", "n_embd": 16}
+    shape = shape_of(vocab_size=tokenizer.vocab_size, block_size=16, **parts)
+    export_run(run_of(shape, tokenizer=tokenizer), tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "run", "run")
+    values = {**parts, "block_size": 32}
+    assert make_plan(tiny(init_from=str(tmp_path / "run"), values=values), tmp_path / "lab")[0].trials == 4
+
+
+def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, opened, dataset) -> None:
+    spec = tiny(init_from=str(trained))
+    plan, _, _ = make_plan(spec, tmp_path / "lab")
+    folder, _ = opened(spec)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_study(spec, folder, plan.data)
+    check_same_study(spec, folder, plan.data)
+    with pytest.raises(BadInput, match="the weights that it starts from have changed"):
+        check_same_study(spec, folder, plan.data | {"init_digest": "another"})
+    with pytest.raises(BadInput, match="init_from is not given and was"):
+        check_same_study(
+            tiny(), folder, {key: each for key, each in plan.data.items() if key != "init_digest"}
+        )
