@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
-from sweeplab.train.schedule import rows_seen
+from sweeplab.train.counting import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,9 @@ COLUMNS = {
     "iterations": "Int64",
     "run_id": "string",
 }  # a row a run; whole numbers are Int64, which knows a missing one
-METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
+# What older tables and runs lack.
+LATER = {"n_params_active": "Int64"}
+METRICS = tuple(name for name in COLUMNS | LATER if name not in {*KEY, "state", "run_id"})
 
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
 _KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
@@ -107,10 +110,11 @@ def curves_table(
 
 
 def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
-    """Return how many tokens a run of these values has learnt from, by iteration; older ones warmed no batch up."""
-    values = {name: int(texts[name]) for name in ("batch_size", "block_size")}
-    values["batch_warmup_iters"] = int(texts.get("batch_warmup_iters", 0))
-    return lambda iteration: rows_seen(values, iteration) * values["block_size"]
+    """Return how many tokens a run of these values has read, by iteration."""
+    kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    names = [name for name in ("batch_size", "batch_warmup_iters", *SETTINGS) if name in texts]
+    values = {name: kinds[TABLE[name].kind](texts[name]) for name in names}
+    return lambda iteration: train_tokens(values, iteration)
 
 
 def validate(frame: pd.DataFrame) -> pd.DataFrame:
@@ -124,7 +128,7 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     """
     problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
     checked = {}
-    for name, dtype in (COLUMNS | HYPERPARAMETERS).items():
+    for name, dtype in (COLUMNS | HYPERPARAMETERS | LATER).items():
         if name in frame:
             checked[name], wrong = _typed(frame[name], dtype)
             wrong |= checked[name].isna() & (name in KEY)

@@ -27,7 +27,7 @@ METRICS = (
 BY_TOKENS = ("train_loss", "val_loss")
 OVER_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
 REQUIRED = {"iteration", "train_tokens", "wall_seconds"}
-FACTS = ("n_params", "n_params_non_embedding")
+FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
 TOTALS = {
     "train_tokens": "train_tokens",
     "train_flops": "train_flops",

@@ -27,11 +27,12 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.averaging import average_, decay_at
 from sweeplab.train.clipping import clip_, gradient_norms
+from sweeplab.train.counting import train_tokens
 from sweeplab.train.matching import exact_matches
 from sweeplab.train.optimisers import OPTIMISERS, Rates
 from sweeplab.train.progress import Progress, State
 from sweeplab.train.run import Run, drop_chances, shape_key
-from sweeplab.train.schedule import learning_rate, rows_seen, rows_used
+from sweeplab.train.schedule import learning_rate, rows_used
 
 Point = dict[str, float]
 
@@ -92,8 +93,7 @@ class _Member:
     def add_point(self, loss: float, norm: float, rate: float) -> None:
         """Add a point to the curve from sums over the steps since the last one."""
         seconds = self.wall_seconds - self.point_seconds
-        values = self.run.values
-        rows = rows_seen(values, self.iteration) - rows_seen(values, self.iteration - self.counted)
+        now, then = (train_tokens(self.run.values, self.iteration - back) for back in (0, self.counted))
         self.points.append(
             {
                 "iteration": self.iteration,
@@ -101,7 +101,7 @@ class _Member:
                 "train_loss": loss / self.counted,
                 "grad_norm": norm / self.counted,
                 "learning_rate": rate,
-                "tokens_per_second": rows * values["block_size"] / seconds,
+                "tokens_per_second": (now - then) / seconds,
             }
         )
         self.counted, self.point_seconds = 0, self.wall_seconds
