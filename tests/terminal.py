@@ -113,7 +113,7 @@ def play(
     deadline = time.monotonic() + timeout_seconds
     unsent = list(signals)
     try:
-        while text := _read(ours, deadline):
+        while text := _read(ours, deadline, screen):
             raw += (piece := decoder.decode(text))
             screen.feed(piece)
             while unsent and unsent[0][0](screen):
@@ -126,9 +126,9 @@ def play(
         os.close(ours)
 
 
-def _read(descriptor: int, deadline: float) -> bytes:
+def _read(descriptor: int, deadline: float, screen: Screen) -> bytes:
     readable, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
-    assert readable, "the program neither ends nor says anything"
+    assert readable, f"the program neither ends nor says what is waited for, but\n{screen.text}"
     try:
         return os.read(descriptor, 2**16)
     except OSError:  # the other end is closed

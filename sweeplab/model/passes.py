@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.dropout import Dropout
+from sweeplab.model.memory import Memory
 from sweeplab.model.norms import NORMS
 from sweeplab.model.shape import ModelShape
 
@@ -42,14 +43,23 @@ class Routing(NamedTuple):
 
 @dataclass
 class Pass:
-    """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer."""
+    """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer.
+
+    With a memory the tokens of a causal side come after those that it has, and are taken in.
+    """
 
     shape: ModelShape
     w: Weights
     n_runs: int
     n_sequences: int
     dropout: Dropout | None = None
+    memory: Memory | None = None
     routings: list[Routing] = field(default_factory=list)
+
+    def places(self, length: int) -> range:
+        """Return the places of the next tokens."""
+        start = self.memory.length if self.memory else 0
+        return range(start, start + length)
 
     def normed(self, name: str, x: Tensor) -> Normed:
         """Normalise x [K, N, C]; the gain and bias wait for the product."""

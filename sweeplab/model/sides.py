@@ -45,7 +45,7 @@ def _embedded(p: Pass, side: Side, tokens: Tensor) -> Tensor:
     if shape.scale_embedding:
         x = x * math.sqrt(c)
     if add := POSITIONS[shape.positions].add:
-        x = x + add(p.w, shape, side.prefix, range(length), x)
+        x = x + add(p.w, shape, side.prefix, p.places(length), x)
     if shape.n_token_types:
         x = x + p.w[f"{side.prefix}token_type_embedding"][:, None, :1]  # all tokens are of the first type
     x = x.view(n_runs, n_sequences * length, c)

@@ -19,6 +19,7 @@ from sweeplab.model.attention import ATTENTION, Sight, across
 from sweeplab.model.dropout import Dropout, Site
 from sweeplab.model.families import Side
 from sweeplab.model.layout import Layout
+from sweeplab.model.memory import Memory
 from sweeplab.model.passes import Normed, Pass, Routing, Weights, product
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
@@ -96,6 +97,19 @@ class Transformer:
         """Return logits [K, N, V] of a batch, of at most block_size positions."""
         return self._logits(self._pass(w, batch, dropout), batch)
 
+    def next_logits(self, w: Weights, batch: Batch, memory: Memory | None = None) -> Tensor:
+        """Return logits [K, B, V] of the token after each sequence of a batch without padding.
+
+        With a memory the inputs are only the tokens after those that it has; it takes them in, and keeps what was
+        made of the source the first time.
+        """
+        p = self._pass(w, batch, memory=memory)
+        read = self._read(p, batch)
+        last = read.x.view(p.n_runs, p.n_sequences, -1, self.shape.n_embd)[:, :, -1]
+        if memory:
+            memory.length += batch.inputs.shape[2]
+        return self._head(p, read._replace(x=last))
+
     def routings(self, w: Weights, batch: Batch) -> list[Routing]:
         """Return how each layer's router chose on a batch, the encoder's layers first."""
         p = self._pass(w, batch)
@@ -110,15 +124,28 @@ class Transformer:
         encoded = through(p, side, batch.source, sight, None).whole()
         return encoded, Sight(False, sight.n_runs, sight.present)
 
-    def _pass(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Pass:
+    def _pass(
+        self, w: Weights, batch: Batch, dropout: Dropout | None = None, memory: Memory | None = None
+    ) -> Pass:
         n_runs, n_sequences, _ = batch.inputs.shape
-        return Pass(self.shape, w, n_runs, n_sequences, dropout)
+        return Pass(self.shape, w, n_runs, n_sequences, dropout, memory)
 
     def _logits(self, p: Pass, batch: Batch) -> Tensor:
+        return self._head(p, self._read(p, batch))
+
+    def _read(self, p: Pass, batch: Batch) -> Normed:
+        """Take a batch through the side that has the head."""
         side = self.shape.of_family.sides[-1]
-        source = self.encoded(p, batch) if side.crosses else None
+        source = self._source(p, batch) if side.crosses else None
         sight = self._sight(p, side, batch.inputs, batch.lengths)
-        return self._head(p, through(p, side, batch.inputs, sight, source))
+        return through(p, side, batch.inputs, sight, source)
+
+    def _source(self, p: Pass, batch: Batch) -> tuple[Tensor, Sight]:
+        if p.memory is None:
+            return self.encoded(p, batch)
+        if p.memory.source is None:
+            p.memory.source = self.encoded(p, batch)
+        return p.memory.source
 
     def _sight(self, p: Pass, side: Side, tokens: Tensor, lengths: Tensor | None) -> Sight:
         """Return what a side's positions see of each other."""

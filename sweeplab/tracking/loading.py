@@ -25,7 +25,7 @@ class Model:
 
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
         self.transformer = Transformer(shape)
-        self._weights = {name: weight[None] for name, weight in weights.items()}
+        self.weights = {name: weight[None] for name, weight in weights.items()}
 
     @property
     def shape(self) -> ModelShape:
@@ -36,13 +36,13 @@ class Model:
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
         batch = Batch(tokens[None], tokens[None])
-        return self.transformer.logits(self._weights, batch)[0].view(*tokens.shape, -1)
+        return self.transformer.logits(self.weights, batch)[0].view(*tokens.shape, -1)
 
     @torch.no_grad()
     def loss(self, tokens: Tensor) -> float:
         """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
         batch = Batch(tokens[None, :, :-1], tokens[None, :, 1:])
-        return float(self.transformer.losses(self._weights, batch)[0])
+        return float(self.transformer.losses(self.weights, batch)[0])
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sweeplab.data.batches import Batch, Draws, Ids, windows
 from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.prompts import Prompt
 from sweeplab.data.special import SpecialTokens
 from sweeplab.errors import BadInput, Problem
 
@@ -64,6 +65,15 @@ class Objective(ABC):
         Raises:
             BadInput: it cannot; says what would do.
         """
+
+    @classmethod
+    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+        """Lay out a person's prompt as the objective's sequences are: a text in pieces, with a hole between each two.
+
+        Raises:
+            BadInput: it cannot be, such as one that is too long.
+        """
+        raise BadInput(f"the objective {cls.name} takes no prompt")
 
     @abstractmethod
     def _take(self, split: Any, values: Values) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import TextObjective, Values
-from sweeplab.data.special import MASK
+from sweeplab.data.prompts import HOLE, Prompt, check_room, filled
+from sweeplab.data.special import MASK, SpecialTokens
+from sweeplab.errors import BadInput
 
 # Of ten chosen tokens so many are hidden, and so many replaced; the rest stay as they are.
 HIDDEN, REPLACED = 8, 1
@@ -36,6 +39,15 @@ class Masked(TextObjective):
     def window(cls, values: Values) -> int:
         """Return block_size."""
         return int(values["block_size"])
+
+    @classmethod
+    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+        """Hide a token at each hole."""
+        if len(pieces) == 1:
+            raise BadInput(f"the prompt has no {HOLE}: an encoder finds what stands there, one token each")
+        start = filled(pieces, [special[MASK]] * (len(pieces) - 1))
+        check_room(start, values)
+        return Prompt(start, [place for place, token in enumerate(start) if token == special[MASK]])
 
     def _take(self, split: NDArray[np.uint16], values: Values) -> int:
         self._n_chosen = max(1, round(values["mask_share"] * values["block_size"]))

@@ -16,7 +16,7 @@ end. A target is never cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -25,7 +25,8 @@ import numpy as np
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import Objective, Values
-from sweeplab.data.special import BOS, EOS, MASK, PAD
+from sweeplab.data.prompts import HOLE, Prompt, check_room
+from sweeplab.data.special import BOS, EOS, MASK, PAD, SpecialTokens
 from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput, Problem
 
@@ -93,6 +94,28 @@ class PairsObjective(Objective):
         if block_size < needed:
             what = f"block_size {block_size} is too short for the {name} split's longest target: {longest} tokens"
             raise BadInput(Problem(what, allowed=f"at least {needed}"))
+
+    @classmethod
+    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+        """Take the text for a source; an encoder is told by holes after it how many tokens the target has."""
+        form = FORMS[values["family"]]
+        source, *after = pieces
+        if form.is_ahead and after:
+            raise BadInput(f"{HOLE} is for an encoder: this model finds all that follows from the prompt")
+        if not form.is_ahead and (not after or any(map(len, after))):
+            needed = f"at its end a {HOLE} for each token of the target"
+            raise BadInput(f"an encoder of pairs is told how long the target is: the prompt needs {needed}")
+        target = [] if form.is_ahead else [special[MASK]] * (len(after) + 1)
+        before = [*(source if form.has_source else ()), special[BOS]]
+        check_room(source, values, more=len(target) + form.has_source)
+        return Prompt(
+            start=[*before, *target],
+            holes=range(len(before), len(before) + len(target)),
+            source=None if form.has_source else source,
+            markers=[special[EOS]],
+            end=special[EOS],
+            room=values["block_size"] + 1 - len(before) if form.is_ahead else None,
+        )
 
     def _take(self, pairs: Pairs, values: Values) -> int:
         self._form = FORMS[values["family"]]

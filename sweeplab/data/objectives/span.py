@@ -8,6 +8,7 @@ every window: so are the lengths, and no row is padded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from sweeplab.data.batches import Batch, Ids
 from sweeplab.data.generators import Noise
 from sweeplab.data.objectives.base import TextObjective, Values
-from sweeplab.data.special import BOS, EOS, sentinel
+from sweeplab.data.prompts import HOLE, Prompt, check_room, filled
+from sweeplab.data.special import BOS, EOS, SpecialTokens, sentinel
+from sweeplab.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,19 @@ class Span(TextObjective):
     def window(cls, values: Values) -> int:
         """Return how many tokens are corrupted together: block_size and some more, for spans shrink to a token."""
         return corruption(values).window
+
+    @classmethod
+    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+        """Hide a span at each hole, or after the text where it has none."""
+        pieces = pieces if len(pieces) > 1 else [*pieces, []]
+        counts, n_holes = corruption(values), len(pieces) - 1
+        if n_holes > counts.n_spans:
+            raise BadInput(f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}")
+        sentinels = [special[sentinel(index)] for index in range(counts.n_spans)]
+        source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]
+        check_room(source, values)
+        markers = [*sentinels, special[EOS]]
+        return Prompt([special[BOS]], (), source, markers, special[EOS], room=values["block_size"])
 
     def _take(self, split: NDArray[np.uint16], values: Values) -> int:
         self._counts = corruption(values)

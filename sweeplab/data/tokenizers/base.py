@@ -39,6 +39,11 @@ class Tokenizer(ABC):
     def vocab_size(self) -> int:
         """Return the number of distinct tokens; ids go from 0 to vocab_size - 1."""
 
+    @property
+    def end_of_text(self) -> int | None:
+        """Return the token after which a text is over, where there is one."""
+        return None
+
     @classmethod
     @abstractmethod
     def train(cls, text: str) -> Self:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Characters to cut into tokens at once: the library keeps a hundred bytes a token.
 PIECE = 2**20
+END_OF_TEXT = "<|endoftext|>"
 BEFORE_A_BLANK = re.compile(r"(?<=\S)(?=[ \t\r\n])")
 
 
@@ -47,6 +48,12 @@ class BpeTokenizer(LearnedTokenizer):
     def vocab_size(self) -> int:
         """Return the number of bytes and merged sequences."""
         return int(self._library.get_vocab_size())
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Return GPT-2's end of text, which tokenizers made elsewhere may have."""
+        found = self._library.token_to_id(END_OF_TEXT)
+        return None if found is None else int(found)
 
     @classmethod
     def _learned(cls, text: str, vocab_size: int) -> Self:

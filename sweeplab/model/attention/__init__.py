@@ -1,7 +1,9 @@
 """Kinds of attention: one file each, and a row of the table."""
 
+from sweeplab.model.attention.base import Kept as Kept
 from sweeplab.model.attention.base import Kind as Kind
 from sweeplab.model.attention.base import Sight as Sight
+from sweeplab.model.attention.base import for_queries as for_queries
 from sweeplab.model.attention.full import FULL
 from sweeplab.model.attention.linear import LINEAR
 from sweeplab.model.attention.local import LOCAL

@@ -1,6 +1,6 @@
 """What every kind of attention is given, and what they share.
 
-Legend: K runs, B sequences, H heads, D head_dim, T queries, S keys. K is folded into the batch.
+Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys. K is folded into the batch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sweeplab.model.shape import ModelShape
+
+
+Kept = tuple["Tensor", ...]
+Attend = Callable[
+    ["Tensor", "Tensor", "Tensor", "ModelShape", "Sight", "Callable[[Tensor], Tensor] | None"], "Tensor"
+]
+Recall = Callable[["Tensor", "Tensor", "Tensor", "ModelShape", "Sight", "Kept | None"], "tuple[Tensor, Kept]"]
 
 
 @dataclass
@@ -59,16 +66,25 @@ class Kind:
 
     attend(q [K*B, H, T, D], k, v [K*B, H, S, D], shape, sight, drop): what is mixed [K*B, H, T, D]; `drop` drops
     from the weights, and is None where nothing is dropped.
+    recall(q, k, v [K*B, G, T, D], shape, sight, kept): the same for new places of a causal side, from what was kept of
+    those before them, or None, and what is to be kept from here on.
     flops(shape, n_queries, n_keys, causal): of a sequence's products in a layer's forward pass, as they are computed.
     n_weights(shape, n_queries, n_keys, causal): the weights of a sequence and head that are held at once.
     crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
     """
 
-    attend: Callable[[Tensor, Tensor, Tensor, ModelShape, Sight, Callable[[Tensor], Tensor] | None], Tensor]
+    attend: Attend
+    recall: Recall
     flops: Callable[[ModelShape, int, int, bool], int]
     n_weights: Callable[[ModelShape, int, int, bool], int]
     crosses: bool = False
     requires: tuple[Requirement, ...] = ()
+
+
+def for_queries(x: Tensor, shape: ModelShape) -> Tensor:
+    """Return heads of keys or values [K*B, G, …] as often as heads of queries share them: [K*B, H, …]."""
+    n_shared = shape.n_head // shape.n_kv_head
+    return x if n_shared == 1 else x.repeat_interleave(n_shared, dim=1)
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sweeplab.model.attention.base import Kind, Sight, products, scores, weights
+from sweeplab.model.attention.recall import recalling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,4 +55,4 @@ def _n_weights(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> 
     return n_queries * n_keys
 
 
-FULL = Kind(attend, products(_n_weights), _n_weights, crosses=True)
+FULL = Kind(attend, recalling(attend), products(_n_weights), _n_weights, crosses=True)

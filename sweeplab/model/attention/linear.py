@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sweeplab.model.activations import by_run
-from sweeplab.model.attention.base import Kind, Sight, blocks
+from sweeplab.model.attention.base import Kept, Kind, Sight, blocks, for_queries
 from sweeplab.model.attention.local import in_blocks
 from sweeplab.model.requirement import requirement
 
@@ -30,14 +30,32 @@ def _attend(
     sight: Sight,
     drop: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    from torch.nn import functional as F
-
-    q, k = (by_run(F.elu, each, sight.n_runs) + 1 for each in (q, k))
-    v = F.pad(v, (0, 1), value=1.0)
+    q, k, v = _features(q, k, v, sight)
     if sight.visible is not None:
         k = k * sight.visible[:, None, :, None]
     summed = _running(q, k, v) if sight.causal else q.matmul(k.transpose(2, 3).matmul(v))
     return summed[..., :-1] / summed[..., -1:]
+
+
+def _recall(
+    q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, sight: Sight, kept: Kept | None
+) -> tuple[Tensor, Kept]:
+    """Go on from the sums of what came before: all that has to be kept of it."""
+    q, k, v = _features(q, k, v, sight)
+    summed = _running(q, for_queries(k, shape), for_queries(v, shape))
+    sums = k.transpose(2, 3).matmul(v)
+    if kept is not None:
+        summed = summed + q.matmul(for_queries(kept[0], shape))
+        sums = sums + kept[0]
+    return summed[..., :-1] / summed[..., -1:], (sums,)
+
+
+def _features(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys under elu + 1, and values with their column of ones."""
+    from torch.nn import functional as F
+
+    q, k = (by_run(F.elu, each, sight.n_runs) + 1 for each in (q, k))
+    return q, k, F.pad(v, (0, 1), value=1.0)
 
 
 def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -71,6 +89,7 @@ def _n_weights(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> 
 
 LINEAR = Kind(
     _attend,
+    _recall,
     _flops,
     _n_weights,
     crosses=True,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sweeplab.model.attention.base import Kind, Sight, blocks, products, scores, weights
+from sweeplab.model.attention.recall import recalling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,4 +85,6 @@ def _n_weights(shape: ModelShape, length: int, n_keys: int, causal: bool) -> int
     return n * width * n_near(n, width, causal)
 
 
-LOCAL = Kind(_attend, products(_n_weights), _n_weights)
+LOCAL = Kind(
+    _attend, recalling(_attend, lambda shape: shape.attention_window), products(_n_weights), _n_weights
+)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sweeplab.model.attention.base import Kind, Sight, blocks, products, scores, weights
 from sweeplab.model.attention.local import in_blocks, n_near, near, with_neighbours
+from sweeplab.model.attention.recall import recalling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,4 +73,8 @@ def _n_weights(shape: ModelShape, length: int, n_keys: int, causal: bool) -> int
     return n * stride * (n_near(n, stride, causal) + (n if n > 1 else 0))
 
 
-STRIDED = Kind(_attend, products(_n_weights), _n_weights)
+def _sees(shape: ModelShape, distances: Tensor) -> Tensor:
+    return (distances < shape.attention_stride) | (distances % shape.attention_stride == 0)
+
+
+STRIDED = Kind(_attend, recalling(_attend, sees=_sees), products(_n_weights), _n_weights)

@@ -23,6 +23,7 @@ class Positions:
     declare(declarations, prefix): declares a side's weights.
     add(w, shape, prefix, places, like): what is added to embeddings like `like`, [K or 1, 1, T, C] for T places.
     turn(x, shape, places): queries and keys [..., T, D], turned.
+    is_bounded: places beyond block_size have nothing.
     bias(w, shape, prefix, distances, causal): what is added to scores, [K or 1, H, ...] for distances [...] of
     a query's place over a key's.
     """
@@ -33,4 +34,5 @@ class Positions:
     add: Callable[[Mapping[str, Tensor], ModelShape, str, range, Tensor], Tensor] | None = None
     turn: Callable[[Tensor, ModelShape, range], Tensor] | None = None
     bias: Callable[[Mapping[str, Tensor], ModelShape, str, Tensor, bool], Tensor] | None = None
+    is_bounded: bool = False
     requires: tuple[Requirement, ...] = ()

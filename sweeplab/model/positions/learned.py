@@ -24,4 +24,4 @@ def _add(w: Mapping[str, Tensor], shape: ModelShape, prefix: str, places: range,
     return w[f"{prefix}position_embedding"][:, None, places.start : places.stop]
 
 
-LEARNED = Positions("position_embedding", "T*C", declare=_declare, add=_add)
+LEARNED = Positions("position_embedding", "T*C", declare=_declare, add=_add, is_bounded=True)

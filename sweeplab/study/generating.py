@@ -1,0 +1,189 @@
+"""Text from a trained run: what a person writes goes in, and text comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.data.objectives import OBJECTIVES, special_tokens
+from sweeplab.data.prompts import HOLE, Prompt
+from sweeplab.errors import BadInput
+
+if TYPE_CHECKING:
+    from sweeplab.data.tokenizers import Tokenizer
+    from sweeplab.model.generation import Next, Sampling
+    from sweeplab.tracking.loading import LoadedRun
+
+BROKEN = "\ufffd"  # what the bytes of a character are read as that is not whole yet
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes text by a run, from a prompt: goes on from it, fills its holes, or finds its target.
+
+    With an amateur, a run of the same tokens, tokens are chosen by how much better the run knows them.
+    """
+
+    run: LoadedRun
+    text: str
+    sampling: Sampling
+    seed: int = 0
+    max_new_tokens: int = 200
+    amateur: LoadedRun | None = None
+
+    def __post_init__(self) -> None:
+        """Check what goes together.
+
+        Raises:
+            BadInput: says what does not.
+        """
+        if self.amateur is None:
+            return
+        if self.is_filled:
+            raise BadInput("an encoder fills holes, and contrasts nothing: --contrast needs a decoder")
+        mine, other = ((each.tokenizer.to_json(), special_tokens(each.values)) for each in (self.run, self.amateur))
+        if mine != other:
+            what = "tokenizers" if mine[0] != other[0] else "special tokens"
+            raise BadInput(f"runs {self.run.run_id} and {self.amateur.run_id} have different {what}")
+
+    @property
+    def is_filled(self) -> bool:
+        """Say whether the run is an encoder, which finds all around a hole at once."""
+        return not self.run.model.shape.of_family.sides[-1].causal
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """Return the prompt as the run reads it."""
+        return laid_out(self.run, self.text)
+
+    @cached_property
+    def next_(self) -> Next:
+        """Return what scores the next token."""
+        from sweeplab.model.generation import Contrast
+
+        expert = reader(self.run, self.prompt)
+        if self.amateur is None:
+            return expert
+        return Contrast(expert, reader(self.amateur, laid_out(self.amateur, self.text)))
+
+    def tokens(self) -> Iterator[int]:
+        """Yield what is found, token by token."""
+        from sweeplab.model.generation import Sampler, fill, sample
+
+        sampler = Sampler(self.sampling, self.seed)
+        if not self.is_filled:
+            yield from sample(self.next_, sampler, self.prompt, self.max_new_tokens)
+            return
+        model, prompt = self.run.model, self.prompt
+        found = fill(model.transformer, model.weights, prompt, self.run.tokenizer.vocab_size, sampler)
+        yield from (found[place] for place in prompt.holes)
+
+    def beams(self, n_beams: int) -> list[dict[str, Any]]:
+        """Return the texts that a beam search finds, best first, each with its log-probability and its score.
+
+        Raises:
+            BadInput: there is nothing that beams could search.
+        """
+        from sweeplab.model.generation import beam_search
+
+        if self.is_filled:
+            raise BadInput("an encoder has no beams: it fills holes, and finds no token after another")
+        if self.amateur is not None:
+            raise BadInput("beams search for what is likely, and a contrast is no likelihood: one of them")
+        found = beam_search(self.next_, self.prompt, n_beams, self.max_new_tokens)
+        return [{**beam._asdict(), "text": "".join(self.words(beam.tokens))} for beam in found]
+
+    def words(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[str]:
+        """Yield the text as its tokens come: with the prompt in it, but where the target is another text."""
+        tokenizer, texts = self.run.tokenizer, self.text.split(HOLE)
+        if OBJECTIVES[objective(self.run)].of_pairs:
+            yield from pieces(tokenizer, self._ordinary(tokens))
+        elif self.is_filled:
+            found = dict(zip(self.prompt.holes, tokens, strict=True))
+            start = enumerate(self.prompt.start)
+            yield from pieces(tokenizer, (found.get(place, token) for place, token in start))
+        elif self.prompt.source is None:
+            yield texts[0]
+            yield from pieces(tokenizer, self._ordinary(tokens))
+        else:
+            yield from self._spans(tokens, texts if len(texts) > 1 else [*texts, ""])
+
+    def _ordinary(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[int]:
+        """Yield tokens up to the end."""
+        for token in tokens:
+            if token == self.prompt.end:
+                return
+            yield token
+
+    def _spans(self, tokens: Iterator[int] | Sequence[int], texts: Sequence[str]) -> Iterator[str]:
+        """Yield the texts around holes, with the spans that are found between them."""
+        n_holes, span, here = len(texts) - 1, list[int](), -1
+        yield texts[0]
+        for token in self._ordinary(tokens):
+            if token not in self.prompt.markers:
+                span.append(token)
+                continue
+            yield self.run.tokenizer.decode(span)
+            here, span = here + 1, []
+            if here >= n_holes:
+                break
+            yield texts[here] if here else ""
+        yield self.run.tokenizer.decode(span)
+        yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
+
+
+def objective(run: LoadedRun) -> str:
+    """Return what a run learned; one from before there was a choice found the next token."""
+    return str(run.values.get("objective", "next_token"))
+
+
+def laid_out(run: LoadedRun, text: str) -> Prompt:
+    """Return a prompt as a run reads it.
+
+    Raises:
+        BadInput: a character has no token, with its place; or the run cannot read such a prompt.
+    """
+    encoded, place = [], 0
+    for piece in text.split(HOLE):
+        encoded.append(_encoded(run.tokenizer, piece, place))
+        place += len(piece) + len(HOLE)
+    kind = OBJECTIVES[objective(run)]
+    prompt = kind.prompt(encoded, special_tokens(run.values), run.values)
+    return prompt if prompt.end is not None else replace(prompt, end=run.tokenizer.end_of_text)
+
+
+def _encoded(tokenizer: Tokenizer, text: str, start: int) -> list[int]:
+    try:
+        return list(map(int, tokenizer.encode(text)))
+    except ValueError:
+        for place, character in enumerate(text):
+            try:
+                tokenizer.encode(character)
+            except ValueError:
+                raise BadInput(
+                    f"the prompt's character {character!r} at {start + place} is none of the {tokenizer.name} tokenizer's"
+                ) from None
+        raise
+
+
+def reader(run: LoadedRun, prompt: Prompt, remembers: bool = True) -> Next:
+    """Return what reads a prompt by a run."""
+    from sweeplab.model.generation import Reader
+
+    model = run.model
+    return Reader(model.transformer, model.weights, prompt, run.tokenizer.vocab_size, remembers)
+
+
+def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
+    """Yield the text of tokens as it becomes whole: a character's first bytes wait for its last."""
+    found: list[int] = []
+    shown = 0
+    for token in tokens:
+        found.append(token)
+        text = tokenizer.decode(found).rstrip(BROKEN)
+        if len(text) > shown:
+            yield text[shown:]
+            shown = len(text)
+    yield tokenizer.decode(found)[shown:]

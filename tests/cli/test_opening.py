@@ -1,0 +1,63 @@
+"""A run is opened by whatever it is called."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sweeplab
+from sweeplab.errors import BadInput
+from sweeplab.study.best import find_best
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.opening import open_run
+
+
+def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
+    best = find_best(StudyFolder(finished.lab, "tiny"))
+    (run,) = map(Path, best.runs)
+    key = f"tiny/{run.parent.name}/{run.name}"
+    shutil.copytree(run / "best", folder / "mine")
+    run_id = sweeplab.open_study("tiny", finished.lab).best["run_id"]
+    texts = ["tiny", f"tiny/{best.cell}", key, "mine", f"{folder}/mine", run_id]
+    opened = [open_run(text, finished.lab) for text in texts]
+    assert [each.run_id for each in opened] == [key, key, key, *texts[3:]]
+    assert all({**each.values, "seed": 0} == {**best.values, "seed": 0} for each in opened)
+    assert all(each.facts == opened[0].facts for each in opened)
+    other = "n_embd=8" if best.cell == "n_embd=16" else "n_embd=16"
+    assert open_run(f"tiny/{other}", finished.lab).values["n_embd"] != best.values["n_embd"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tny", "no run 'tny'; allowed: a study's NAME, .*; did you mean 'tiny'?"),
+        ("tiy/n_embd=8/0-0", "no run .*; did you mean 'tiny/n_embd=8/0-0'?"),
+        ("tiny/n_embd=8/0-1", "no run 'n_embd=8/0-1' in study tiny; did you mean 'n_embd=8/0-0'?"),
+        ("tiny/n_embd=9", "study tiny has no runs in cell 'n_embd=9'.*; did you mean 'n_embd=8'?"),
+        ("0" * 32, "no run 0{32} at sqlite:"),
+        ("no/folder", "no run 'no/folder'"),
+    ],
+)
+def test_what_is_no_run(text: str, said: str, finished) -> None:
+    with pytest.raises(BadInput, match=said.replace("?", r"\?")) as refused:
+        open_run(text, finished.lab)
+    assert len(refused.value.problems) == 1 and "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_that_is_missing_or_damaged(finished, folder: Path) -> None:
+    shutil.copytree(finished.lab / "studies", folder / "lab" / "studies")
+    checkpoint = folder / "lab/studies/tiny/runs/n_embd=8/0-0/best"
+    (tensors,) = checkpoint.glob("*.safetensors")
+    tensors.write_bytes(b"")
+    with pytest.raises(BadInput, match=r"run tiny/n_embd=8/0-0 cannot be opened: .* its hash differs"):
+        open_run("tiny/n_embd=8/0-0", folder / "lab")
+    shutil.rmtree(checkpoint)
+    with pytest.raises(BadInput, match="run tiny/n_embd=8/0-0 kept no checkpoint; track: "):
+        open_run("tiny/n_embd=8/0-0", folder / "lab")
+    (folder / "mine").mkdir()
+    (folder / "mine/model.json").write_text(json.dumps({"values": {}}))
+    with pytest.raises(BadInput, match="run mine cannot be opened: "):
+        open_run("mine", folder / "lab")
