@@ -43,7 +43,9 @@ class Writer:
             return
         if self.is_filled:
             raise BadInput("an encoder fills holes, and contrasts nothing: --contrast needs a decoder")
-        mine, other = ((each.tokenizer.to_json(), special_tokens(each.values)) for each in (self.run, self.amateur))
+        mine, other = (
+            (each.tokenizer.to_json(), special_tokens(each.values)) for each in (self.run, self.amateur)
+        )
         if mine != other:
             what = "tokenizers" if mine[0] != other[0] else "special tokens"
             raise BadInput(f"runs {self.run.run_id} and {self.amateur.run_id} have different {what}")

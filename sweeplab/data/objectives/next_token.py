@@ -36,7 +36,9 @@ class NextToken(TextObjective):
     def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
         """Go on from the text; refuse none at all, for there is no token that begins one."""
         if len(pieces) > 1:
-            raise BadInput(f"{HOLE} is for models that read both ways; a decoder goes on from the prompt's end")
+            raise BadInput(
+                f"{HOLE} is for models that read both ways; a decoder goes on from the prompt's end"
+            )
         if not len(pieces[0]):
             raise BadInput("the prompt is empty: a decoder finds a token from those before it")
         return Prompt(pieces[0])

@@ -64,7 +64,9 @@ class Reader:
         if self._memory:
             text = text[:, self._memory.length :]
         source = None if self._source is None else self._source.expand(1, n_sequences, -1)
-        logits = self.transformer.next_logits(self.weights, Batch(text[None], text[None], source), self._memory)
+        logits = self.transformer.next_logits(
+            self.weights, Batch(text[None], text[None], source), self._memory
+        )
         return logits[0].log_softmax(dim=-1).masked_fill(self._barred, -torch.inf)
 
     def choose(self, rows: Tensor) -> None:
