@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "analysis": {"data", "train", "study", "tracking"},
     "report": {"analysis", "study"},
     "api": {"study", "tracking", "analysis", "report"},
-    "cli": {"study", "tracking", "analysis", "report", "api", "data", "train"},
+    "cli": {"study", "tracking", "analysis", "report", "api", "data", "model", "train"},
 }
 ONLY_IN = {
     "mlflow": {"tracking"},

@@ -149,7 +149,7 @@ def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -
 
 def _text_shares(runs: pd.DataFrame) -> Array:
     """Return how many tokens of the text a target of each run stands for: one, but of a span's ends and sentinels."""
-    if not set(SETTINGS) <= set(runs.columns):  # from before there was a choice of objectives
+    if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
         return np.ones(len(runs))
     rows = [dict(zip(SETTINGS, row, strict=True)) for row in runs[list(SETTINGS)].itertuples(index=False)]
     return np.array([objective_of(row).text_share(row) for row in rows])

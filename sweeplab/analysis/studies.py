@@ -111,10 +111,7 @@ class Studies:
         """Return the bytes of a token of each study's validation text, None where the loss stays in nats."""
         if conventions.loss != "bits-per-byte":
             return None
-        return {
-            name: data["val_bytes"] / data.get("val_targets", data["val_tokens"])
-            for name, data in self.data.items()
-        }
+        return {name: data["val_bytes"] / data["val_targets"] for name, data in self.data.items()}
 
     def _check_comparable(self, conventions: Conventions) -> None:
         """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""

@@ -28,6 +28,7 @@ COLUMNS = {
     "final_val_loss": "float64",
     "value": "float64",
     "n_params": "Int64",
+    "n_params_active": "Int64",
     "n_params_non_embedding": "Int64",
     "train_tokens": "Int64",
     "train_flops": "float64",
@@ -35,9 +36,7 @@ COLUMNS = {
     "iterations": "Int64",
     "run_id": "string",
 }  # a row a run; whole numbers are Int64, which knows a missing one
-# What older tables and runs lack.
-LATER = {"n_params_active": "Int64"}
-METRICS = tuple(name for name in COLUMNS | LATER if name not in {*KEY, "state", "run_id"})
+METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
 
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
 _KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
@@ -112,7 +111,7 @@ def curves_table(
 def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
     """Return how many tokens a run of these values has read, by iteration."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
-    names = [name for name in ("batch_size", "batch_warmup_iters", *SETTINGS) if name in texts]
+    names = ("batch_size", "batch_warmup_iters", *SETTINGS)
     values = {name: kinds[TABLE[name].kind](texts[name]) for name in names}
     return lambda iteration: train_tokens(values, iteration)
 
@@ -128,7 +127,7 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     """
     problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
     checked = {}
-    for name, dtype in (COLUMNS | HYPERPARAMETERS | LATER).items():
+    for name, dtype in (COLUMNS | HYPERPARAMETERS).items():
         if name in frame:
             checked[name], wrong = _typed(frame[name], dtype)
             wrong |= checked[name].isna() & (name in KEY)

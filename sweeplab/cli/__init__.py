@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from sweeplab.cli import laws, report, study, trial
+from sweeplab.cli import laws, model, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.doctor import doctor
+from sweeplab.cli.generate import generate
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
 from sweeplab.cli.ui import ui
@@ -20,7 +21,9 @@ app.add_typer(study.app, name="study")
 app.add_typer(trial.app, name="trial")
 app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
+app.add_typer(model.app, name="model")
 app.command()(hyperparameters)
+app.command()(generate)
 app.command()(schema)
 app.command()(ui)
 app.command()(doctor)

@@ -1,4 +1,4 @@
-"""What the shell is offered at the Tab key besides commands, options and files: the lab's studies."""
+"""What the shell is offered at the Tab key besides commands, options and files: studies and presets."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     ]
     before, comma, last = incomplete.rpartition(",")
     return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]
+
+
+def presets(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the presets whose names begin so."""
+    from sweeplab.study.presets import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sweeplab.cli.files import Force, file_of, write_file
+from sweeplab.cli.options import Preset
 from sweeplab.errors import BadInput, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -27,6 +28,7 @@ def init(
         Path | None,
         typer.Option(metavar="FILE.md", help="Take the values from a Markdown file's tables."),
     ] = None,
+    preset: Preset = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where to write it, if not studies/NAME.yaml."),
@@ -37,8 +39,10 @@ def init(
 
     \b
     $ sweeplab study init mine --minimal --search learning_rate,dropout
+    $ sweeplab study init mine --preset nanogpt-char
     """
     from sweeplab.study.markdown import MarkdownTables, read_tables
+    from sweeplab.study.presets import preset as preset_of
     from sweeplab.study.template import study_text
 
     if not _NAME.fullmatch(name):
@@ -47,7 +51,8 @@ def init(
     if tables.problems:
         raise BadInput(*tables.problems)
     names = None if search is None else [each.strip() for each in search.split(",") if each.strip()]
-    text = study_text(name, minimal, names, tables.values)
+    values = {**(preset_of(preset).values if preset else {}), **tables.values}
+    text = study_text(name, minimal, names, values)
     file = file_of(name, output)
     write_file(file, text, force)
     for notice in (*tables.unknown, *tables.contradictions):

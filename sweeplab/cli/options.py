@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.completion import studies
+from sweeplab.cli.completion import presets, studies
 
 Lab = Annotated[
     Path | None,
@@ -31,6 +31,22 @@ InCell = Annotated[
         show_default=False,
     ),
 ]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A study's NAME (its best run), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id, or a folder "
+        "with a checkpoint.",
+        show_default=False,
+        autocompletion=studies,
+    ),
+]
+Prompt = Annotated[
+    str,
+    typer.Option(
+        "--prompt", metavar="TEXT", help="What the model reads; [MASK] is a hole in it.", show_default=False
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 Name = Annotated[
     str | None,
@@ -44,6 +60,15 @@ Overrides = Annotated[
         metavar="NAME=VALUE",
         help="Set a hyperparameter, or a part such as budget.time=10m; as often as you like.",
         show_default=False,
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Take the values of a published model: gpt2, bert-base, t5-small, …",
+        show_default=False,
+        autocompletion=presets,
     ),
 ]
 AllowPlugins = Annotated[

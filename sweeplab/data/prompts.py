@@ -51,5 +51,5 @@ def check_room(tokens: Ids, values: Values, more: int = 0) -> None:
     """
     room = values["block_size"] - more
     if not 0 < len(tokens) <= room:
-        said = f"the prompt has {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
+        said = f"the prompt takes {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
         raise BadInput(Problem(said, f"1 to {room} tokens, by the block_size of {values['block_size']}"))

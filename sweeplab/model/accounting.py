@@ -74,11 +74,11 @@ def terms(shape: ModelShape) -> list[Term]:
 
 
 def _terms(shape: ModelShape) -> Iterator[Term]:
-    letters = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
+    values = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
 
     def term(component: str, formula: str, place: str = "", layers: int = 1) -> Term:
         # A formula is ours, never a user's.
-        return Term(component, place, formula, int(eval(formula, {}, letters)), layers)
+        return Term(component, place, formula, int(eval(formula, {}, values)), layers)
 
     def with_bias(formula: str, bias: str, has_bias: bool) -> str:
         return f"{formula} + {bias}" if has_bias else formula
@@ -86,7 +86,7 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
     yield term("token_embedding", "V*C")
     if shape.has_source_embedding:
         yield term("source_embedding", "V*C")
-    norm = with_bias("C", "C", shape.has_norm_bias)
+    vectors = 1 + shape.has_norm_bias  # of a norm: its gain, and its bias
     for side in shape.of_family.sides:
         place, layers = ("decoder" if side.causal else "encoder"), shape.layers(side)
         if (scheme := POSITIONS[shape.positions]).component:
@@ -101,12 +101,12 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
         yield term("feed_forward", _feed_forward(shape), place, layers)
         n_norms = (1 if shape.parallel_block else 2) + side.crosses
         qk_norms = 2 * (1 + side.crosses) * shape.qk_norm
-        in_block = f"{n_norms}*({norm})"
+        in_block = _times(n_norms * vectors, "C")
         yield term("norms", f"{in_block} + {qk_norms}*D" if qk_norms else in_block, place, layers)
         if n_outside := (shape.norm_position == "pre") + shape.embedding_norm:
-            yield term("norms", f"{n_outside}*({norm})", place)
+            yield term("norms", _times(n_outside * vectors, "C"), place)
     if shape.of_family.transforms:
-        yield term("head", with_bias(f"C*C + {norm}", "C", shape.bias))
+        yield term("head", with_bias(f"C*C + {_times(vectors, 'C')}", "C", shape.bias))
     if not shape.tie_weights:
         yield term("head", "V*C")
     if shape.has_head_bias:
@@ -117,7 +117,11 @@ def _feed_forward(shape: ModelShape) -> str:
     n_wide = 2 if shape.is_gated else 1
     if shape.n_expert > 1:
         return f"C*E + E*{n_wide + 1}*C*F"
-    return f"{n_wide + 1}*C*F" + (f" + {n_wide}*F + C" if shape.bias else "")
+    return f"{n_wide + 1}*C*F" + (f" + {_times(n_wide, 'F')} + C" if shape.bias else "")
+
+
+def _times(count: int, what: str) -> str:
+    return what if count == 1 else f"{count}*{what}"
 
 
 def parameters(shape: ModelShape) -> dict[str, int]:
@@ -126,6 +130,12 @@ def parameters(shape: ModelShape) -> dict[str, int]:
     for term in terms(shape):
         found[term.component] += term.count
     return found
+
+
+def letters(shape: ModelShape) -> dict[str, str]:
+    """Return the letters that a model's formulas are in, and the hyperparameters that they stand for."""
+    formulas = "".join(term.formula for term in terms(shape))
+    return {letter: name for letter, name in LEGEND.items() if letter in formulas}
 
 
 def n_params(shape: ModelShape) -> int:

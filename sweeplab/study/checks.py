@@ -15,14 +15,13 @@ from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter
-from sweeplab.study.places import Complaints, Location, dotted, shown
+from sweeplab.study.places import SECTIONS, Complaints, Location, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule, needs
 from sweeplab.study.search import expression, is_searched, literal, literals, search_entry
 from sweeplab.study.space import Space, cells, unmet
 from sweeplab.study.spec import Derived, Divisors, Pruner, Range, Sampler, SearchSpec, StudySpec
 from sweeplab.study.written import Refusal, Replicate
 
-SECTIONS = ("fixed", "grid", "search")
 MOST_CELLS = 1000
 MOST_DIVIDED = 64
 # Draws in all, over the cells, until one meets every rule.

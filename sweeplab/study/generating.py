@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import OBJECTIVES, special_tokens
 from sweeplab.data.prompts import HOLE, Prompt
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
+from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
     from sweeplab.data.tokenizers import Tokenizer
@@ -29,8 +30,8 @@ class Writer:
     run: LoadedRun
     text: str
     sampling: Sampling
+    max_new_tokens: int
     seed: int = 0
-    max_new_tokens: int = 200
     amateur: LoadedRun | None = None
 
     def __post_init__(self) -> None:
@@ -60,9 +61,8 @@ class Writer:
         """Return the prompt as the run reads it."""
         return laid_out(self.run, self.text)
 
-    @cached_property
-    def next_(self) -> Next:
-        """Return what scores the next token."""
+    def _next(self) -> Next:
+        """Return what scores the next token, and has read nothing yet."""
         from sweeplab.model.generation import Contrast
 
         expert = reader(self.run, self.prompt)
@@ -76,10 +76,10 @@ class Writer:
 
         sampler = Sampler(self.sampling, self.seed)
         if not self.is_filled:
-            yield from sample(self.next_, sampler, self.prompt, self.max_new_tokens)
+            yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return
         model, prompt = self.run.model, self.prompt
-        found = fill(model.transformer, model.weights, prompt, self.run.tokenizer.vocab_size, sampler)
+        found = fill(model.transformer, model.stacked, prompt, self.run.tokenizer.vocab_size, sampler)
         yield from (found[place] for place in prompt.holes)
 
     def beams(self, n_beams: int) -> list[dict[str, Any]]:
@@ -94,8 +94,36 @@ class Writer:
             raise BadInput("an encoder has no beams: it fills holes, and finds no token after another")
         if self.amateur is not None:
             raise BadInput("beams search for what is likely, and a contrast is no likelihood: one of them")
-        found = beam_search(self.next_, self.prompt, n_beams, self.max_new_tokens)
+        found = beam_search(self._next(), self.prompt, n_beams, self.max_new_tokens)
         return [{**beam._asdict(), "text": "".join(self.words(beam.tokens))} for beam in found]
+
+    def ranked(self, most: int) -> list[list[dict[str, Any]]]:
+        """Return the likeliest tokens after the prompt, or in each of its holes, with their probabilities."""
+        import torch
+
+        from sweeplab.model.generation import hole_scores
+
+        model, n_tokens = self.run.model, self.run.tokenizer.vocab_size
+        if self.is_filled:
+            scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
+        else:
+            scores = self._next()(torch.empty(1, 0, dtype=torch.long))
+        best = scores.double().exp().topk(min(most, scores.shape[-1]))
+        return [
+            [
+                {"token": self._named(token), "id": token, "probability": probability}
+                for token, probability in zip(*row, strict=True)
+                if probability > 0
+            ]
+            for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def _named(self, token: int) -> str:
+        """Return a token's text, or the name of one that stands for none."""
+        if token < self.run.tokenizer.vocab_size:
+            return self.run.tokenizer.decode([token])
+        special = special_tokens(self.run.values)
+        return f"<{special.names[token - special.n_ordinary]}>"
 
     def words(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[str]:
         """Yield the text as its tokens come: with the prompt in it, but where the target is another text."""
@@ -134,6 +162,29 @@ class Writer:
             yield texts[here] if here else ""
         yield self.run.tokenizer.decode(span)
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
+
+
+def chosen(
+    values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False
+) -> tuple[Sampling, int]:
+    """Return how tokens are drawn and how many at most: as given, else as the run's own hyperparameters say.
+
+    Raises:
+        BadInput: something is out of range; says what is allowed.
+    """
+    from sweeplab.model.generation import Sampling
+
+    settings = {}
+    for name in ("temperature", "top_k", "top_p", "max_new_tokens"):
+        row = TABLE[name]
+        own = given.get(name)
+        try:
+            settings[name] = values.get(name, row.default) if own is None else row.check(own)
+        except ValueError as error:
+            what = f"--{name.replace('_', '-')} is {own}"
+            raise BadInput(Problem(what, replace(row, optional=False).allowed)) from error
+    most = settings.pop("max_new_tokens")
+    return Sampling(**settings, greedy=greedy), most
 
 
 def objective(run: LoadedRun) -> str:
@@ -175,7 +226,7 @@ def reader(run: LoadedRun, prompt: Prompt, remembers: bool = True) -> Next:
     from sweeplab.model.generation import Reader
 
     model = run.model
-    return Reader(model.transformer, model.weights, prompt, run.tokenizer.vocab_size, remembers)
+    return Reader(model.transformer, model.stacked, prompt, run.tokenizer.vocab_size, remembers)
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:

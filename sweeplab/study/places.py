@@ -16,6 +16,9 @@ from sweeplab.errors import Problem
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
 
+# Where the hyperparameters of a study stand.
+SECTIONS = ("fixed", "grid", "search")
+
 
 def dotted(path: Location) -> str:
     """Write a path as a person writes it: `search.learning_rate.max`, `seeds[0]`."""

@@ -116,7 +116,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     spaces = [Space(spec, cell, vocab_size) for cell in found]
     check_grid_sampler(spec, spaces)
     n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
-    probes = [_probe(spec, space, n_probes) for space in spaces]
+    probes = [probe(spec, space, n_probes) for space in spaces]
     cuts = distinct(values for _, valid in probes for values in valid)
     for values in sorted(cuts, key=lambda each: -each["block_size"]):
         with _placing(spec, _given(spec, "block_size", values["block_size"]) or ("data",)):
@@ -245,11 +245,21 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
         tracking_uri(folder.lab, spec.track.uri)
     with _gathering(problems):
         _check_writable(folder)
-    with _gathering(problems), _placing(spec, ("data", "path" if spec.data.path else "corpus")):
-        dataset = study_dataset(spec)
+    with _gathering(problems):
+        dataset = placed_dataset(spec)
     if problems:
         raise BadInput(*problems)
     return dataset
+
+
+def placed_dataset(spec: StudySpec) -> Dataset:
+    """Return the study's data.
+
+    Raises:
+        BadInput: there are none, said of the line that names them.
+    """
+    with _placing(spec, ("data", "path" if spec.data.path else "corpus")):
+        return study_dataset(spec)
 
 
 def _given(spec: StudySpec, name: str, value: Any) -> Location | None:
@@ -279,7 +289,7 @@ def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
         raise BadInput(spec.problem(("budget", "trials_per_cell"), what, f"1 to {fewest}"))
 
 
-def _probe(spec: StudySpec, space: Space, count: int) -> tuple[float, list[dict[str, Any]]]:
+def probe(spec: StudySpec, space: Space, count: int) -> tuple[float, list[dict[str, Any]]]:
     """Return which share of a cell's space meets the rules, and effective values of the samples that do.
 
     Raises:
@@ -294,9 +304,13 @@ def _probe(spec: StudySpec, space: Space, count: int) -> tuple[float, list[dict[
     return len(valid) / len(values), valid
 
 
+def middle(valid: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the values of the sample that is in the middle by its number of parameters."""
+    return sorted(valid, key=lambda values: facts(values)["n_params"])[len(valid) // 2]
+
+
 def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str, Any]]) -> CellPlan:
-    middle = sorted(valid, key=lambda values: facts(values)["n_params"])[len(valid) // 2]
-    settled = settle_devices(middle)
+    settled = settle_devices(middle(valid))
     known = facts(settled)
     free = free_memory_bytes(settled["device"])
     iterations = {values["max_iters"] for values in valid}

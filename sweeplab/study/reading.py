@@ -8,10 +8,11 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.checks import SECTIONS, study_from
+from sweeplab.study.checks import study_from
 from sweeplab.study.document import parse, position
-from sweeplab.study.places import Complaints, Location, Places, dotted
+from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted
 from sweeplab.study.plugins import take_in
+from sweeplab.study.presets import lay_under
 from sweeplab.study.spec import StudySpec
 
 MAX_BYTES = 1_000_000
@@ -47,6 +48,21 @@ def read_text(
         if not complain.problems:
             complain((), "the study is empty")
         raise BadInput(*complain.problems)
+    return _read(document, complain, overrides, name, allow_plugins)
+
+
+def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
+    """Read a study of plain values, in no file, as `read_study` does."""
+    return _read(document, Complaints(Places()), overrides)
+
+
+def _read(
+    document: Any,
+    complain: Complaints,
+    overrides: Sequence[str],
+    name: str | None = None,
+    allow_plugins: bool = False,
+) -> StudySpec:
     if isinstance(document, dict):
         for override in overrides:
             _lay_over(document, override, complain)
@@ -57,6 +73,7 @@ def read_text(
         take_in(document, complain, allow_plugins)
         if len(complain.problems) > before:  # what the study names of them is not known
             raise BadInput(*complain.problems)
+        lay_under(document, complain.places)
     return study_from(document, complain)
 
 

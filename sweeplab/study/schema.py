@@ -7,8 +7,8 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, Kind, Option, options
-from sweeplab.study.checks import SECTIONS
-from sweeplab.study.places import shown
+from sweeplab.study.places import SECTIONS, shown
+from sweeplab.study.presets import preset, preset_names
 from sweeplab.study.search import FORMS, SUGGESTED, is_searched
 from sweeplab.study.spec import StudySpec
 
@@ -35,6 +35,7 @@ def study_schema() -> Schema:
     data["tokenizer"] = _one_of(
         {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
     )
+    sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
     sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = {name: row for name, row in TABLE.items() if name != "seed"}
     searched = {name: row for name, row in rows.items() if is_searched(row)}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from sweeplab.errors import Problem, nearest
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location, Places
+from sweeplab.study.presets import preset_names
 from sweeplab.study.written import AUTO, Count, PluginFile, Positive, Refusal, Replicate, Seconds, Seed
 
 DEFAULT_TRIALS_PER_CELL = 10
@@ -189,6 +190,9 @@ class StudySpec(Section):
 
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
+    preset: str | None = Field(
+        default=None, description="Published model whose values stand under fixed where the file says nothing"
+    )
     fixed: dict[str, Any] = Field(default_factory=dict, description="Hyperparameters with one value")
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="Hyperparameters whose every combination is a cell"
@@ -225,6 +229,11 @@ class StudySpec(Section):
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or not name.strip("."):
             raise Refusal("is no name of a study", "letters, digits, . _ and -, at most 100")
         return name
+
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, name: str | None) -> str | None:
+        return name and _known(name, list(preset_names()))
 
     @field_validator("seeds")
     @classmethod
@@ -312,8 +321,7 @@ class StudySpec(Section):
         plain = self.model_dump(mode="json", include={"data", "objective", "budget", "engine", "track"})
         return {
             "identity": {
-                # A study without it is what it was before there was such a key.
-                "data": {key: each for key, each in plain["data"].items() if key != "vocab_size" or each},
+                "data": plain["data"],
                 "fixed": _jsonable(self.fixed),
                 "search": {name: searched(entry) for name, entry in self.search.items()},
                 "objective": plain["objective"],

@@ -25,24 +25,29 @@ class Model:
 
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
         self.transformer = Transformer(shape)
-        self.weights = {name: weight[None] for name, weight in weights.items()}
+        self.stacked = {name: weight[None] for name, weight in weights.items()}
 
     @property
     def shape(self) -> ModelShape:
         """Return the model's sizes."""
         return self.transformer.shape
 
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Return the model's weights by name, on the CPU."""
+        return {name: weight[0].cpu() for name, weight in self.stacked.items()}
+
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits [B, T, V] for tokens [B, T], T at most block_size."""
         batch = Batch(tokens[None], tokens[None])
-        return self.transformer.logits(self.weights, batch)[0].view(*tokens.shape, -1)
+        return self.transformer.logits(self.stacked, batch)[0].view(*tokens.shape, -1)
 
     @torch.no_grad()
     def loss(self, tokens: Tensor) -> float:
         """Return the mean cross-entropy in nats a token of tokens [B, T + 1]."""
         batch = Batch(tokens[None, :, :-1], tokens[None, :, 1:])
-        return float(self.transformer.losses(self.weights, batch)[0])
+        return float(self.transformer.losses(self.stacked, batch)[0])
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def rows_used(values: Mapping[str, Any], iteration: int) -> int:
 def rows_seen(values: Mapping[str, Any], iteration: int) -> int:
     """Return how many rows a run has learnt from when it has come to `iteration`."""
     size: int = values["batch_size"]
-    warmup: int = values.get("batch_warmup_iters", 0)  # a run from before there was one
+    warmup: int = values["batch_warmup_iters"]
     if not warmup:
         return iteration * size
     return sum(more * (iteration - begin) for begin, more in _rises(size, warmup) if begin < iteration)

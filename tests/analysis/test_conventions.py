@@ -41,13 +41,6 @@ def test_active_parameters_leave_idle_experts_out() -> None:
     np.testing.assert_array_equal(found["total"] - found["active"], idle)
 
 
-def test_runs_from_before_experts_have_no_active_parameters() -> None:
-    runs = plant(seeds=1, rates=(1e-3,)).drop(columns="n_params_active")
-    assert study_points(runs).n
-    with pytest.raises(BadInput, match="the runs have no column 'n_params_active'"):
-        study_points(runs, None, Conventions(params="active"))
-
-
 def test_flops_by_convention() -> None:
     runs = plant(seeds=1, rates=(1e-3,))
     counted = study_points(runs)

@@ -69,10 +69,6 @@ def test_rows_that_stand_in_a_batch_again_are_not_counted() -> None:
     assert train_flops(values, 5) == 13 * row_flops(values)
 
 
-def test_a_run_from_before_there_was_a_choice_found_the_next_token() -> None:
-    assert train_tokens({"batch_size": 4, "block_size": 16}, 3) == 3 * 4 * 16
-
-
 @pytest.mark.parametrize("beside", [{"ema": 0.99}, {"grad_accum": 2}, {"ema": 0.9, "grad_accum": 4}])
 def test_copies_of_the_weights_are_a_stacks_buffers(beside: dict[str, Any]) -> None:
     plain = values_of("next_token", "decoder")

@@ -30,7 +30,7 @@ def settled_objective(values: Values, of_pairs: bool) -> str:
 
 
 def objective_of(values: Values) -> type[Objective]:
-    """Return a run's objective; one from before there was a choice found the next token."""
+    """Return a run's objective; a table of other origin, which names none, is of next tokens."""
     return OBJECTIVES.get(str(values.get("objective")), NextToken)
 
 

@@ -23,6 +23,7 @@ from sweeplab.model.reference.functions import (
     elu_plus_one,
     normalise,
     same,
+    scaled,
     softmax,
 )
 from sweeplab.model.reference.passes import Pass
@@ -115,6 +116,8 @@ def heads(p: Pass, name: str, role: str, x: Array, turned: bool = False) -> Step
         functions.append(lambda x: p.norm(f"{name}.{role}_norm", x, "rmsnorm"))
     if role in "qk" and turned:
         functions.append(partial(rotate, base=shape.rotary_base))
+    if role == "q":  # under muP scores are divided by D, not by its root
+        functions.append(partial(scaled, factor=shape.query_factor))
     if role in "qk" and shape.attention == "linear":
         functions.append(elu_plus_one)
     if role in "kv":

@@ -27,6 +27,11 @@ def same(x: Array) -> Step:
     return x, lambda dy: dy
 
 
+def scaled(x: Array, factor: float) -> Step:
+    """Return x times a constant."""
+    return x * factor, lambda dy: dy * factor
+
+
 def chain(x: Array, *functions: Function) -> Step:
     """Apply functions one after the other; the chain rule goes through them the other way round."""
     backs = []

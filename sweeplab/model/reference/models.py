@@ -115,10 +115,13 @@ def head(p: Pass, x: Array) -> Step:
 
 
 def likeness(p: Pass, x: Array) -> Step:
-    """Return x Eᵀ + b, E being the embedding itself where they are tied, divided by √C if the model says so."""
+    """Return x Eᵀ + b, E being the embedding itself where they are tied; divided by √C if the model says so.
+
+    Under muP it is divided by the width too.
+    """
     shape = p.shape
     name = "token_embedding" if shape.tie_weights else "head.weight"
-    scale = shape.n_embd**-0.5 if shape.tie_scale and shape.tie_weights else 1.0
+    scale = (shape.n_embd**-0.5 if shape.tie_scale and shape.tie_weights else 1.0) / shape.width_ratio
     weight, bias = p.weights[name], p.weights.get("head.bias", np.zeros(1))
 
     def back(dy: Array) -> Array:

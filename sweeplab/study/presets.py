@@ -1,0 +1,71 @@
+"""Published models as fragments of study files: sweeplab/presets/NAME.yaml, sources as comments, values as `fixed`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.study.document import parse
+from sweeplab.study.places import SECTIONS, Complaints, Places
+
+_FOLDER = files("sweeplab") / "presets"
+_SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published model: its values by hyperparameter, and what its file's head says of it, line by line."""
+
+    values: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def meaning(self) -> str:
+        """Return the first line of the notes."""
+        return self.notes[0]
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets, in their alphabet's order."""
+    names = (each.name for each in _FOLDER.iterdir())
+    return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)))
+
+
+@cache
+def preset(name: str) -> Preset:
+    """Return a preset.
+
+    Raises:
+        BadInput: there is none of that name; offers the nearest.
+    """
+    if name not in preset_names():
+        known = preset_names()
+        raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
+    text = (_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
+    head = text.partition("fixed:")[0].splitlines()
+    document = parse(text, Complaints(Places()))
+    return Preset(document["fixed"], tuple(line.removeprefix("#").strip() for line in head))
+
+
+def lay_under(document: dict[str, Any], places: Places) -> None:
+    """Write into a study's document, under `fixed`, what its preset says and the document does not.
+
+    A name that is no preset's, or sections that are none, are left to the reader of the document.
+    """
+    name, fixed = document.get("preset"), document.get("fixed") or {}
+    if name not in preset_names() or not isinstance(fixed, dict):
+        return
+    sections = (document.get(section) for section in SECTIONS)
+    given = {each for section in sections if isinstance(section, dict) for each in section}
+    laid = {each: value for each, value in preset(name).values.items() if each not in given}
+    document["fixed"] = {**laid, **fixed}
+    of_preset = ("preset",)
+    if of_preset in places.values:
+        places.values |= dict.fromkeys((("fixed", each) for each in laid), places.values[of_preset])
+    if of_preset in places.overrides:
+        places.overrides |= dict.fromkeys((("fixed", each) for each in laid), places.overrides[of_preset])

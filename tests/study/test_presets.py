@@ -1,0 +1,140 @@
+"""Presets: the published models, their totals, and what a study makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import MINIMAL, defaults
+from sweeplab.model.accounting import n_params
+from sweeplab.study.models import model_of, models_of
+from sweeplab.study.presets import preset, preset_names
+from sweeplab.study.reading import read_study, read_text
+from sweeplab.study.schema import study_schema
+
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "bert-base": 109_514_298,
+    "bert-large": 335_174_458,
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "transformer-base": 63_045_632,
+    "transformer-big": 214_171_648,
+    "nanogpt-char": 10_745_088,
+}
+FROM_THE_TABLE = {"minimal", "table"}
+STUDY = """\
+name: ours
+data: {corpus: python-docs, tokenizer: byte}
+preset: nanogpt-char
+fixed: {vocab_size: auto, n_embd: 96}
+grid: {n_layer: [1, 2]}
+search: {learning_rate: suggested}
+"""
+
+
+def test_these_are_all_presets() -> None:
+    assert set(preset_names()) == PUBLISHED.keys() | FROM_THE_TABLE
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_totals_are_the_published_ones_and_said(name: str) -> None:
+    found = model_of(name)
+    assert n_params(found.shape) == PUBLISHED[name]
+    assert any(f"{PUBLISHED[name]:,} parameters" in note for note in found.notes)
+
+
+def ours_of(library, name: str):
+    """Return `transformers`' own model of a preset, from its default configuration and the published sizes."""
+    values = preset(name).values
+    n_layer, n_head, n_embd = (values[each] for each in ("n_layer", "n_head", "n_embd"))
+    if name.startswith("gpt2"):
+        config = library.GPT2Config(n_layer=n_layer, n_head=n_head, n_embd=n_embd)
+        return library.GPT2LMHeadModel(config)
+    if name.startswith("bert"):
+        config = library.BertConfig(
+            num_hidden_layers=n_layer,
+            num_attention_heads=n_head,
+            hidden_size=n_embd,
+            intermediate_size=4 * n_embd,
+        )
+        return library.BertForMaskedLM(config)
+    config = library.T5Config(num_layers=n_layer, num_heads=n_head, d_model=n_embd, d_ff=values["d_ff"])
+    return library.T5ForConditionalGeneration(config)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", [each for each in PUBLISHED if each.startswith(("gpt2", "bert", "t5"))])
+def test_totals_are_those_of_the_real_models(name: str) -> None:
+    import torch
+
+    library = pytest.importorskip("transformers", reason="the real models come with the extra hf")
+    with torch.device("meta"):
+        model = ours_of(library, name)
+    assert sum(each.numel() for each in model.parameters()) == PUBLISHED[name]
+
+
+def test_the_tables_presets_are_the_table() -> None:
+    table = {name: value for name, value in defaults().items() if name != "seed"}
+    assert read_preset("table").fixed == table
+    assert read_preset("minimal").fixed == {name: table[name] for name in MINIMAL}
+
+
+def read_preset(name: str):
+    return read_text(f"name: a\ndata: {{corpus: copy, tokenizer: char}}\npreset: {name}\n", Path("a.yaml"))
+
+
+def test_what_the_file_says_wins(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text(STUDY)
+    spec = read_study(file)
+    assert spec.fixed["n_embd"] == 96 and spec.fixed["block_size"] == 256
+    assert "n_layer" not in spec.fixed and "learning_rate" not in spec.fixed
+    assert read_study(file, ["n_embd=60", "n_layer=3"]).fixed["n_layer"] == 3
+    assert read_study(file, ["preset=gpt2"]).fixed["block_size"] == 1024
+
+
+def test_what_is_kept_of_a_study_has_the_values_and_no_preset(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text(STUDY)
+    identity = read_study(file).canonical()["identity"]
+    assert identity["fixed"]["n_head"] == 6
+    assert "preset" not in str(identity)
+
+
+def test_a_study_has_a_model_a_cell(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text(STUDY)
+    one, two = models_of(file)
+    assert (one.name, one.shape.n_layer, one.shape.vocab_size) == ("n_layer=1", 1, 256)
+    assert n_params(two.shape) > n_params(one.shape)
+    assert models_of(file, cell="n_layer=2") == [two]
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "words"),
+    [
+        ("preset: gpt2-smal", "a.yaml:3:9", "did you mean 'gpt2-xl'?"),
+        ("preset: [gpt2]", "a.yaml:3:9", "allowed: a text"),
+        ("preset: nanogpt-char\nfixed: {n_embd: 100}", "a.yaml:3:9", "n_embd is 100, n_head is 6"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_line(line: str, place: str, words: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_text(f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n", Path("a.yaml"))
+    assert str(refused.value).startswith(place) and words in str(refused.value)
+
+
+def test_an_unknown_preset_is_named_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match="did you mean 'bert-base'"):
+        model_of("bertbase")
+
+
+def test_the_schema_offers_every_preset() -> None:
+    offered = study_schema()["properties"]["preset"]["anyOf"]
+    assert [each["const"] for each in offered] == list(preset_names())
