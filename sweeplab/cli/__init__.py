@@ -7,6 +7,7 @@ import sys
 from sweeplab.cli import laws, model, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.doctor import doctor
+from sweeplab.cli.evaluate import evaluate
 from sweeplab.cli.generate import generate
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.cli.schema import schema
@@ -24,6 +25,7 @@ app.add_typer(laws.app, name="laws")
 app.add_typer(model.app, name="model")
 app.command()(hyperparameters)
 app.command()(generate)
+app.command()(evaluate)
 app.command()(schema)
 app.command()(ui)
 app.command()(doctor)

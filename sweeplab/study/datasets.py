@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
+    from sweeplab.study.folder import StudyFolder
     from sweeplab.study.spec import StudySpec
 
 
@@ -23,6 +25,19 @@ def study_dataset(spec: StudySpec) -> Dataset:
         BadInput: as `prepare` does.
     """
     return prepare(spec.data.corpus, spec.data.tokenizer, spec.data_path, vocab_size=spec.data.vocab_size)
+
+
+def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
+    """Return a study's data as they were when it was run.
+
+    Raises:
+        BadInput: they have changed since.
+    """
+    dataset = study_dataset(spec)
+    known = json.loads(folder.data_file.read_text(encoding="utf-8"))
+    if dataset.token_digest != known["token_digest"]:
+        raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
+    return dataset
 
 
 def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:

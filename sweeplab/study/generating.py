@@ -164,9 +164,7 @@ class Writer:
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 
 
-def chosen(
-    values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False
-) -> tuple[Sampling, int]:
+def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
     """Return how tokens are drawn and how many at most: as given, else as the run's own hyperparameters say.
 
     Raises:
