@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.objectives import Objective
+from sweeplab.data.objectives.base import Objective
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.matching import exact_matches
 
