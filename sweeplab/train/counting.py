@@ -50,7 +50,10 @@ def train_memory_bytes(values: Values) -> int:
     To choose K and to warn by.
     """
     shape, n_parts = ModelShape.of(values), values["grad_accum"]
-    copies = COPIES + (values["ema"] > 0) + (n_parts > 1)  # the weights' mean, and a part's own gradient
+    n_rows: int = values["batch_size"] // n_parts
+    copies = (
+        COPIES + int(values["ema"] > 0) + int(n_parts > 1)
+    )  # the weights' mean, and a part's own gradient
     value_bytes = 2 if values["dtype"] == "bfloat16" else 4
     activations = activation_bytes(shape, *row_lengths(values), value_bytes)
-    return 4 * copies * n_params(shape) + values["batch_size"] // n_parts * activations
+    return 4 * copies * n_params(shape) + n_rows * activations

@@ -63,13 +63,14 @@ def losses_at(
         "block_size": times * values["block_size"],
         "batch_size": max(1, values["batch_size"] // times),
     }
-    sums, counts = 0.0, 0
+    sums, counts = np.zeros(longer["block_size"]), np.zeros(longer["block_size"], np.int64)
     for batch in make_objective(split, longer).evaluation(values["eval_iters"]):
         device = weights["token_embedding"].device
         placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
         logits = transformer.logits(weights, placed)[0].float()
         each = F.cross_entropy(logits, placed.targets.flatten(), reduction="none", ignore_index=NO_TARGET)
-        sums = sums + each.view(batch.targets.shape).double().sum(dim=0).cpu().numpy()
-        counts = counts + (batch.targets != NO_TARGET).sum(axis=0)
+        length = batch.targets.shape[1]  # of spans and pairs less than block_size
+        sums[:length] += each.view(-1, length).double().sum(dim=0).cpu().numpy()
+        counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
     found = np.asarray(sums / np.where(counts, counts, np.nan))
-    return AtLength(times, float(np.sum(sums) / np.sum(counts)), found, np.asarray(counts))
+    return AtLength(times, float(sums.sum() / counts.sum()), found, counts)
