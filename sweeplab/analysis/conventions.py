@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeplab.analysis.columns import Array
-from sweeplab.data.objectives import OBJECTIVES, SETTINGS
+from sweeplab.data.objectives import SETTINGS, objective_of
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CHOICES: dict[str, dict[str, str]] = {
     "params": {
         "total": "all parameters, tied ones once",
+        "active": "parameters that a token meets: all but the experts that it is not given to",
         "non-embedding": "parameters without the embeddings, nor a head tied to them",
         "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
     },
@@ -119,11 +120,12 @@ def counted(
     if conventions.chosen("flops") == "counted":
         made["flops"] = _numbers(runs, "train_flops")
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
-    return runs.assign(**made), said | {"tokens": "trained on, repeated ones too"}
+    return runs.assign(**made), said | {"tokens": "read in training, sources' and repeated ones too"}
 
 
 _NEEDED = {
     "total": ("n_params",),
+    "active": ("n_params_active",),
     "non-embedding": ("n_params_non_embedding",),
     "with-head": ("n_params_non_embedding", "vocab_size", "n_embd", "tie_weights"),
 }
@@ -150,8 +152,7 @@ def _text_shares(runs: pd.DataFrame) -> Array:
     if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
         return np.ones(len(runs))
     rows = [dict(zip(SETTINGS, row, strict=True)) for row in runs[list(SETTINGS)].itertuples(index=False)]
-    kinds = [OBJECTIVES.get(str(row["objective"]), OBJECTIVES["next_token"]) for row in rows]
-    return np.array([kind.text_share(row) for kind, row in zip(kinds, rows, strict=True)])
+    return np.array([objective_of(row).text_share(row) for row in rows])
 
 
 def _numbers(runs: pd.DataFrame, name: str) -> Array:

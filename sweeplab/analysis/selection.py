@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from sweeplab.analysis.columns import Array
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
+from sweeplab.train.counting import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,17 +86,19 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
 
 def with_models(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the model of each cell, and the tokens that each was to be trained on."""
-    sizes = ("max_iters", "batch_size", "block_size")
-    planned = runs["train_tokens"]
-    if all(
-        name in runs for name in sizes
-    ):  # a run that stopped early has fewer, and is of its cell all the same
-        planned = runs["max_iters"] * runs["batch_size"] * runs["block_size"]
     return runs.assign(
         study=runs["study"].astype(str) if "study" in runs else "",
         model=runs["cell"].astype(str).map(_model),
-        planned_tokens=planned.astype("Float64").to_numpy(float, na_value=-1.0),
+        planned_tokens=[_planned_tokens(row) for row in runs.to_dict("records")],
     )
+
+
+def _planned_tokens(run: Mapping[Any, Any]) -> float:
+    """Return what a run was to be trained on: one that stopped early is of its cell all the same."""
+    try:
+        return float(train_tokens(run, run["max_iters"]))
+    except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
+        return float(run["train_tokens"]) if run["train_tokens"] == run["train_tokens"] else -1.0
 
 
 def _model(cell: str) -> str:

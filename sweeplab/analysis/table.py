@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
-from sweeplab.train.schedule import rows_seen
+from sweeplab.train.counting import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ COLUMNS = {
     "final_val_loss": "float64",
     "value": "float64",
     "n_params": "Int64",
+    "n_params_active": "Int64",
     "n_params_non_embedding": "Int64",
     "train_tokens": "Int64",
     "train_flops": "float64",
@@ -112,9 +114,11 @@ def curves_table(
 
 
 def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
-    """Return how many tokens a run of these values has learnt from, by iteration."""
-    values = {name: int(texts[name]) for name in ("batch_size", "block_size", "batch_warmup_iters")}
-    return lambda iteration: rows_seen(values, iteration) * values["block_size"]
+    """Return how many tokens a run of these values has read, by iteration."""
+    kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    names = ("batch_size", "batch_warmup_iters", *SETTINGS)
+    values = {name: kinds[TABLE[name].kind](texts[name]) for name in names}
+    return lambda iteration: train_tokens(values, iteration)
 
 
 def validate(frame: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import sys
 from sweeplab.cli import laws, model, report, study, trial
 from sweeplab.cli.app import command_group
 from sweeplab.cli.doctor import doctor
+from sweeplab.cli.evaluate import evaluate
 from sweeplab.cli.generate import generate
 from sweeplab.cli.hf import export_hf, import_hf
 from sweeplab.cli.hyperparameters import hyperparameters
@@ -27,6 +28,7 @@ app.command("export-hf")(export_hf)
 app.command("import-hf")(import_hf)
 app.command()(hyperparameters)
 app.command()(generate)
+app.command()(evaluate)
 app.command()(schema)
 app.command()(ui)
 app.command()(doctor)

@@ -54,7 +54,7 @@ def changed(batch: Batch, change: Callable[[Array], Array]) -> Batch:
 def stacked(batches: Sequence[Batch]) -> Batch:
     """Put the batches of K runs into one, with a leading run dimension."""
     parts = zip(*batches, strict=True)
-    return Batch(*(None if part[0] is None else np.stack(part) for part in parts))
+    return Batch(*(None if part[0] is None else np.array(part) for part in parts))
 
 
 @lru_cache(CHUNKS_KEPT)

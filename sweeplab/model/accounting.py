@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sweeplab.model.attention import ATTENTION, across
+from sweeplab.model.families import Side
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
 
-# Copies of its weights that a training run takes: themselves, the best, two moments, two gradients, and what an
-# update needs for a moment.
-ROWS = 9
 LEGEND = {
     "V": "vocab_size",
     "T": "block_size",
@@ -162,7 +160,7 @@ def n_params_non_embedding(shape: ModelShape) -> int:
 
 
 def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int:
-    """Return the FLOPs of one sequence's forward pass; `source_length` is what an encoder reads beside a decoder."""
+    """Return the FLOPs of one sequence's forward pass, of `length` tokens and a source of `source_length`."""
     c, mixed = shape.n_embd, shape.n_head * shape.head_dim
     keys = shape.n_kv_head * shape.head_dim
     wide = (3 if shape.is_gated else 2) * 2 * c * shape.d_ff
@@ -170,8 +168,7 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
     kind, cross = ATTENTION[shape.attention], across(shape.attention)
     total = 2 * length * c * (shape.vocab_size + (c if shape.of_family.transforms else 0))
     for side in shape.of_family.sides:
-        is_source = shape.of_family.reads_source and not side.crosses
-        n = source_length if is_source else length
+        n = side_length(shape, side, length, source_length)
         layer = n * (2 * c * shape.qkv_width + 2 * mixed * c + forward)
         layer += kind.flops(shape, n, n, side.causal)
         if side.crosses:
@@ -181,28 +178,20 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
     return total
 
 
-def forward_flops_per_token(shape: ModelShape) -> int:
-    """Return the FLOPs of one token's forward pass in a sequence of block_size tokens, of a source as long."""
-    return round(forward_flops(shape, shape.block_size, shape.block_size) / shape.block_size)
-
-
-def train_flops_per_token(shape: ModelShape) -> int:
-    """Return the FLOPs of one token's forward and backward pass."""
-    return 3 * forward_flops_per_token(shape)
-
-
-def train_memory_bytes(shape: ModelShape, batch_size: int, value_bytes: int = 4) -> int:
-    """Estimate the memory one run takes in a stack: its rows (weights, best, moments, gradients) and activations.
-
-    An estimate to choose K and to warn by; `value_bytes` is the size of an activation.
-    """
-    c, t = shape.n_embd, shape.block_size
-    kind, cross = ATTENTION[shape.attention], across(shape.attention)
+def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, value_bytes: int = 4) -> int:
+    """Estimate the bytes of what a sequence's forward pass keeps for the backward one; a number takes value_bytes."""
+    c, kind, cross = shape.n_embd, ATTENTION[shape.attention], across(shape.attention)
     wide = (3 if shape.is_gated else 2) * shape.d_ff * shape.n_expert_active
-    kept = 3 * shape.vocab_size * t
+    kept = 3 * shape.vocab_size * length
     for side in shape.of_family.sides:
-        weights = kind.n_weights(shape, t, t, side.causal)
-        weights += cross.n_weights(shape, t, t, False) if side.crosses else 0
-        layer = t * ((24 if side.crosses else 16) * c + wide) + 2 * shape.n_head * weights
+        n = side_length(shape, side, length, source_length)
+        weights = kind.n_weights(shape, n, n, side.causal)
+        weights += cross.n_weights(shape, n, source_length, False) if side.crosses else 0
+        layer = n * ((24 if side.crosses else 16) * c + wide) + 2 * shape.n_head * weights
         kept += shape.layers(side) * layer
-    return 4 * ROWS * n_params(shape) + batch_size * kept * value_bytes
+    return kept * value_bytes
+
+
+def side_length(shape: ModelShape, side: Side, length: int, source_length: int) -> int:
+    """Return how many tokens a side reads of a sequence and its source."""
+    return source_length if shape.of_family.reads_source and not side.crosses else length

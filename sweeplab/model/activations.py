@@ -27,9 +27,9 @@ def by_run(function: Callable[[Tensor], Tensor], x: Tensor, n_runs: int) -> Tens
     """
     if not (missing := -(x.numel() // n_runs) % LANES):
         return function(x)
-    from torch.nn import functional as F
+    import torch
 
-    flat = F.pad(x.reshape(n_runs, -1), (0, missing))
+    flat = torch.nn.functional.pad(x.reshape(n_runs, -1), (0, missing))
     return function(flat)[:, :-missing].reshape(x.shape)
 
 
@@ -50,9 +50,9 @@ def _relu2(x: Tensor) -> Tensor:
 
 
 def _gelu(x: Tensor) -> Tensor:
-    from torch.nn import functional as F
+    import torch
 
-    return F.gelu(x)
+    return torch.nn.functional.gelu(x)
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -62,9 +62,9 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 
 def _silu(x: Tensor) -> Tensor:
-    from torch.nn import functional as F
+    import torch
 
-    return F.silu(x)
+    return torch.nn.functional.silu(x)
 
 
 ACTIVATIONS: dict[str, Activation] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -40,6 +41,15 @@ class Site:
     share: float = 1.0
 
 
+@lru_cache(64)  # a step asks for those of its runs again
+def _threshold_and_scale(chances: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return what a kept element's signed 32-bit number reaches, and what it is multiplied by, [K, 1]."""
+    chance = np.array(chances, np.float64)
+    threshold = torch.from_numpy((chance * 2.0**32 - 2.0**31).astype(np.int32))
+    scale = torch.from_numpy(1.0 / (1.0 - chance)).float()
+    return threshold[:, None].to(device), scale[:, None].to(device)
+
+
 class Dropout:
     """The dropout of one step of a stack: K runs, each with its own seed, iteration and chances.
 
@@ -65,21 +75,10 @@ class Dropout:
         columns = by_site.unsqueeze(2).unbind()
         # Of each site where some run drops: the runs' keys, the thresholds and the scales, all [K, 1].
         self._dropped: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
-        factors: dict[tuple[float, ...], tuple[Tensor, Tensor]] = {}  # sites of equal chances share theirs
         for name, site in sites.items():
             chance = tuple([run.get(site.kind, 0.0) * site.share for run in chances])
             if any(chance):
-                if chance not in factors:
-                    factors[chance] = self._threshold_and_scale(chance)
-                self._dropped[name] = (columns[site.index], *factors[chance])
-
-    def _threshold_and_scale(self, chances: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return what a kept element's signed 32-bit number reaches, and what it is multiplied by, [K, 1]."""
-        chance = np.array(chances, np.float64)
-        threshold = torch.from_numpy((chance * 2.0**32 - 2.0**31).astype(np.int32))
-        scale = torch.from_numpy(1.0 / (1.0 - chance)).float()
-        device = self._elements.device
-        return threshold[:, None].to(device), scale[:, None].to(device)
+                self._dropped[name] = (columns[site.index], *_threshold_and_scale(chance, elements.device))
 
     def drops(self, site: str) -> bool:
         """Say whether some run drops anything at a site."""

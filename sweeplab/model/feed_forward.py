@@ -37,15 +37,17 @@ def experts(p: Pass, name: str, present: Tensor | None, read: Normed) -> Tensor:
     x = read.whole()
     shares, chosen = _route(p, name, present, x)
     active = p.shape.n_expert_active
+    # Each run's choices sorted by expert: their tokens lie together, and `back` undoes it.
+    order = chosen.flatten(1).argsort(dim=1, stable=True)
+    back = order.argsort(dim=1)
+    # How many tokens each expert gets: what a layer waits for the device once for, whatever the number of runs.
+    counts = F.one_hot(chosen, p.shape.n_expert).sum(dim=(1, 2)).tolist()
     updates = []
     for run, tokens in enumerate(x.unbind()):
-        # The run's choices sorted by expert: their tokens lie together, and `back` undoes it.
-        order = chosen[run].flatten().argsort(stable=True)
-        counts = chosen[run].flatten().bincount(minlength=p.shape.n_expert).tolist()
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
-        given = torch.split(tokens.repeat_interleave(active, dim=0)[order], counts)
+        given = torch.split(tokens.repeat_interleave(active, dim=0)[order[run]], counts[run])
         answers = torch.cat([_answer(p, name, run, expert, each) for expert, each in enumerate(given)])
-        updates.append((answers[back].view(-1, active, x.shape[-1]) * shares[run][:, :, None]).sum(dim=1))
+        taken = answers[back[run]].view(-1, active, x.shape[-1])
+        updates.append((taken * shares[run][:, :, None]).sum(dim=1))
     return torch.stack(updates)
 
 

@@ -57,7 +57,8 @@ class Layout:
         Into a buffer that is there, and not by differentiating with respect to the rows themselves: autograd
         would put them together in fresh memory each time, which costs several times as much.
         """
-        torch.cat([piece.reshape(len(out), -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
+        n_runs = out.shape[0]
+        torch.cat([piece.reshape(n_runs, -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
         out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
 
     def row_of(self, weights: Mapping[str, Tensor]) -> Tensor:

@@ -22,16 +22,16 @@ class Norm:
 
 
 def _layernorm(x: Tensor, eps: float) -> Tensor:
-    from torch.nn import functional as F
+    import torch
 
     # Gains of one: torch's kernel for none at all gives the same bits in 1.7 times the time.
-    return F.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
+    return torch.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
 
 
 def _rmsnorm(x: Tensor, eps: float) -> Tensor:
-    from torch.nn import functional as F
+    import torch
 
-    return F.rms_norm(x, x.shape[-1:], eps=eps)
+    return torch.rms_norm(x, x.shape[-1:], eps=eps)
 
 
 NORMS: dict[str, Norm] = {

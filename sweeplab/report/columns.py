@@ -7,6 +7,7 @@ from sweeplab.hyperparameters import TABLE
 # Columns of the runs that are measured or computed, with their axis titles.
 FACTS = {
     "n_params": "parameters",
+    "n_params_active": "parameters that a token meets",
     "n_params_non_embedding": "parameters without embeddings",
     "train_tokens": "training tokens",
     "train_flops": "training FLOPs",
@@ -21,6 +22,9 @@ CURVES = {
     "train_loss": "training loss (nats/token)",
     "bits_per_byte": "validation loss (bits/byte)",
     "exact_match": "targets found whole (share)",
+    "pseudo_perplexity": "pseudo-perplexity, a token hidden alone",
+    "expert_use_max": "largest share of one expert, in the worst layer",
+    "expert_use_entropy": "evenness of the experts' use, in the worst layer",
     "learning_rate": "learning rate",
     "grad_norm": "norm of the gradient",
     "tokens_per_second": "tokens per second",

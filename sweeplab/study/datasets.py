@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from sweeplab.errors import BadInput
 from sweeplab.study.starting import read_start
 
 if TYPE_CHECKING:
+    from sweeplab.study.folder import StudyFolder
     from sweeplab.study.spec import StudySpec
 
 
@@ -26,6 +28,19 @@ def study_dataset(spec: StudySpec) -> Dataset:
     data, start = spec.data, read_start(spec)
     given = start.tokenizer if start else None
     return prepare(data.corpus, data.tokenizer, spec.data_path, vocab_size=data.vocab_size, given=given)
+
+
+def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
+    """Return a study's data as they were when it was run.
+
+    Raises:
+        BadInput: they have changed since.
+    """
+    dataset = study_dataset(spec)
+    known = json.loads(folder.data_file.read_text(encoding="utf-8"))
+    if dataset.token_digest != known["token_digest"]:
+        raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
+    return dataset
 
 
 def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeplab.model.accounting import n_params, train_flops_per_token, train_memory_bytes
+from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.train.counting import row_flops, train_memory_bytes
 
 # On a CPU a step of a small model is mostly the interpreter's time, which a stack shares; a larger one fills
 # the caches alone. Measured on two cores: 8 runs of 27k parameters train 1.9 times as fast, of 200k no faster.
@@ -26,15 +27,13 @@ def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, m
     The seeds of a trial share a stack where memory allows.
     """
     shape = ModelShape.of(values)
-    half = values["dtype"] == "bfloat16"
-    batch_size: int = values["batch_size"] // values["grad_accum"]  # what is computed at once
-    room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(shape, batch_size, 2 if half else 4))
-    fits = max(1, min(room, MOST_FOLDED // (batch_size * shape.n_head)))
+    at_once: int = values["batch_size"] // values["grad_accum"]
+    room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(values))
+    fits = max(1, min(room, MOST_FOLDED // (at_once * shape.n_head)))
     if wanted != "auto":
         return min(int(wanted), fits)
     if values["device"] == "cuda":
-        step = train_flops_per_token(shape) * batch_size * shape.block_size
-        pays = min(CUDA_MOST, max(1, round(CUDA_STEP_FLOPS / step)))
+        pays = min(CUDA_MOST, max(1, round(CUDA_STEP_FLOPS / (row_flops(values) * at_once))))
     else:
         pays = CPU_STACK if n_params(shape) < CPU_STACK_BELOW_PARAMS else 1
     return min(fits, max(pays, n_seeds))

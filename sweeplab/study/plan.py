@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.dataset import Dataset, WrongVocabulary
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
-from sweeplab.model.accounting import train_memory_bytes
-from sweeplab.model.shape import ModelShape
 from sweeplab.study.datasets import cut_warnings, describe_data, distinct, study_dataset
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
@@ -31,6 +29,7 @@ from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells, facts, unmet
 from sweeplab.study.starting import check_start, read_start
 from sweeplab.tracking.connection import artifact_location, tracking_uri
+from sweeplab.train.counting import train_memory_bytes
 from sweeplab.train.devices import cuda_count, settle_devices
 
 if TYPE_CHECKING:
@@ -319,9 +318,6 @@ def middle(valid: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str, Any]]) -> CellPlan:
     settled = settle_devices(middle(valid))
     known = facts(settled)
-    value_bytes = 2 if settled["dtype"] == "bfloat16" else 4
-    at_once = settled["batch_size"] // settled["grad_accum"]
-    memory = train_memory_bytes(ModelShape.of(settled), at_once, value_bytes)
     free = free_memory_bytes(settled["device"])
     iterations = {values["max_iters"] for values in valid}
     return CellPlan(
@@ -332,7 +328,7 @@ def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str
         max_iters=iterations.pop() if len(iterations) == 1 else None,
         train_tokens=int(median(facts(values)["train_tokens"] for values in valid)),
         train_flops=float(median(facts(values)["train_flops"] for values in valid)),
-        memory_bytes=memory,
+        memory_bytes=train_memory_bytes(settled),
         stack=stack_capacity(spec.engine.stack, settled, len(space.seeds), free),
         valid_share=share,
         seeds=list(space.seeds),

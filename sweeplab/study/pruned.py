@@ -70,7 +70,9 @@ def audit_pruning(
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
     with _only_one(folder):
         waiting = [trial for trial in chosen if not _is_done(folder, trial)]
-        dataset = _dataset(folder, spec)
+        from sweeplab.study.datasets import recorded_dataset  # numpy with it: slow to import
+
+        dataset = recorded_dataset(folder, spec)
         for at, trial in enumerate(waiting, start=1):
             tell(f"training trial {trial[1]} of {trial[0]} to its end ({at} of {len(waiting)})")
             _train(folder, spec, dataset, trial)
@@ -158,19 +160,6 @@ def _audited(folder: StudyFolder, trial: Trial) -> Audited:
         value_then=then if then is None or math.isfinite(then) else None,
         value=(runs[0][1].outcome or {})["value"],
     )
-
-
-def _dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
-    """Return the study's data, as they were when it was run."""
-    import json
-
-    from sweeplab.study.datasets import study_dataset
-
-    dataset = study_dataset(spec)
-    known = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    if dataset.token_digest != known["token_digest"]:
-        raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
-    return dataset
 
 
 @contextmanager

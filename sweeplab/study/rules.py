@@ -16,12 +16,13 @@ from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what onl
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
+from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.requirements import REQUIREMENTS
-from sweeplab.train.schedule import rows_seen
 
 # What the facts of a model follow from.
 _SIZES = frozenset(FIELDS)
-_TOKENS = frozenset({"max_iters", "batch_size", "batch_warmup_iters", "block_size"})
+_ROW = frozenset({"objective", "family", "block_size", "mask_share", "span_length"})
+_TOKENS = _ROW | {"max_iters", "batch_size", "batch_warmup_iters"}
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
     "n_params_active": _SIZES,
@@ -37,13 +38,12 @@ UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or r
 def facts(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from a run's effective hyperparameters: sizes, tokens and FLOPs of training."""
     shape = ModelShape.of(values)
-    train_tokens = rows_seen(values, values["max_iters"]) * values["block_size"]
     return {
         "n_params": accounting.n_params(shape),
         "n_params_active": accounting.n_params_active(shape),
         "n_params_non_embedding": accounting.n_params_non_embedding(shape),
-        "train_tokens": train_tokens,
-        "train_flops": accounting.train_flops_per_token(shape) * train_tokens,
+        "train_tokens": train_tokens(values, values["max_iters"]),
+        "train_flops": train_flops(values, values["max_iters"]),
     }
 
 

@@ -10,17 +10,15 @@ from typing import Any
 
 import torch
 
-from sweeplab.model.accounting import train_flops_per_token
-from sweeplab.model.shape import ModelShape
 from sweeplab.study.curves import SeedCurves
 from sweeplab.study.folder import RunFolder, StudyFolder, run_key
 from sweeplab.study.space import facts
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.store import Claim, Outcome
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
+from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.metrics import worth
 from sweeplab.train.run import Run
-from sweeplab.train.schedule import rows_seen
 from sweeplab.train.stack import Record, Snapshot
 
 
@@ -112,7 +110,7 @@ class TrialInHand:
             at_evaluation, val_loss=record.val_loss, **record.measures
         )
         training.folder.append(
-            point | {"train_tokens": rows_seen(values, iteration) * values["block_size"]}
+            point | {"train_tokens": train_tokens(values, iteration)}
             for iteration, point in sorted(points.items())
         )
         if record.state != "running":
@@ -150,7 +148,6 @@ class TrialInHand:
         points = training.folder.points()
         losses = [each["val_loss"] for each in points if each.get("val_loss") is not None]
         last = points[-1] if points else {"iteration": 0, "train_tokens": 0, "wall_seconds": 0.0}
-        flops_per_token = train_flops_per_token(ModelShape.of(training.run.values))
         state = ending["states"][str(training.seed)]
         return {
             "state": state,
@@ -161,7 +158,7 @@ class TrialInHand:
             "best_val_loss": min(losses, default=None),
             "final_val_loss": losses[-1] if losses else None,
             "train_tokens": last["train_tokens"],
-            "train_flops": float(last["train_tokens"] * flops_per_token),
+            "train_flops": float(train_flops(training.run.values, int(last["iteration"]))),
             "wall_seconds": last["wall_seconds"],
             "value": ending["value"],
             "error": ending["error"],

@@ -20,6 +20,9 @@ METRICS = (
     "val_loss",
     "bits_per_byte",
     "exact_match",
+    "pseudo_perplexity",
+    "expert_use_max",
+    "expert_use_entropy",
     "learning_rate",
     "grad_norm",
     "tokens_per_second",
@@ -27,7 +30,7 @@ METRICS = (
 BY_TOKENS = ("train_loss", "val_loss")
 OVER_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
 REQUIRED = {"iteration", "train_tokens", "wall_seconds"}
-FACTS = ("n_params", "n_params_non_embedding")
+FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
 TOTALS = {
     "train_tokens": "train_tokens",
     "train_flops": "train_flops",

@@ -110,8 +110,11 @@ def learning_rate(values: Mapping[str, Any], iteration: int, n_halvings: int = 0
 
 def rows_used(values: Mapping[str, Any], iteration: int) -> int:
     """Return how many rows of its batch the step from `iteration` to the next learns from."""
-    rises = _rises(values["batch_size"], values["batch_warmup_iters"])
-    return sum(more for begin, more in rises if begin <= iteration)
+    size: int = values["batch_size"]
+    warmup: int = values["batch_warmup_iters"]
+    if iteration >= warmup:
+        return size
+    return sum(more for begin, more in _rises(size, warmup) if begin <= iteration)
 
 
 def rows_seen(values: Mapping[str, Any], iteration: int) -> int:

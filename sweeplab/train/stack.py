@@ -27,11 +27,12 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.averaging import average_, decay_at
 from sweeplab.train.clipping import clip_, gradient_norms
-from sweeplab.train.matching import exact_matches
+from sweeplab.train.counting import train_tokens
+from sweeplab.train.evaluating import Evaluation
 from sweeplab.train.optimisers import OPTIMISERS, Rates
 from sweeplab.train.progress import Progress, State
 from sweeplab.train.run import Run, drop_chances, shape_key
-from sweeplab.train.schedule import learning_rate, rows_seen, rows_used
+from sweeplab.train.schedule import learning_rate, rows_used
 
 Point = dict[str, float]
 
@@ -42,7 +43,8 @@ class Record:
 
     `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
     `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
-    loss: of pairs `exact_match`, the share of targets found whole.
+    loss: of pairs `exact_match`, the share of targets found whole; of hidden tokens `pseudo_perplexity`; of experts
+    how they are used.
     """
 
     key: str
@@ -92,8 +94,7 @@ class _Member:
     def add_point(self, loss: float, norm: float, rate: float) -> None:
         """Add a point to the curve from sums over the steps since the last one."""
         seconds = self.wall_seconds - self.point_seconds
-        values = self.run.values
-        rows = rows_seen(values, self.iteration) - rows_seen(values, self.iteration - self.counted)
+        now, then = (train_tokens(self.run.values, self.iteration - back) for back in (0, self.counted))
         self.points.append(
             {
                 "iteration": self.iteration,
@@ -101,7 +102,7 @@ class _Member:
                 "train_loss": loss / self.counted,
                 "grad_norm": norm / self.counted,
                 "learning_rate": rate,
-                "tokens_per_second": rows * values["block_size"] / seconds,
+                "tokens_per_second": (now - then) / seconds,
             }
         )
         self.counted, self.point_seconds = 0, self.wall_seconds
@@ -140,8 +141,6 @@ class Stack:
         self.transformer = Transformer(ModelShape.of(like))
         self.device = torch.device(like["device"])
         self._objective = make_objective(train, like)
-        self._val_objective = make_objective(val, like)
-        self._n_eval = None if like["eval_full"] else like["eval_iters"]
         self._half = like["dtype"] == "bfloat16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like["label_smoothing"] > 0, like["n_expert"] > 1
@@ -149,6 +148,13 @@ class Stack:
         if like["compile"]:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
+        self._evaluation = Evaluation(
+            self.transformer,
+            self._losses,
+            make_objective(val, like),
+            None if like["eval_full"] else like["eval_iters"],
+            lambda batch, n_runs: self._on_device(stacked([batch]), n_runs),
+        )
         self._n_parts: int = like["grad_accum"]
         part_size = like["batch_size"] // self._n_parts
         n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
@@ -279,28 +285,11 @@ class Stack:
         started = time.perf_counter()
         rows = self._rows[self._judged][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
-        found = self._measured(weights, len(due))
+        with self._precision():
+            found = self._evaluation(weights, len(due))
         seconds = time.perf_counter() - started
         each = ({name: values[index] for name, values in found.items()} for index in range(len(due)))
         return [self._record(row, measures, seconds) for row, measures in zip(due, each, strict=True)]
-
-    def _measured(self, weights: Mapping[str, Tensor], n_runs: int) -> dict[str, list[float]]:
-        """Return what the validation split says of each run, by the measure's name; `val_loss` is one."""
-        losses = torch.zeros(n_runs, dtype=torch.float64, device=self.device)
-        matches, n_targets, n_sequences = torch.zeros_like(losses), 0, 0
-        for each in self._evaluation_batches():
-            n_counted = each.n_targets
-            batch = self._on_device(stacked([each]), n_runs)
-            with self._precision():
-                losses += self._losses(weights, batch, dense=self._val_objective.dense).double() * n_counted
-                if self._val_objective.finds_whole:
-                    matches += exact_matches(self.transformer.logits(weights, batch), batch.targets)
-            n_targets += n_counted
-            n_sequences += len(each.targets)
-        measures = {"val_loss": (losses / n_targets).tolist()}
-        if self._val_objective.finds_whole:
-            measures["exact_match"] = (matches / n_sequences).tolist()
-        return measures
 
     def _record(self, row: int, measures: dict[str, float], seconds: float) -> Record:
         member = self._members[row]
@@ -316,11 +305,6 @@ class Stack:
         best = (member.progress.best, member.progress.best_iteration)
         key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
         return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points, measures)
-
-    def _evaluation_batches(self) -> Any:
-        if self._n_eval is None:
-            return self._val_objective.whole()
-        return self._val_objective.evaluation(self._n_eval)
 
     def _part_of(self, batch: Batch, part: int) -> Batch:
         """Return one of the equal parts of a stack's batch."""

@@ -77,6 +77,7 @@ def plant_sweep(
                         "state": came, "best_val_loss": np.nan if lost else losses[seed],
                         "final_val_loss": np.nan if lost else losses[seed] + 0.01,
                         "value": np.nan if lost else losses.mean(), "n_params": own["n_params"],
+                        "n_params_active": own["n_params_active"],
                         "n_params_non_embedding": own["n_params_non_embedding"],
                         "train_tokens": int(own["train_tokens"] * share), "train_flops": own["train_flops"] * share,
                         "wall_seconds": 3.0 * share, "iterations": int(values["max_iters"] * share),

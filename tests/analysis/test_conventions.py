@@ -25,9 +25,20 @@ def test_parameters_by_convention(tied: bool) -> None:
         inner = sum(parts.values()) - parts["token_embedding"] - parts["position_embedding"]
         head = 97 * row["n_embd"] if tied else 0  # an untied one is among the inner ones
         assert found["total"].columns["params"][at] == sum(parts.values())
+        assert found["active"].columns["params"][at] == sum(parts.values())
         assert found["non-embedding"].columns["params"][at] == inner
         assert found["with-head"].columns["params"][at] == inner + head
     assert found["with-head"].conventions["params"] == CHOICES["params"]["with-head"]
+
+
+def test_active_parameters_leave_idle_experts_out() -> None:
+    runs = plant(seeds=1, rates=(1e-3,), n_expert=4, n_expert_active=1)
+    found = {
+        how: study_points(runs, None, Conventions(params=how)).columns["params"]
+        for how in ("total", "active")
+    }
+    idle = [3 * row["n_layer"] * 2 * row["n_embd"] * row["d_ff"] for row in runs.to_dict("records")]
+    np.testing.assert_array_equal(found["total"] - found["active"], idle)
 
 
 def test_flops_by_convention() -> None:
@@ -68,7 +79,7 @@ def test_a_spans_sentinels_and_end_are_no_bytes() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("params=all", "--count params=all; allowed: total, non-embedding, with-head"),
+        ("params=all", "--count params=all; allowed: total, active, non-embedding, with-head"),
         ("flops=6n", "--count flops=6n; allowed: counted, 6nd; did you mean '6nd'?"),
         ("prams=total", "--count has no 'prams'; allowed: params, flops, loss, at; did you mean 'params'?"),
         ("at=best,at=final", "--count names 'at' twice"),

@@ -8,6 +8,7 @@ import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
 from sweeplab.analysis.points import study_points
+from sweeplab.analysis.selection import with_models
 
 CELLS = len(SIZES) * len(ITERATIONS)
 
@@ -55,6 +56,22 @@ def test_runs_that_stopped_early_compete_in_their_own_cell() -> None:
         return {"state": "stopped", "train_tokens": run["train_tokens"] // 2, "best_val_loss": 9.0}
 
     assert study_points(plant(change=change)).n == CELLS
+
+
+def test_what_a_warming_batch_repeats_is_not_planned() -> None:
+    def change(run: dict) -> dict:
+        return {"batch_warmup_iters": 60} if run["trial"] == 2 else {}
+
+    runs = with_models(plant(seeds=1, change=change))
+    whole = runs["max_iters"] * runs["batch_size"] * runs["block_size"]
+    assert (runs["planned_tokens"] == whole).equals(runs["trial"] != 2)
+    warm = plant(seeds=1, batch_warmup_iters=60)
+    assert (with_models(warm)["planned_tokens"] == warm["train_tokens"]).all()
+
+
+def test_a_table_that_does_not_say_the_batch_plans_what_was_trained() -> None:
+    runs = plant(seeds=1).drop(columns="batch_size")
+    assert (with_models(runs)["planned_tokens"] == runs["train_tokens"]).all()
 
 
 def test_two_studies_have_points_of_their_own() -> None:

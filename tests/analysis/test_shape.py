@@ -212,6 +212,7 @@ def test_a_studys_runs() -> None:
                         }
                         | {
                             "n_params": n,
+                            "n_params_active": n,
                             "n_params_non_embedding": n,
                             "train_tokens": 25600,
                             "train_flops": 1e9,

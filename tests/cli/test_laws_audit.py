@@ -116,7 +116,7 @@ def test_studies_that_are_valued_differently(finished) -> None:
         (["fit", "tiny,tinny"], "no study 'tinny' in "),
         (
             ["fit", "tiny", "--count", "params=all"],
-            "--count params=all; allowed: total, non-embedding, with-head",
+            "--count params=all; allowed: total, active, non-embedding, with-head",
         ),
         (
             ["fit", "runs.csv", "--count", "params=with-head"],

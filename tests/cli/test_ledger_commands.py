@@ -208,7 +208,7 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
     assert other.out.count("void: another study named tiny now stands in") == 2
 
 
-@pytest.mark.parametrize("params", ["total", "non-embedding", "with-head"])
+@pytest.mark.parametrize("params", ["total", "active", "non-embedding", "with-head"])
 @pytest.mark.parametrize(
     ("flops", "columns"), [("counted", {}), ("6nd", {}), ("", {"tokens": "iterations*64"})]
 )

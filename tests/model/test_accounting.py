@@ -6,22 +6,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model.cases import LENGTH, SOURCE, batch_of, legal_shapes, shape_of
+from model.cases import LENGTH, SOURCE, batch_of, legal_shapes, rows_of, shape_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.accounting import (
     COMPONENTS,
+    activation_bytes,
     forward_flops,
-    forward_flops_per_token,
     n_params,
     n_params_active,
     n_params_non_embedding,
     parameters,
     terms,
-    train_flops_per_token,
-    train_memory_bytes,
 )
 from sweeplab.model.attention import ATTENTION
 from sweeplab.model.families import FAMILIES
@@ -124,12 +122,11 @@ def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> Non
     shape = ModelShape(40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias)
     tokens = torch.zeros(n_runs, 5, 16, dtype=torch.long)
     forward, both = counted(shape, Batch(tokens, tokens), n_runs)
-    n_tokens = n_runs * 5 * 16
     # A norm's bias goes through the next product once a step, whatever the number of tokens.
     c = shape.n_embd
     shifts = n_runs * bias * 2 * c * (shape.n_layer * (3 * c + 4 * c) + shape.vocab_size)
-    assert forward == n_tokens * forward_flops_per_token(shape) + shifts
-    assert both == n_tokens * train_flops_per_token(shape) + 3 * shifts
+    assert forward == n_runs * 5 * forward_flops(shape, 16) + shifts
+    assert both == 3 * forward
 
 
 VARIANTS = (
@@ -176,10 +173,43 @@ def test_attention_grows_with_the_length_as_its_kind_says(attention: str, growth
     assert longer / long == pytest.approx(growth, rel=0.02)
 
 
-def test_memory_grows_with_what_is_kept() -> None:
-    small = train_memory_bytes(shape_of(), 4)
-    assert train_memory_bytes(shape_of(), 8) > small
-    assert train_memory_bytes(shape_of(n_layer=2), 4) > small
-    assert train_memory_bytes(shape_of(family="encoder_decoder"), 4) > small
-    local, full = (shape_of(block_size=4096, attention=each) for each in ("local", "full"))
-    assert train_memory_bytes(local, 4) < train_memory_bytes(full, 4) / 10
+def kept_bytes(shape: ModelShape, batch: Batch) -> int:
+    """Return the bytes that a forward pass keeps for the backward one, each piece of memory once; no weights."""
+    model = Transformer(shape)
+    leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows_of(model, 1)).items()}
+    weights = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        losses = model.losses(
+            leaves, batch
+        )  # lives on, and so does what it keeps: no memory is given out twice
+    assert losses.requires_grad
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activations_are_what_a_pass_keeps(family: str, attention: str) -> None:
+    """An estimate to choose K by: within a factor of two, and never far below."""
+    sizes = {"n_embd": 64, "n_layer": 2, "vocab_size": 100, "bias": False}
+    shape = shape_of(family=family, attention=attention, positions="none", **sizes)
+    batch = batch_of(shape, 1, n_sequences=16)
+    source = 0 if batch.source is None else SOURCE
+    ratio = 16 * activation_bytes(shape, LENGTH, source) / kept_bytes(shape, batch)
+    assert 0.8 < ratio < 2, ratio
+
+
+def test_activations_grow_with_what_is_kept() -> None:
+    small = activation_bytes(shape_of(), LENGTH)
+    assert activation_bytes(shape_of(), 2 * LENGTH) > 2 * small
+    assert activation_bytes(shape_of(n_layer=2), LENGTH) > small
+    assert activation_bytes(shape_of(family="encoder_decoder"), LENGTH, SOURCE) > small
+    local, full = (shape_of(attention=each) for each in ("local", "full"))
+    assert activation_bytes(local, 4096) < activation_bytes(full, 4096) / 10

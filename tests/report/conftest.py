@@ -43,7 +43,8 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> P
                         settled({**defaults(), **own})
                         | {"study": "planted", "cell": cell, "trial": trial, "seed": seed}
                         | {"state": state, "best_val_loss": last, "final_val_loss": last + 0.5, "value": last}
-                        | {"n_params": n_params(shape), "iterations": ITERATIONS[-1], "run_id": "x"}
+                        | dict.fromkeys(("n_params", "n_params_active"), n_params(shape))
+                        | {"iterations": ITERATIONS[-1], "run_id": "x"}
                         | {"n_params_non_embedding": n_params_non_embedding(shape)}
                         | {"train_tokens": ITERATIONS[-1] * TOKENS, "train_flops": 1e12, "wall_seconds": 2.5}
                         | {"learning_rate": 1e-3 * (trial + 1)}

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.model.accounting import n_params, train_flops_per_token
+from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.expressions import Expression
 from sweeplab.study.plan import bytes_in_words, make_plan
@@ -33,13 +33,12 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -
     assert [cell.cell for cell in plan.cells] == [cell.key for cell in cells]
     assert (plan.trials, plan.runs) == (4 * 3, 4 * 3 * 2)
     for cell, each in zip(cells, plan.cells, strict=True):
-        shape = ModelShape.of(
-            Space(spec, cell, dataset.tokenizer.vocab_size).resolve({"learning_rate": 1e-3}, 0)
-        )
+        values = Space(spec, cell, dataset.tokenizer.vocab_size).resolve({"learning_rate": 1e-3}, 0)
+        shape = ModelShape.of(values)
         assert each.n_params == n_params(shape)
         assert each.max_iters == 20
         assert each.train_tokens == 20 * 4 * 16
-        assert each.train_flops == train_flops_per_token(shape) * each.train_tokens
+        assert each.train_flops == 20 * 4 * 3 * forward_flops(shape, 16)
         assert each.valid_share == 1
         assert each.search == {
             "learning_rate": "FloatDistribution(high=0.01, log=True, low=0.0003, step=None)"

@@ -10,6 +10,7 @@ import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
 
+from sweeplab.data.objectives import make_objective
 from sweeplab.study.datasets import study_dataset
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.runner import Runner
@@ -89,8 +90,8 @@ def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
     (run,) = folder.runs()
     loaded = load_checkpoint(run.path / "best")
-    stack = Stack(loaded.values, dataset.train, dataset.val)
-    batches = [windows(each) for each in stack._val_objective.evaluation(loaded.values["eval_iters"])]
+    objective = make_objective(dataset.val, loaded.values)
+    batches = [windows(each) for each in objective.evaluation(loaded.values["eval_iters"])]
     mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
     assert mean == pytest.approx(run.outcome["best_val_loss"], abs=1e-6)
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"

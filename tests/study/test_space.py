@@ -10,10 +10,9 @@ from optuna.trial import FixedTrial
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.model.legality import requirements
 from sweeplab.study.checks import study_from
 from sweeplab.study.places import Complaints, Places
-from sweeplab.study.rules import FACTS, facts, order
+from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import StudySpec
 
@@ -308,14 +307,14 @@ def _entries(row):
     return st.one_of(forms)
 
 
-# Not the sizes: what divides what is tested above, and a width drawn at random has few heads. Nor the parts of
-# which some do not go together.
-_TOGETHER = {"grad_accum", "objective", "family"}.union(*(each.names for each in requirements()))
+# Not what some rule holds against another row: drawn at random few go together. What divides what is tested above.
+# Of these any value goes with the others' defaults.
+_WITH_DEFAULTS = {"block_size", "batch_size", "mask_share", "span_length", "optimiser"}
+_TOGETHER = set().union(*(rule.names for rule in rules(study(), 65) if len(rule.names) > 1)) - _WITH_DEFAULTS
 _FREE = [
     row
     for row in TABLE.values()
-    if row.name not in {"seed", "n_embd", "n_head", "vocab_size", "wandb_project", "eval_full"} | _TOGETHER
-    and row.category != "precision"
+    if row.name not in {"seed", "wandb_project", "eval_full"} | _TOGETHER and row.category != "precision"
 ]
 _SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=lambda row: row.name).flatmap(
     lambda rows: st.fixed_dictionaries({row.name: _entries(row) for row in rows})

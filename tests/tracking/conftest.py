@@ -61,7 +61,7 @@ def begin(folder: Path, key: str, values: dict[str, Any] = VALUES, **rest: Any) 
     folder.mkdir(parents=True)
     cell, trial, seed = key.rsplit("/", 2)
     place = {"key": key, "cell": cell, "trial": int(trial), "seed": int(seed)}
-    facts = {"n_params": 1234, "n_params_non_embedding": 1000}
+    facts = {"n_params": 1234, "n_params_active": 1234, "n_params_non_embedding": 1000}
     run = place | {"values": values, "facts": facts, "started": STARTED} | rest
     (folder / "run.json").write_text(json.dumps(run))
     return folder

@@ -55,7 +55,13 @@ class TrackerContract:
         assert set(run.values) == set(writer.values)
         assert (run.values["betas"], run.values["dropout"]) == ("(0.9, 0.95)", "0.2")
         expected = {"n_params": 1234, "n_params_non_embedding": 1000, "train_tokens": 1920, "iterations": 30}
-        expected |= {"train_flops": 1e9, "wall_seconds": 15.0, "best_val_loss": 3.8, "final_val_loss": 3.8}
+        expected |= {
+            "n_params_active": 1234,
+            "train_flops": 1e9,
+            "wall_seconds": 15.0,
+            "best_val_loss": 3.8,
+            "final_val_loss": 3.8,
+        }
         assert expected.items() <= run.metrics.items()
         steps = {"val_loss": [0, 10, 20, 30], "val_loss_by_tokens": [0, 640, 1280, 1920]}
         trained = ("train_loss", "learning_rate", "grad_norm", "tokens_per_second")

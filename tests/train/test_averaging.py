@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sweeplab.data.batches import Batch
+from sweeplab.data.objectives import make_objective
 from sweeplab.train.averaging import average_, decay_at
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -36,7 +37,7 @@ def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
     values = values_of(ema=0.95, learning_rate=2e-2, warmup_iters=0, max_iters=60, eval_interval=20)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    drawn = list(stack._val_objective.evaluation(3))
+    drawn = list(make_objective(tokens, values).evaluation(3))
     inputs, targets = (np.concatenate([each[part] for each in drawn]) for part in (0, 1))
     batches = Batch(torch.from_numpy(inputs)[None], torch.from_numpy(targets)[None])
     best = np.inf

@@ -16,9 +16,11 @@ LARGE = 0.1  # a part of N or C from which on it shows in an exponent
 
 def embeddings_in_n(evidence: Evidence) -> Finding:
     """Find points whose N is to a large part embeddings."""
-    if evidence.conventions.chosen("params") != "total":
+    counted = {"total": "n_params", "active": "n_params_active"}.get(evidence.conventions.chosen("params"))
+    if counted is None:
         return Finding(CLEAR, "N leaves the embeddings out")
-    part = 1 - evidence.numbers("n_params_non_embedding") / evidence.numbers("n_params")
+    embeddings = evidence.numbers("n_params") - evidence.numbers("n_params_non_embedding")
+    part = embeddings / evidence.numbers(counted)
     if np.isnan(part).any():
         return Finding(UNKNOWN, "the runs do not say how many of their parameters are embeddings")
     names = evidence.names(part > LARGE)

@@ -67,10 +67,7 @@ def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
     """Return the FLOPs of each run's evaluations: at iteration 0, at every interval, and at its end."""
     iterations, interval = finite(runs, "iterations"), finite(runs, "eval_interval")
     n_evaluations = iterations // interval + 1 + (iterations % interval > 0)
-    a_step = finite(runs, "batch_size") * finite(runs, "block_size")
-    whole = np.nan if val_tokens is None else float(val_tokens)
+    whole = np.nan if val_tokens is None else val_tokens / finite(runs, "block_size")
     reads_all = runs.get("eval_full", Series(False, index=runs.index)).astype(str) == "True"
-    tokens = (finite(runs, "eval_iters") * a_step).mask(reads_all, whole)
-    # Backward is twice forward.
-    forward = finite(runs, "planned_flops") / (finite(runs, "max_iters") * a_step) / 3
-    return n_evaluations * tokens * forward
+    rows = (finite(runs, "eval_iters") * finite(runs, "batch_size")).mask(reads_all, whole)
+    return n_evaluations * rows * finite(runs, "row_flops") / 3  # backward is twice forward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from sweeplab.analysis.sweep.dimensions import (
     searched_dimensions,
 )
 from sweeplab.analysis.trials import ENDED, TRIAL, finite, grid_of, plain, trials_table
-from sweeplab.study.rules import facts
+from sweeplab.train.counting import row_flops, train_flops
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import SearchSpec
@@ -61,7 +61,8 @@ def has_ended(trials: DataFrame) -> Series:
 def sweep_of(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) -> Sweep:
     """Return the sweep that a study's runs are; `search` is what its file says of the space."""
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "iterations", "max_iters"))
-    runs["planned_flops"] = _planned_flops(runs)
+    runs["planned_flops"] = _counted(runs, lambda run: train_flops(run, run["max_iters"]))
+    runs["row_flops"] = _counted(runs, row_flops)
     dimensions = searched_dimensions(runs, search)
     for dimension in dimensions:
         drawn = sampled(runs, dimension.name, (search or {}).get(dimension.name))
@@ -92,13 +93,13 @@ def _standing(trials: DataFrame) -> Series:
     return (by_cell.rank() - 0.5) / by_cell.transform("count")
 
 
-def _planned_flops(runs: DataFrame) -> list[float]:
-    """Return the FLOPs of each run, had it been trained to its end."""
-    return [_flops_of(row) for row in runs.to_dict("records")]
+def _counted(runs: DataFrame, count: Callable[[Mapping[Any, Any]], float]) -> list[float]:
+    """Count for each run; a table from elsewhere may lack what that follows from."""
 
+    def of(run: Mapping[Any, Any]) -> float:
+        try:
+            return float(count(run))
+        except (KeyError, TypeError, ValueError):
+            return np.nan
 
-def _flops_of(row: Mapping[Any, Any]) -> float:
-    try:
-        return float(facts(row)["train_flops"])
-    except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
-        return float(np.nan)
+    return [of(run) for run in runs.to_dict("records")]

@@ -35,7 +35,7 @@ Count = Annotated[
     str | None,
     typer.Option(
         metavar="WHAT=HOW,…",
-        help="How to count: params=total, non-embedding or with-head; flops=counted or 6nd; "
+        help="How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
         "loss=nats or bits-per-byte; at=best or final.",
         show_default=False,
     ),

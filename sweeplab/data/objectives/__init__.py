@@ -29,6 +29,11 @@ def settled_objective(values: Values, of_pairs: bool) -> str:
     return next((each.name for each in fitting if values["family"] in each.families), NextToken.name)
 
 
+def objective_of(values: Values) -> type[Objective]:
+    """Return a run's objective; a table of other origin, which names none, is of next tokens."""
+    return OBJECTIVES.get(str(values.get("objective")), NextToken)
+
+
 def n_special(values: Values) -> int:
     """Return how many special tokens a run's vocabulary has; 0 where its values are impossible."""
     try:
@@ -39,9 +44,8 @@ def n_special(values: Values) -> int:
 
 def special_tokens(values: Values) -> SpecialTokens:
     """Return the special tokens of a run by its effective hyperparameters."""
-    # A run from before there was a choice found the next token.
-    kind = OBJECTIVES[values.get("objective", NextToken.name)]
-    return SpecialTokens(values["vocab_size"], kind.special_names(values), values.get("special"))
+    names = objective_of(values).special_names(values)
+    return SpecialTokens(values["vocab_size"], names, values.get("special"))
 
 
 def make_objective(split: Split, values: Values) -> Objective:

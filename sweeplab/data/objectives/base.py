@@ -21,7 +21,8 @@ class Objective(ABC):
     """What is to be found, and from what; batches are pure functions of what is asked for.
 
     `families` are those that can learn it. `dense`: every position has a target. `finds_whole`: a target is right
-    only as a whole, so that exact matches are worth counting. `split` is an array of text, or pairs for one of pairs.
+    only as a whole, so that exact matches are worth counting. `hides`: tokens of a text are hidden, and can be one
+    alone. `split` is an array of text, or pairs for one of pairs.
     """
 
     name: ClassVar[str]
@@ -30,6 +31,7 @@ class Objective(ABC):
     of_pairs: ClassVar[bool] = False
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
+    hides: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
 
     def __init__(self, split: Any, values: Values) -> None:
@@ -99,6 +101,10 @@ class Objective(ABC):
     def evaluation(self, n_batches: int) -> Iterator[Batch]:
         """Yield the batches that every run is evaluated on, whatever its seed."""
         return self._evaluated(iter(self._draws.evaluation(n_batches)))
+
+    def alone(self, n_sequences: int) -> Iterator[Batch]:
+        """Yield at least so many of evaluation's sequences, in each of which one token is hidden and nothing else."""
+        raise NotImplementedError(f"{self.name} hides no token")
 
     def whole(self) -> Iterator[Batch]:
         """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
-from sweeplab.data.generators import Noise
+from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.objectives.base import TextObjective, Values
 from sweeplab.data.prompts import HOLE, Prompt, check_room, cut, filled
 from sweeplab.data.special import MASK, SpecialTokens
@@ -29,6 +29,7 @@ class Masked(TextObjective):
     name = "masked"
     meaning = "Hidden tokens, from all around them"
     families = ("encoder",)
+    hides = True
 
     @classmethod
     def special_names(cls, values: Values) -> tuple[str, ...]:
@@ -69,3 +70,16 @@ class Masked(TextObjective):
         kept = np.where(fate < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(fate < HIDDEN, self.special[MASK], kept)
         return Batch(inputs, targets)
+
+    def alone(self, n_sequences: int) -> Iterator[Batch]:
+        """Hide one token of each window, at any place: what Salazar et al. (2020) call its pseudo-likelihood.
+
+        They hide each token of a text in turn; a token of many texts says as much of the mean, and more surely.
+        """
+        noise = Noise(generator_key(0, "alone"))
+        for items in self._draws.evaluation(-(-n_sequences // self._draws.batch_size)):
+            inputs = self._texts(items)
+            chosen = noise.places(len(inputs), inputs.shape[1], 1)
+            targets = np.where(chosen, inputs, NO_TARGET)
+            inputs[chosen] = self.special[MASK]
+            yield Batch(inputs, targets)

@@ -27,11 +27,11 @@ def attend(
 ) -> Tensor:
     """Attend to all that is in sight: also what cross-attention does."""
     import torch
-    from torch.nn import functional as F
 
     if drop is None and sight.bias is None:
         seen = None if sight.visible is None else sight.visible[:, None, None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=sight.causal)
+        kernel = torch.nn.functional.scaled_dot_product_attention
+        return kernel(q, k, v, attn_mask=seen, is_causal=sight.causal)
     # As the kernel would, with our own masks on the weights: it draws its own from one generator.
     n_queries, n_keys = q.shape[2], k.shape[2]
     found = scores(q, k)

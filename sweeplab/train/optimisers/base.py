@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,8 +24,7 @@ from sweeplab.model.weights import Weight
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """One run's hyperparameters of one step; `step` counts from 1."""
 
     learning_rate: float

@@ -1,0 +1,82 @@
+"""`sweeplab evaluate`: a trained run on its validation split."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import typer
+
+from sweeplab.cli.options import AsJson, Lab, Run
+from sweeplab.errors import BadInput, Problem
+
+STRETCHES = 4  # of a block_size's positions, over which the table takes the mean
+
+
+def evaluate(
+    run: Run,
+    lengths: Annotated[
+        str, typer.Option(metavar="N,…", help="Lengths of the sequences, as multiples of block_size.")
+    ] = "1,2,4",
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            metavar="NAME",
+            help="The study whose validation split is read.  [default: the run's own]",
+            show_default=False,
+        ),
+    ] = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a trained run: its losses, also by position and on longer sequences.
+
+    Longer ones are for models whose positions have no end, as rotary, alibi, relative, sinusoidal and none
+    have. A run that kept its best checkpoint is evaluated with those weights.
+
+    \b
+    $ sweeplab evaluate small --lengths 1,2,4
+    """
+    from sweeplab.cli.tables import print_json
+    from sweeplab.study.evaluating import evaluated
+    from sweeplab.study.folder import lab_folder
+
+    found = evaluated(run, lab_folder(lab), _times(lengths), study)
+    print_json(found) if as_json else _print(found)
+
+
+def _times(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= 64 for part in parts):
+        raise BadInput(Problem(f"--lengths {text}", "whole numbers from 1 to 64, such as 1,2,4"))
+    return sorted({int(part) for part in parts})
+
+
+def _print(found: dict[str, Any]) -> None:
+    from sweeplab.cli.tables import print_rows
+
+    print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
+    if rows := [{name: row[name] for name in row if name != "by_position"} for row in found["lengths"]]:
+        print()
+        print_rows(rows, [])
+        print("\nmean loss by position")
+        print_rows(_stretches(found), ["positions"])
+    for each in found["left_out"]:
+        print(f"\nnothing at {each['times']} times block_size: {each['why']}")
+
+
+def _stretches(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row a stretch of positions, with the mean loss of each length there."""
+    width = max(1, found["block_size"] // STRETCHES)
+    longest = max(row["length"] for row in found["lengths"])
+    return [
+        {"positions": f"{start}–{min(start + width, longest) - 1}"}
+        | {f"{row['times']}x": _mean(row["by_position"][start : start + width]) for row in found["lengths"]}
+        for start in range(0, longest, width)
+    ]
+
+
+def _mean(losses: list[float]) -> float | None:
+    known = [loss for loss in losses if math.isfinite(loss)]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,90 @@
+"""What training reads and computes, against real batches; what it holds, against a stack's buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from sweeplab.data.batches import changed
+from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
+from sweeplab.data.splits import Pairs, Split
+from sweeplab.hyperparameters import defaults
+from sweeplab.model.accounting import n_params
+from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
+from sweeplab.train.counting import row_flops, row_lengths, train_flops, train_memory_bytes, train_tokens
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+N_SYMBOLS = 20
+TEXT = (np.arange(4000) * 7 % N_SYMBOLS).astype(np.uint16)
+# Sources of 9 tokens and targets of 6: a row of block_size 16 has room for `source bos target` exactly.
+PAIRS = Pairs(np.resize(TEXT, 15 * 50), np.cumsum([9, 6] * 50))
+KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
+SMALL = {
+    "n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 9, "dropout": 0.0,
+    "bias": False, "eval_iters": 1, "device": "cpu", "dtype": "float32", "compile": False,
+}  # fmt: skip
+
+
+def values_of(objective: str, family: str, **changed: Any) -> dict[str, Any]:
+    found = defaults() | SMALL | {"objective": objective, "family": family} | changed
+    return found | {"vocab_size": N_SYMBOLS + n_special(found)}
+
+
+def split_for(objective: str) -> Split:
+    return PAIRS if OBJECTIVES[objective].of_pairs else TEXT
+
+
+@pytest.mark.parametrize("attention", ["full", "local"])
+@pytest.mark.parametrize(("objective", "family"), KINDS)
+def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective: str, family: str, attention: str) -> None:
+    values = values_of(objective, family, attention=attention, attention_window=4, positions="rotary")
+    numbers = make_objective(split_for(objective), values).training(0, 0)
+    batch = changed(numbers, lambda part: torch.from_numpy(part[None]))._replace(lengths=None)
+    model = Transformer(ModelShape.of(values))
+    leaves = model.layout.views(model.layout.initial_row(0)[None])
+    leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
+    # torch does not count the CPU's attention kernel; the plain products under it are the same ones.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(model.losses(leaves, batch).sum(), list(leaves.values()))
+    n_read = numbers.inputs.size + (0 if numbers.source is None else numbers.source.size)
+    if objective == "pairs":  # whose rows are as long as the longest pair needs
+        assert n_read <= train_tokens(values, 1)
+        assert counter.get_total_flops() <= train_flops(values, 1)
+    else:
+        assert n_read == train_tokens(values, 1)
+        assert counter.get_total_flops() == train_flops(values, 1) == 4 * row_flops(values)
+
+
+def test_rows_that_stand_in_a_batch_again_are_not_counted() -> None:
+    values = values_of("span", "encoder_decoder", batch_warmup_iters=3)
+    assert row_lengths(values) == (5, 16)
+    assert [train_tokens(values, each) // 21 for each in range(6)] == [0, 1, 3, 5, 9, 13]
+    assert train_flops(values, 5) == 13 * row_flops(values)
+
+
+@pytest.mark.parametrize("beside", [{"ema": 0.99}, {"grad_accum": 2}, {"ema": 0.9, "grad_accum": 4}])
+def test_copies_of_the_weights_are_a_stacks_buffers(beside: dict[str, Any]) -> None:
+    plain = values_of("next_token", "decoder")
+    more = held_bytes(plain | beside) - held_bytes(plain)
+    copies = train_memory_bytes(plain | beside | {"batch_size": 0}) - train_memory_bytes(
+        plain | {"batch_size": 0}
+    )
+    assert copies == 4 * len(beside) * n_params(ModelShape.of(plain))
+    assert copies <= more < copies + len(beside) * 4 * 1024  # a row is whole blocks
+    assert held_bytes(plain) < train_memory_bytes(plain)
+
+
+def held_bytes(values: dict[str, Any]) -> int:
+    """Return the bytes of all tensors that a stack of one holds between steps."""
+    stack = Stack(values, TEXT, TEXT)
+    stack.admit(Run("run", values))
+    stack.advance()
+    held = [*stack._rows.values(), stack._gradient, stack._part]
+    return sum(tensor.untyped_storage().nbytes() for tensor in held)

@@ -1,0 +1,78 @@
+"""What evaluations find besides the loss, against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sweeplab.data.batches import NO_TARGET, changed
+from sweeplab.data.objectives import make_objective
+from sweeplab.train.evaluating import N_ALONE
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+MASK = 65
+
+
+@pytest.fixture
+def of_encoder(values_of):
+    """Return effective values of a small encoder, with changes."""
+
+    def values(**changed):
+        return values_of(**{"family": "encoder", "objective": "masked", "vocab_size": MASK + 1, **changed})
+
+    return values
+
+
+def test_a_token_hidden_alone_is_all_that_a_window_hides(of_encoder, tokens) -> None:
+    objective = make_objective(tokens, of_encoder(batch_size=10))
+    batches = list(objective.alone(N_ALONE))
+    assert len(batches) == 26
+    for batch, plain in zip(batches, objective.evaluation(26), strict=True):
+        hidden = batch.targets != NO_TARGET
+        assert (hidden.sum(axis=1) == 1).all()
+        assert (hidden == (batch.inputs == MASK)).all()
+        whole = np.where(hidden, batch.targets, batch.inputs)
+        known = plain.targets == NO_TARGET
+        assert (whole[known] == plain.inputs[known]).all(), "the windows are those of evaluation"
+    places = np.concatenate([np.nonzero(batch.targets != NO_TARGET)[1] for batch in batches])
+    assert set(places) == set(range(16))
+
+
+def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
+    values = of_encoder()
+    stack = Stack(values, tokens, tokens, 2)
+    for seed in range(2):
+        stack.admit(Run(str(seed), values | {"seed": seed}))
+    for record in stack.advance():
+        weights = {name: weight[None] for name, weight in stack.weights(record.key).items()}
+        losses = []
+        for batch in make_objective(tokens, values | {"batch_size": 1}).alone(N_ALONE):
+            moved = changed(batch, lambda part: torch.from_numpy(part)[None])
+            losses.append(stack.transformer.losses(weights, moved).item())
+        assert record.measures == {"pseudo_perplexity": pytest.approx(math.exp(np.mean(losses)), rel=1e-5)}
+
+
+def test_only_encoders_of_text_have_a_pseudo_perplexity(values_of, tokens) -> None:
+    stack = Stack(values_of(), tokens, tokens)
+    stack.admit(Run("run", values_of()))
+    (record,) = stack.advance()
+    assert record.measures == {}
+
+
+def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:
+    values = values_of(n_expert=4, n_expert_active=2)
+    stack = Stack(values, tokens, tokens, 2)
+    for seed in range(2):
+        stack.admit(Run(str(seed), values | {"seed": seed}))
+    # One run sends all that its last layer reads to the same two experts.
+    views = stack.transformer.layout.views(stack._rows["weights"])
+    views["blocks.1.feed_forward_norm.gain"][1].zero_()
+    views["blocks.1.feed_forward_norm.bias"][1].fill_(1.0)
+    views["blocks.1.feed_forward.router.weight"][1] = torch.tensor([0.0, 3.0, 1.0, 2.0])
+    even, uneven = (record.measures for record in stack.advance())
+    assert uneven == {"expert_use_max": pytest.approx(0.5), "expert_use_entropy": pytest.approx(0.5)}
+    assert 0.25 <= even["expert_use_max"] < 0.5 and 0.5 < even["expert_use_entropy"] <= 1

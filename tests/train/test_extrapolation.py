@@ -1,0 +1,79 @@
+"""Losses by position and at other lengths, against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sweeplab.data.objectives import make_objective, n_special
+from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
+from sweeplab.train.extrapolation import losses_at, why_not_longer
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+
+@pytest.fixture
+def longer(values_of):
+    """Return effective values of a run that can read longer sequences, with changes."""
+
+    def values(**changed):
+        found = values_of(**{"objective": "next_token", "positions": "rotary", "dropout": 0.0, **changed})
+        return found | {"vocab_size": 65 + n_special(found)}
+
+    return values
+
+
+@pytest.mark.parametrize(("family", "objective"), [("decoder", "next_token"), ("encoder", "masked")])
+def test_at_its_own_length_the_loss_is_evaluations(family: str, objective: str, longer, tokens) -> None:
+    values = longer(family=family, objective=objective)
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    (record,) = stack.advance()
+    weights = stack.transformer.layout.views(stack._rows["weights"])
+    found = losses_at(stack.transformer, weights, tokens, values, 1)
+    assert found.loss == pytest.approx(record.val_loss, rel=1e-6)
+    assert found.by_position.shape == (16,)
+    assert np.nansum(found.by_position * found.counts) / found.counts.sum() == pytest.approx(found.loss)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "sinusoidal", "none"])
+def test_longer_sequences_are_read_as_they_are(positions: str, longer, tokens) -> None:
+    values = longer(positions=positions)
+    assert why_not_longer(values) is None
+    model = Transformer(ModelShape.of(values))
+    weights = model.layout.views(10 * model.layout.initial_row(3)[None])
+    found = losses_at(model, weights, tokens, values, 4)
+    assert found.by_position.shape == (64,) and (found.counts == 3).all()  # batches of one sequence
+    total = np.zeros(64)
+    for batch in make_objective(tokens, values | {"block_size": 64, "batch_size": 1}).evaluation(3):
+        logits = model.logits(
+            weights, batch._make([torch.from_numpy(batch.inputs)[None], None, None, None, None])
+        )
+        shares = logits[0].double().softmax(dim=-1).numpy()
+        total -= np.log(shares[np.arange(64), batch.targets[0]])
+    np.testing.assert_allclose(found.by_position, total / 3, rtol=1e-5)
+    # A causal model finds the first tokens of a longer sequence as it would those of its own length.
+    short = losses_at(model, weights, tokens, values | {"block_size": 64, "batch_size": 1}, 1)
+    np.testing.assert_array_equal(short.by_position[:16], found.by_position[:16])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"positions": "learned"}, "learned positions end at block_size"),
+        ({"objective": "pairs"}, "pairs are as long as they are"),
+        ({"objective": "span", "family": "encoder_decoder"}, "objective span need special tokens"),
+    ],
+)
+def test_why_nothing_longer_can_be_read(changed: dict[str, str], said: str, longer) -> None:
+    assert said in str(why_not_longer(longer(**changed)))
+
+
+def test_a_split_without_a_longer_sequence_is_refused(longer, tokens) -> None:
+    values = longer()
+    model = Transformer(ModelShape.of(values))
+    weights = model.layout.views(model.layout.initial_row(0)[None])
+    with pytest.raises(ValueError, match="40 tokens have no window of 65"):
+        losses_at(model, weights, tokens[:40], values, 4)
