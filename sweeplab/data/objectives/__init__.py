@@ -44,6 +44,11 @@ def special_tokens(values: Values) -> SpecialTokens:
     return SpecialTokens(values["vocab_size"], kind.special_names(values))
 
 
+def task_of(values: Values) -> str:
+    """Return in a few words what a run's loss is of; a run from before there was a choice found the next token."""
+    return OBJECTIVES[values.get("objective") or NextToken.name].task(values)
+
+
 def make_objective(split: Split, values: Values) -> Objective:
     """Return what makes a run's batches out of a split; `values` are its effective hyperparameters.
 
