@@ -18,10 +18,12 @@ from sweeplab.analysis.trials import ENDED, grid_of, searched_of, trials_table
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written
+from sweeplab.study.listing import baselines_in_words
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 # Studies that differ in more hyperparameters than these are told by their files.
 _MOST_SETTINGS = 8
+_N_GRAMS = "Counting alone"
 _TOLD = ("alpha", "beta", "N_opt exponent")
 
 
@@ -62,11 +64,22 @@ def summarise(runs: DataFrame) -> Summary:
 
 def summarise_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    summary = summarise(material.runs)
+    summary = _beside_baselines(summarise(material.runs), material)
     law = next((each.result for each in panels if "parameters" in each.result), None)
     if law:
         summary = replace(summary, entries=(*summary.entries, *summarise_law(law), *flagged(panels)))
     return summary
+
+
+def _beside_baselines(summary: Summary, material: Material) -> Summary:
+    """Say what n-grams reach, and by how much the lowest loss of a cell lies below what they do there."""
+    baselines = material.baselines
+    said = [(_N_GRAMS, words) for words in baselines_in_words(baselines)]
+    if (best := summary.best) and best["cell"] in baselines:
+        counted = float(baselines[best["cell"]]["loss"])
+        where = "below" if best["loss"] < counted else "above"
+        said.append((_N_GRAMS, f"the lowest loss is {abs(1 - best['loss'] / counted):.1%} {where} it"))
+    return replace(summary, entries=(*summary.entries, *said[:_MOST_SETTINGS]))
 
 
 def summarise_comparison(material: Material, panels: Sequence[Panel]) -> Summary:
@@ -155,6 +168,6 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 # What stands on top of each page.
 SUMMARIES: dict[str, Callable[[Material, Sequence[Panel]], Summary]] = {
     "scaling": summarise_scaling,
-    "sweep": lambda material, panels: summarise(material.runs),
+    "sweep": lambda material, panels: _beside_baselines(summarise(material.runs), material),
     "compare": summarise_comparison,
 }

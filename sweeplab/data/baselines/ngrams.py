@@ -57,7 +57,7 @@ class _Counts:
 
 @dataclass
 class _Level:
-    """What was seen with so many columns: contexts as (context of the level below, column), grams as (context, token)."""
+    """What was seen with so many columns: contexts as (the one below, column), grams as (context, token)."""
 
     contexts: Ids
     grams: Ids

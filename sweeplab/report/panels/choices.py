@@ -53,8 +53,8 @@ def choices_panel(spec: PanelSpec, material: Material) -> Panel:
 _METHOD = (
     ("A choice", "A cell by its best trial: the mean of its seeds' losses. Where a cell was tuned, the best of several "
      "trials is lucky too, which the seeds do not show: as many trials in each cell make it alike for all."),
-    ("Differences", "Loss = cell + seed + rest, by least squares: what a seed does to all cells alike is left out, where "
-     "they share seeds. The rest is pooled over the cells, but a difference has no less than its two cells show."),
+    ("Differences", "Loss = cell + seed + rest, by least squares: what a seed does to all cells alike is left out "
+     "where they share seeds. The rest is pooled over the cells, but no difference has less than its two cells show."),
     ("Real", f"Holm's procedure over all pairs of a task: in one study of {round(1 / FALSE_ALARM)} any difference is "
      "called real that is none. An interval is Student's at the level at which the procedure tries its difference, so "
      "that it leaves 0 out where, and only where, the difference is told. No difference seen is not none."),
