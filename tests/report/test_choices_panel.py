@@ -30,6 +30,7 @@ BASELINE = {
 def material(plant) -> Material:
     """Six sizes with three seeds each, whose losses differ by 0.1 and more; a seed moves all alike."""
     planted = plant(["complete"], seeds=3)
+    planted = planted._replace(runs=planted.runs.assign(objective="next_token"))
     data = {"planted": {"val_bytes": 200, "val_tokens": 100}}
     return Material.of_study(*planted, studied=Studies(planted.runs, {}, data, {"planted": {CELL: BASELINE}}))
 

@@ -24,7 +24,7 @@ from sweeplab.analysis.sweep.differences import (
 )
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.analysis.trials import TRIAL, finite
-from sweeplab.data.objectives import task_of
+from sweeplab.data.objectives import known_objective, task_of
 
 Array = NDArray[np.float64]
 ONE_SEED = "no cell has two seeds"
@@ -75,6 +75,18 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     kept = losses.merge(best, on=TRIAL)
     kept["task"] = [task_of(row) for row in kept.to_dict("records")]
     return [_ranking(str(task), runs) for task, runs in kept.groupby("task", sort=False)]
+
+
+def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:
+    """Return a choice's loss in bits a byte of what is to be found; `data` describes the study's.
+
+    NaN where its objective is not known.
+    """
+    objective = known_objective(choice.values)
+    if objective is None:
+        return math.nan
+    n_bytes = objective.text_share(choice.values) * data["val_bytes"]
+    return choice.loss / math.log(2) * float(data.get("val_targets", data["val_tokens"])) / n_bytes
 
 
 def _ranking(task: str, runs: DataFrame) -> Ranking:

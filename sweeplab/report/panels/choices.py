@@ -8,9 +8,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.choices import Choice, Ranking, rankings
+from sweeplab.analysis.sweep.choices import Choice, Ranking, bits_per_byte, rankings
 from sweeplab.analysis.sweep.differences import DIFFERENT, FALSE_ALARM, UNKNOWN, Difference
-from sweeplab.data.objectives import OBJECTIVES
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.differences import DifferencesPanel, objective_of
@@ -101,15 +100,8 @@ def _row(choice: Choice, ranking: Ranking, material: Material) -> dict[str, Any]
 
 
 def _bits_per_byte(choice: Choice, material: Material) -> float:
-    """Return the loss in bits a byte of what is to be found, NaN where the study's data are not at hand."""
     data = material.studied.data.get(str(choice.values["study"])) if material.studied else None
-    if data is None:
-        return math.nan
-    objective = OBJECTIVES.get(choice.values.get("objective") or "next_token")
-    share = objective.text_share(choice.values) if objective else math.nan
-    return (
-        choice.loss / math.log(2) * data.get("val_targets", data["val_tokens"]) / (share * data["val_bytes"])
-    )
+    return math.nan if data is None else bits_per_byte(choice, data)
 
 
 def _shown(row: dict[str, Any], with_task: bool) -> dict[str, Any]:
