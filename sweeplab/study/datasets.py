@@ -16,6 +16,8 @@ from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 
+N_DRAWS = 64  # until one meets the study's rules
+
 if TYPE_CHECKING:
     from sweeplab.study.folder import StudyFolder
     from sweeplab.study.space import Space
@@ -50,8 +52,8 @@ def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Datas
     """Keep the n-gram baseline of each cell, for a typical trial of it, beside the study's results."""
     found = {}
     for space in spaces:
-        (typical,) = space.draws(1)
-        if baseline := find_baseline(dataset, typical):
+        valid = (each for each in space.draws(N_DRAWS) if space.broken(each) is None)
+        if (typical := next(valid, None)) and (baseline := find_baseline(dataset, typical)):
             found[space.cell.key] = asdict(baseline)
     write_whole(folder.baselines_file, json.dumps(found, indent=1).encode())
 

@@ -66,7 +66,7 @@ def find_baseline(dataset: Dataset, values: Values, cache: Path | None = None) -
 def _found(dataset: Dataset, values: Values) -> Baseline:
     task = TASKS[values["objective"]](dataset.train, values)
     examples = task.examples()
-    n_seen = len(examples.tokens) - len(examples.tokens) // HELD_OUT
+    n_seen = len(examples.tokens) - max(1, len(examples.tokens) // HELD_OUT)
     order, copied = _chosen(*(examples.part(part) for part in (slice(n_seen), slice(n_seen, None))), task)
     ngrams = NGrams(examples._replace(contexts=examples.contexts[: order - 1]), task.vocab_size)
 
