@@ -19,6 +19,7 @@ from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written
 from sweeplab.study.listing import baselines_in_words
+from sweeplab.study.space import BASE
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 # Studies that differ in more hyperparameters than these are told by their files.
@@ -136,7 +137,8 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
     smallest, largest = written(runs["n_params"].min()), written(runs["n_params"].max())
     sizes = f"{smallest if smallest == largest else f'{smallest} to {largest}'} parameters"
     values = (f"{name} {', '.join(written(each) for each in _sorted(runs[name]))}" for name in grid)
-    return f"{' by '.join(values) or 'one'}; {sizes}"
+    between = "; " if BASE in set(runs["cell"]) else " by "  # changed one by one, or all with all
+    return f"{between.join(values) or 'one'}; {sizes}"
 
 
 def _best(best: dict[str, Any], seeds: int, tuned: Sequence[str]) -> str:

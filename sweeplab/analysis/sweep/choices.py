@@ -73,7 +73,8 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
     best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
     kept = losses.merge(best, on=TRIAL)
-    kept["task"] = [task_of(row) for row in kept.to_dict("records")]
+    rows: list[dict[Any, Any]] = kept.to_dict("records")
+    kept["task"] = [task_of(row) for row in rows]
     return [_ranking(str(task), runs) for task, runs in kept.groupby("task", sort=False)]
 
 
@@ -85,8 +86,8 @@ def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:
     objective = known_objective(choice.values)
     if objective is None:
         return math.nan
-    n_bytes = objective.text_share(choice.values) * data["val_bytes"]
-    return choice.loss / math.log(2) * float(data.get("val_targets", data["val_tokens"])) / n_bytes
+    bytes_per_target = data["val_bytes"] / data.get("val_targets", data["val_tokens"])
+    return float(choice.loss / math.log(2) / (objective.text_share(choice.values) * bytes_per_target))
 
 
 def _ranking(task: str, runs: DataFrame) -> Ranking:

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +66,12 @@ def _found(dataset: Dataset, values: Values) -> Baseline:
     task = TASKS[values["objective"]](dataset.train, values)
     examples = task.examples()
     n_seen = len(examples.tokens) - max(1, len(examples.tokens) // HELD_OUT)
-    order, copied = _chosen(*(examples.part(part) for part in (slice(n_seen), slice(n_seen, None))), task)
+    order, copied = _chosen(examples.part(slice(n_seen)), examples.part(slice(n_seen, None)), task)
     ngrams = NGrams(examples._replace(contexts=examples.contexts[: order - 1]), task.vocab_size)
 
     def find(wanted: Examples) -> Array:
         (*_, found) = ngrams.probabilities(wanted)
-        return found if wanted.copied is None else (1 - copied) * found + copied * wanted.copied
+        return _mixed(found, copied, wanted.copied)
 
     total, n_targets = 0.0, 0
     for batch in _evaluated(dataset, values):
@@ -91,10 +90,9 @@ def _evaluated(dataset: Dataset, values: Values) -> Iterator[Batch]:
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:
     """Return the order, and the weight of what may be copied, that suit what was held out best."""
     by_order = list(NGrams(seen, task.vocab_size).probabilities(held_out))
-    mix = partial(_mixed, copied=held_out.copied)
     weights = [_weight(each, held_out.copied) for each in by_order]
-    losses = [-np.log(mix(each, weight)).mean() for each, weight in zip(by_order, weights, strict=True)]
-    best = int(np.argmin(losses))
+    mixed = (_mixed(each, weight, held_out.copied) for each, weight in zip(by_order, weights, strict=True))
+    best = int(np.argmax([np.log(each).mean() for each in mixed]))
     return best + 1, weights[best]
 
 
@@ -104,7 +102,9 @@ def _mixed(counted: Array, weight: float, copied: Array | None) -> Array:
 
 def _weight(counted: Array, copied: Array | None) -> float:
     """Return the weight of what may be copied at which both explain the tokens best, by expectation maximisation."""
-    weight = 0.0 if copied is None else 0.5
-    for _ in range(ROUNDS if copied is not None else 0):
+    if copied is None:
+        return 0.0
+    weight = 0.5
+    for _ in range(ROUNDS):
         weight = float(np.mean(weight * copied / _mixed(counted, weight, copied)))
     return weight

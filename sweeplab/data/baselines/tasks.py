@@ -84,7 +84,7 @@ class NextTokenTask(Task):
     def examples(self) -> Examples:
         """Return each token of the text with those before it."""
         text = self._text()
-        return _at(text != NONE, _before(text), text)
+        return _at(slice(None), _before(text), text)
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each next token."""
@@ -105,7 +105,7 @@ class MaskedTask(Task):
         fate = noise.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10
         others = noise.integers(text.size, self.special.n_ordinary).reshape(text.shape)
         shown = np.where(fate < HIDDEN, self.special[MASK], np.where(fate < HIDDEN + REPLACED, others, text))
-        return _at(text != NONE, _around(shown), text)
+        return _at(slice(None), _around(shown), text)
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each hidden token; of one that is shown, by Bayes' rule from how often one is kept."""
@@ -129,11 +129,8 @@ class PairsTask(Task):
         """Return each target's tokens, with those before and their shares of the source."""
         objective = make_objective(self.train, self.values)
         parts = [self._of(batch) for _, batch in zip(range(MOST_BATCHES), objective.whole(), strict=False)]
-        columns = zip(*(each.contexts for each in parts), strict=True)
-        contexts = [np.concatenate(each) for each in columns]
-        tokens, copied = (
-            np.concatenate(each) for each in zip(*((p.tokens, p.copied) for p in parts), strict=True)
-        )
+        contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
+        tokens, copied = (np.concatenate([each[at] for each in parts]) for at in (1, 2))
         return Examples(contexts, tokens, copied)
 
     def probability(self, batch: Batch, find: Find) -> Array:
@@ -173,14 +170,12 @@ class SpanTask(Task):
         batches = [
             objective.training(0, at) for at in range(max(1, MOST_BATCHES // self.values["batch_size"]))
         ]
-        ages, ends = zip(
-            *((self._ages(each.targets), self._ends(each.targets)) for each in batches), strict=True
-        )
-        ages, ends = np.concatenate(ages).ravel(), np.concatenate(ends).ravel()
+        targets = np.concatenate([each.targets for each in batches])
+        ages, ends = self._ages(targets).ravel(), self._ends(targets).ravel()
         # A half more of either, so that nothing is impossible.
         self._ending = (np.bincount(ages, ends) + 0.5) / (np.bincount(ages) + 1)
         text = self._text()
-        return _at(text != NONE, _before(text), text)
+        return _at(slice(None), _before(text), text)
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each hidden token, and of each span's end."""
@@ -188,7 +183,7 @@ class SpanTask(Task):
         ending = self._ending[np.minimum(self._ages(batch.targets), len(self._ending) - 1)]
         text, order = self._filled(batch)
         tokens = find(_at(slice(None), _before(text), text)).reshape(text.shape)
-        found = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, batch.source.shape[1] :]
+        found = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, -ends.shape[1] :]
         return np.where(ends, ending, (1 - ending) * found).ravel()
 
     def _ends(self, targets: Ids) -> Any:
