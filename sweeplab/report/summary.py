@@ -13,6 +13,7 @@ from pandas import DataFrame
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.analysis.laws.misfit import FLAGGED
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.analysis.sweep.choices import tasks_of
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import ENDED, grid_of, searched_of, trials_table
 from sweeplab.report.panels.base import Panel
@@ -30,7 +31,10 @@ _TOLD = ("alpha", "beta", "N_opt exponent")
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands on top of a report, as (what, in words); `best` is the trial of the lowest loss, if any."""
+    """What stands on top of a report, as (what, in words); `best` is the trial of the lowest loss, if any.
+
+    Of runs with unlike tasks there is none.
+    """
 
     study: str
     entries: tuple[tuple[str, str], ...]
@@ -52,15 +56,19 @@ def summarise(runs: DataFrame) -> Summary:
     ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
     if ended.empty:
         return Summary(study, (*entries, ("Lowest loss", "no trial has ended with a loss yet")))
-    row = ended.sort_values("loss").iloc[0]
-    best = {
-        "cell": row["cell"],
-        "trial": int(row["trial"]),
-        "loss": float(row["loss"]),
-        "n_params": row["n_params"],
-        "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
-    }
-    return Summary(study, (*entries, ("Lowest loss", _best(best, int(row["seeds"]), tuned))), best)
+    by_task = list(ended.sort_values("loss").groupby(tasks_of(ended), sort=False))
+    for task, own in by_task:
+        row = own.iloc[0]
+        best = {
+            "cell": row["cell"],
+            "trial": int(row["trial"]),
+            "loss": float(row["loss"]),
+            "n_params": row["n_params"],
+            "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
+        }
+        of = f"{task}: " if len(by_task) > 1 else ""
+        entries.append(("Lowest loss", of + _best(best, int(row["seeds"]), tuned)))
+    return Summary(study, tuple(entries), best if len(by_task) == 1 else {})
 
 
 def summarise_scaling(material: Material, panels: Sequence[Panel]) -> Summary:

@@ -43,6 +43,7 @@ def test_choices_are_ranked_and_told_apart(material: Material) -> None:
     assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)
     assert [row["groups"] for row in rows] == list("abcdef")
     assert rows[0]["bits_per_byte"] == pytest.approx(rows[0]["loss"] / 0.6931472 / 2, rel=1e-6)
+    assert [row["n_grams"] == 3.5 for row in rows] == [True, *[False] * 5]
     assert found.notes == ("n_layer=4, n_embd=64 is best, and told apart from the next.",)
     assert set(found.data["verdict"]) == {"different"}
     assert len(draw(found).data) == 1
@@ -64,6 +65,10 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
         == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 stands alone."
     )
     assert len(found.data) == 1
+    summary = SUMMARIES["sweep"](Material.of_study(runs, planted.curves), [])
+    lowest = [text for name, text in summary.entries if name == "Lowest loss"]
+    assert {text.partition(":")[0] for text in lowest} == set(found.result["tasks"])
+    assert not summary.best
 
 
 def test_one_seed_cannot_tell(plant) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from sweeplab.analysis.sweep.differences import (
     DIFFERENT,
@@ -73,9 +73,13 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
     best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
     kept = losses.merge(best, on=TRIAL)
-    rows: list[dict[Any, Any]] = kept.to_dict("records")
-    kept["task"] = [task_of(row) for row in rows]
-    return [_ranking(str(task), runs) for task, runs in kept.groupby("task", sort=False)]
+    return [_ranking(str(task), runs) for task, runs in kept.groupby(tasks_of(kept), sort=False)]
+
+
+def tasks_of(runs: DataFrame) -> Series:
+    """Return in a few words what each run's loss is of: those of one task may be compared."""
+    rows: list[dict[Any, Any]] = runs.to_dict("records")
+    return Series([task_of(row) for row in rows], index=runs.index, dtype=object)
 
 
 def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:

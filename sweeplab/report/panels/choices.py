@@ -57,6 +57,7 @@ _METHOD = (
     ("Real", f"Holm's procedure over all pairs of a task: in one study of {round(1 / FALSE_ALARM)} any difference is "
      "called real that is none. An interval is Student's at the level at which the procedure tries its difference, so "
      "that it leaves 0 out where, and only where, the difference is told. No difference seen is not none."),
+    ("N-grams", "The loss of counting alone, on the same batches, and by how much the choice's loss differs from it."),
     ("Groups", "Choices that share a letter are not told apart from each other."),
 )  # fmt: skip
 
@@ -88,6 +89,7 @@ def _row(choice: Choice, ranking: Ranking, material: Material) -> dict[str, Any]
         "n_params": choice.n_params,
         "loss": choice.loss,
         "bits_per_byte": _bits_per_byte(choice, material),
+        "n_grams": float(material.baselines.get(choice.cell, {}).get("loss", math.nan)),
         "seed_sd": choice.sd,
         "seeds": choice.n_seeds,
         "groups": "".join(chr(ord("a") + each % 26) for each in choice.group),
@@ -105,6 +107,7 @@ def _bits_per_byte(choice: Choice, material: Material) -> float:
 
 
 def _shown(row: dict[str, Any], with_task: bool) -> dict[str, Any]:
+    counted = row["n_grams"] == row["n_grams"]
     own, told = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
     return {
         **({"task": row["task"]} if with_task else {}),
@@ -117,6 +120,7 @@ def _shown(row: dict[str, Any], with_task: bool) -> dict[str, Any]:
             if row["bits_per_byte"] == row["bits_per_byte"]
             else {}
         ),
+        **({"n-grams": f"{row['n_grams']:.4f}\n{row['loss'] / row['n_grams'] - 1:+.1%}"} if counted else {}),
         "spread of seeds": "–" if row["seed_sd"] != row["seed_sd"] else f"{row['seed_sd']:.4f}",
         "seeds": row["seeds"],
         "group": row["groups"],
