@@ -201,11 +201,11 @@ class SpanTask(Task):
 
         Sentinels come last, where nothing is before or after them that counts.
         """
-        both = np.concatenate([batch.source, batch.targets], axis=1)
+        source: Any = batch.source
+        parts: list[Ids] = [source, batch.targets]
+        both = np.concatenate(parts, axis=1)
         is_text = both < self.special.n_ordinary
-        n_spans = [
-            np.cumsum(part >= self.special.n_ordinary, axis=1) for part in (batch.source, batch.targets)
-        ]
+        n_spans = [np.cumsum(part >= self.special.n_ordinary, axis=1) for part in parts]
         segment = np.concatenate([2 * n_spans[0], 2 * n_spans[1] - 1], axis=1)
         order = np.argsort(np.where(is_text, segment, segment.max() + 1), axis=1, kind="stable")
         return np.take_along_axis(np.where(is_text, both, NONE), order, axis=1), order
