@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -11,18 +12,18 @@ import numpy as np
 from sweeplab.data.baselines.ngrams import NONE, Array, Examples, Ids
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.data.generators import Noise, generator_key
-from sweeplab.data.objectives import OBJECTIVES, make_objective
+from sweeplab.data.objectives import make_objective, special_tokens
 from sweeplab.data.objectives.base import Values
 from sweeplab.data.objectives.masked import HIDDEN, REPLACED, Masked
 from sweeplab.data.objectives.next_token import NextToken
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.special import BOS, MASK, SpecialTokens
+from sweeplab.data.special import BOS, MASK
 
 LONGEST = 10  # the highest order that is tried
 # Of a longer text the last so many tokens are counted: a model that is trained for minutes sees fewer.
 MOST_COUNTED = 2**22
-MOST_BATCHES = 2_000  # of pairs, and of windows whose spans are measured
+MOST_BATCHES = 2_000  # of pairs; of so many windows the spans are measured
 
 Find = Callable[[Examples], Array]
 
@@ -34,9 +35,7 @@ class Task(ABC):
 
     def __init__(self, train: Any, values: Values) -> None:
         self.train, self.values = train, values
-        self.special = SpecialTokens(
-            values["vocab_size"], OBJECTIVES[values["objective"]].special_names(values)
-        )
+        self.special = special_tokens(values)
         self.vocab_size: int = values["vocab_size"]
 
     @abstractmethod
@@ -50,6 +49,10 @@ class Task(ABC):
     def _text(self) -> Ids:
         """Return the running text that is counted, as one row."""
         return np.asarray(self.train[-MOST_COUNTED:]).astype(np.int64)[None]
+
+    def _preceded(self) -> Examples:
+        text = self._text()
+        return _at(slice(None), _before(text), text)
 
 
 def shifted(rows: Ids, by: int) -> Ids:
@@ -83,8 +86,7 @@ class NextTokenTask(Task):
 
     def examples(self) -> Examples:
         """Return each token of the text with those before it."""
-        text = self._text()
-        return _at(slice(None), _before(text), text)
+        return self._preceded()
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each next token."""
@@ -164,18 +166,19 @@ class SpanTask(Task):
 
     method = "n-grams of the text before"
 
-    def examples(self) -> Examples:
-        """Return each token of the text with those before it."""
+    @cached_property
+    def _ending(self) -> Array:
+        """Return the chance that a span ends, by how many of its tokens have been found, and one."""
         objective = make_objective(self.train, self.values)
-        batches = [
-            objective.training(0, at) for at in range(max(1, MOST_BATCHES // self.values["batch_size"]))
-        ]
-        targets = np.concatenate([each.targets for each in batches])
+        n_batches = max(1, MOST_BATCHES // self.values["batch_size"])
+        targets = np.concatenate([objective.training(0, at).targets for at in range(n_batches)])
         ages, ends = self._ages(targets).ravel(), self._ends(targets).ravel()
         # A half more of either, so that nothing is impossible.
-        self._ending = (np.bincount(ages, ends) + 0.5) / (np.bincount(ages) + 1)
-        text = self._text()
-        return _at(slice(None), _before(text), text)
+        return np.asarray((np.bincount(ages, ends) + 0.5) / (np.bincount(ages) + 1))
+
+    def examples(self) -> Examples:
+        """Return each token of the text with those before it."""
+        return self._preceded()
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each hidden token, and of each span's end."""
