@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -26,27 +27,39 @@ def choices_panel(spec: PanelSpec, material: Material) -> Panel:
     Raises:
         BadInput: fewer than two cells have a trial that ended.
     """
-    found = [each for sweep in material.sweeps for each in rankings(sweep, objective_of(material))]
-    if sum(len(each.choices) for each in found) < 2:
+    at = objective_of(material)
+    found = [(sweep.name, each) for sweep in material.sweeps for each in rankings(sweep, at)]
+    each_task = [ranking for _, ranking in found]
+    if sum(len(each.choices) for each in each_task) < 2:
         raise BadInput("choices are ranked where two cells or more have a trial that ended")
-    several_tasks = len(found) > 1
-    rows = [_row(each, ranking, material) for ranking in found for each in ranking.choices]
-    against = [
-        asdict(each) | {"difference": each.difference, "verdict": each.verdict}
-        | {"line": _named(each.b) + (f" ({ranking.task})" if several_tasks else "")}
-        for ranking in found for each in _from_reference(ranking)
-    ]  # fmt: skip
+    columns = {"study": len(material.sweeps) > 1, "task": len({each.task for each in each_task}) > 1}
+    apart = [name for name, varies in columns.items() if varies]
+    rows = [_row(study, each, ranking, material) for study, ranking in found for each in ranking.choices]
     return DifferencesPanel(
         title=spec.title or "Choices",
         width=spec.width,
-        data=DataFrame(against),
-        shown=DataFrame([_shown(row, several_tasks) for row in rows]),
-        notes=tuple(note for ranking in found for note in _said(ranking, several_tasks)),
-        warnings=(_apart(found),) if several_tasks else (),
+        data=DataFrame([line for study, ranking in found for line in _lines(study, ranking, apart)]),
+        shown=DataFrame([_shown(row, apart) for row in rows]),
+        notes=tuple(note for study, ranking in found for note in _said(ranking, _of(study, ranking, apart))),
+        warnings=(_apart(each_task),) if columns["task"] else (),
         method=_METHOD,
-        result={"choices": rows, "tasks": [each.task for each in found]},
-        x=Axis("difference", f"loss above that of {_references(found)} (nats/token)"),
+        result={"choices": rows, "tasks": [each.task for each in each_task]},
+        x=Axis("difference", f"loss above that of {_references(each_task)} (nats/token)"),
     )
+
+
+def _of(study: str, ranking: Ranking, apart: list[str]) -> str:
+    """Return what tells a ranking from the others, in words; nothing where there is one."""
+    return ", ".join({"study": study, "task": ranking.task}[name] for name in apart)
+
+
+def _lines(study: str, ranking: Ranking, apart: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield what is drawn of a ranking: each choice against its reference."""
+    of = _of(study, ranking, apart)
+    for each in _from_reference(ranking):
+        measured = {"difference": each.difference, "verdict": each.verdict}
+        line = _named(each.b) + (f" ({of})" if of else "")
+        yield {"study": study, "task": ranking.task, **asdict(each), **measured, "line": line}
 
 
 _METHOD = (
@@ -78,11 +91,12 @@ def _from_reference(ranking: Ranking) -> list[Difference]:
     return [ranking.between(reference, each.cell) for each in ranking.choices if each.cell != reference]
 
 
-def _row(choice: Choice, ranking: Ranking, material: Material) -> dict[str, Any]:
+def _row(study: str, choice: Choice, ranking: Ranking, material: Material) -> dict[str, Any]:
     reference = _reference(ranking)
     own = choice.cell == reference
     difference = None if own else ranking.between(reference, choice.cell)
     return {
+        "study": study,
         "task": ranking.task,
         "rank": 1 + ranking.choices.index(choice),
         "choice": choice.cell,
@@ -106,11 +120,11 @@ def _bits_per_byte(choice: Choice, material: Material) -> float:
     return math.nan if data is None else bits_per_byte(choice, data)
 
 
-def _shown(row: dict[str, Any], with_task: bool) -> dict[str, Any]:
+def _shown(row: dict[str, Any], apart: list[str]) -> dict[str, Any]:
     counted = row["n_grams"] == row["n_grams"]
     own, told = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
     return {
-        **({"task": row["task"]} if with_task else {}),
+        **{name: row[name] for name in apart},
         "rank": row["rank"],
         "choice": _named(row["choice"]),
         "parameters": short(row["n_params"]),
@@ -130,9 +144,9 @@ def _shown(row: dict[str, Any], with_task: bool) -> dict[str, Any]:
     }
 
 
-def _said(ranking: Ranking, with_task: bool) -> list[str]:
+def _said(ranking: Ranking, apart: str) -> list[str]:
     """Say in words which is best, what is not told apart from it, and what is better or worse than the base."""
-    of = f"{ranking.task.capitalize()}: " if with_task else ""
+    of = f"{apart[0].upper()}{apart[1:]}: " if apart else ""
     cells = [each.cell for each in ranking.choices]
     if len(cells) == 1:
         return [f"{of}{_named(cells[0])} stands alone."]
