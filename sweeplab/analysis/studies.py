@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,12 @@ _DIGESTS = ("text_digest", "token_digest")
 
 @dataclass(frozen=True)
 class Studies:
-    """The runs of the studies, a row a run, and each study's own file and data by its name."""
+    """The runs of the studies, a row a run, and each study's own file, data and baselines (by cell) by its name."""
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
     data: Mapping[str, Mapping[str, Any]]
+    baselines: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def search(self) -> dict[str, Mapping[str, SearchSpec]]:
@@ -143,7 +144,8 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     specs = {name: read_spec(folder) for name, folder in folders.items()}
     tables = [runs_table(folders[name].lab, name, spec.track.uri) for name, spec in specs.items()]
     runs = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-    return Studies(runs, specs, {name: _data(folder) for name, folder in folders.items()})
+    data = {name: _data(folder) for name, folder in folders.items()}
+    return Studies(runs, specs, data, {name: folder.baselines for name, folder in folders.items()})
 
 
 def _data(folder: StudyFolder) -> dict[str, Any]:

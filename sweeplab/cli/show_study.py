@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sweeplab.cli.tables import cell_text, console, print_rows
+from sweeplab.study.listing import baselines_in_words
 
 
 def print_study(shown: dict[str, Any]) -> None:
@@ -13,7 +14,7 @@ def print_study(shown: dict[str, Any]) -> None:
     total = shown["trials_per_cell"]
     rows = [
         {
-            **cell,
+            **{name: value for name, value in cell.items() if name != "baseline"},
             "n_params": f"{cell['n_params']:,}" if cell["n_params"] else None,
             "trials": f"{cell['trials']}/{total}" if total else cell["trials"],
         }
@@ -28,6 +29,8 @@ def print_study(shown: dict[str, Any]) -> None:
             markup=False,
             soft_wrap=True,
         )
+    for words in baselines_in_words(shown["baselines"]):
+        out.print(words, markup=False, soft_wrap=True)
     if best := shown["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
         out.print(

@@ -13,21 +13,28 @@ from pandas import DataFrame
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.analysis.laws.misfit import FLAGGED
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.analysis.sweep.choices import tasks_of
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import ENDED, grid_of, searched_of, trials_table
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written
+from sweeplab.study.listing import baselines_in_words
+from sweeplab.study.space import BASE
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 # Studies that differ in more hyperparameters than these are told by their files.
 _MOST_SETTINGS = 8
+_N_GRAMS = "Counting alone"
 _TOLD = ("alpha", "beta", "N_opt exponent")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands on top of a report, as (what, in words); `best` is the trial of the lowest loss, if any."""
+    """What stands on top of a report, as (what, in words); `best` is the trial of the lowest loss, if any.
+
+    Of runs with unlike tasks there is none.
+    """
 
     study: str
     entries: tuple[tuple[str, str], ...]
@@ -49,24 +56,39 @@ def summarise(runs: DataFrame) -> Summary:
     ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
     if ended.empty:
         return Summary(study, (*entries, ("Lowest loss", "no trial has ended with a loss yet")))
-    row = ended.sort_values("loss").iloc[0]
-    best = {
-        "cell": row["cell"],
-        "trial": int(row["trial"]),
-        "loss": float(row["loss"]),
-        "n_params": row["n_params"],
-        "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
-    }
-    return Summary(study, (*entries, ("Lowest loss", _best(best, int(row["seeds"]), tuned))), best)
+    by_task = list(ended.sort_values("loss").groupby(tasks_of(ended), sort=False))
+    for task, own in by_task:
+        row = own.iloc[0]
+        best = {
+            "cell": row["cell"],
+            "trial": int(row["trial"]),
+            "loss": float(row["loss"]),
+            "n_params": row["n_params"],
+            "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
+        }
+        of = f"{task}: " if len(by_task) > 1 else ""
+        entries.append(("Lowest loss", of + _best(best, int(row["seeds"]), tuned)))
+    return Summary(study, tuple(entries), best if len(by_task) == 1 else {})
 
 
 def summarise_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    summary = summarise(material.runs)
+    summary = _beside_baselines(summarise(material.runs), material)
     law = next((each.result for each in panels if "parameters" in each.result), None)
     if law:
         summary = replace(summary, entries=(*summary.entries, *summarise_law(law), *flagged(panels)))
     return summary
+
+
+def _beside_baselines(summary: Summary, material: Material) -> Summary:
+    """Say what n-grams reach, and by how much the lowest loss of a cell lies below what they do there."""
+    baselines = material.baselines
+    said = [(_N_GRAMS, words) for words in baselines_in_words(baselines)]
+    if (best := summary.best) and best["cell"] in baselines:
+        counted = float(baselines[best["cell"]]["loss"])
+        where = "below" if best["loss"] < counted else "above"
+        said.append((_N_GRAMS, f"the lowest loss is {abs(1 - best['loss'] / counted):.1%} {where} it"))
+    return replace(summary, entries=(*summary.entries, *said[:_MOST_SETTINGS]))
 
 
 def summarise_comparison(material: Material, panels: Sequence[Panel]) -> Summary:
@@ -123,7 +145,8 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
     smallest, largest = written(runs["n_params"].min()), written(runs["n_params"].max())
     sizes = f"{smallest if smallest == largest else f'{smallest} to {largest}'} parameters"
     values = (f"{name} {', '.join(written(each) for each in _sorted(runs[name]))}" for name in grid)
-    return f"{' by '.join(values) or 'one'}; {sizes}"
+    between = "; " if BASE in set(runs["cell"]) else " by "  # changed one by one, or all with all
+    return f"{between.join(values) or 'one'}; {sizes}"
 
 
 def _best(best: dict[str, Any], seeds: int, tuned: Sequence[str]) -> str:
@@ -155,6 +178,6 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 # What stands on top of each page.
 SUMMARIES: dict[str, Callable[[Material, Sequence[Panel]], Summary]] = {
     "scaling": summarise_scaling,
-    "sweep": lambda material, panels: summarise(material.runs),
+    "sweep": lambda material, panels: _beside_baselines(summarise(material.runs), material),
     "compare": summarise_comparison,
 }

@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter
-from sweeplab.study.places import SECTIONS, Complaints, Location, dotted, shown
+from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule, needs
 from sweeplab.study.search import expression, is_searched, literal, literals, search_entry
 from sweeplab.study.space import Space, cells, unmet
@@ -125,9 +125,10 @@ def _fields(path: Location) -> dict[str, Any]:
 
 
 def _hyperparameters(document: Mapping[str, Any], complain: Complaints) -> dict[str, Any]:
-    """Return fixed, grid, search and constraints typed, without what is wrong in them."""
+    """Return fixed, grid, cells, search and constraints typed, without what is wrong in them."""
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
+    cells: list[dict[str, Any]] = [{} for _ in _cells(document, complain)]
     search: dict[str, SearchSpec] = {}
     for path, row, written in _rows(document, complain):
         if path[0] == "fixed":
@@ -135,6 +136,9 @@ def _hyperparameters(document: Mapping[str, Any], complain: Complaints) -> dict[
                 fixed[row.name] = value
         elif path[0] == "grid":
             grid[row.name] = list(literals(row, written, path, complain))
+        elif path[0] == "cells":
+            for value in literal(row, written, path, complain):
+                cells[int(path[1])][row.name] = value
         elif entry := search_entry(row, written, path, complain):
             search[row.name] = entry
     expressions = dict(_expressions_of(search))
@@ -150,7 +154,8 @@ def _hyperparameters(document: Mapping[str, Any], complain: Complaints) -> dict[
     for where, each in expressions.items():
         _check_names(each, where, complain)
     _check_cycles(search, complain)
-    return {"fixed": fixed, "grid": grid, "search": search, "constraints": constraints}
+    _check_distinct(fixed, cells, complain)
+    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
 
 
 def _rows(
@@ -165,10 +170,8 @@ def _rows(
             continue
         for name, written in (held or {}).items():
             path = (section, name)
-            if name not in TABLE:
-                complain.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
-            elif name == "seed":
-                complain(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
+            if not _is_known(path, complain):
+                pass
             elif name in seen:
                 complain(path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True)
             elif section == "search" and not is_searched(TABLE[name]):
@@ -176,6 +179,46 @@ def _rows(
             else:
                 yield path, TABLE[name], written
             seen.setdefault(name, section)
+    for index, changes in enumerate(_cells(document, Complaints(Places()))):
+        for name, written in changes.items():
+            at = ("cells", index, name)
+            if not _is_known(at, complain):
+                pass
+            elif seen.get(name, "fixed") != "fixed":
+                complain(at, f"{name} stands in {seen[name]} and in cells", "one of them", at_key=True)
+            else:
+                yield at, TABLE[name], written
+
+
+def _is_known(path: Location, complain: Complaints) -> bool:
+    """Say whether a place names a hyperparameter that a study sets, and complain where it does not."""
+    name = str(path[-1])
+    if name not in TABLE:
+        complain.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
+    elif name == "seed":
+        complain(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
+    return name in TABLE and name != "seed"
+
+
+def _cells(document: Mapping[str, Any], complain: Complaints) -> list[Mapping[str, Any]]:
+    """Return what each of the `cells` changes, as written; nothing of one that is no mapping."""
+    held = document.get("cells")
+    if held is not None and not isinstance(held, list):
+        complain(("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]")
+        return []
+    for index, each in enumerate(held or ()):
+        if not isinstance(each, Mapping):
+            complain(("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed")
+    return [each if isinstance(each, Mapping) else {} for each in held or ()]
+
+
+def _check_distinct(
+    fixed: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], complain: Complaints
+) -> None:
+    whole = [{**fixed, **changes} for changes in cells]
+    for index, each in enumerate(whole):
+        if (first := whole.index(each)) < index and not complain.problems:
+            complain(("cells", index), f"cells[{index}] is the same as cells[{first}]")
 
 
 def _expressions_of(search: Mapping[str, SearchSpec]) -> Iterator[tuple[Location, Expression]]:
@@ -216,7 +259,7 @@ def _check_cycles(search: Mapping[str, SearchSpec], complain: Complaints) -> Non
 def _check_space(spec: StudySpec, complain: Complaints) -> None:
     """Complain where nothing can be trained: too many cells, none, or no trial that meets the rules."""
     before = len(complain.problems)
-    n_cells = math.prod(map(len, spec.grid.values()))
+    n_cells = math.prod(map(len, spec.grid.values())) * max(1, len(spec.cells))
     if n_cells > MOST_CELLS:
         complain(("grid",), f"the grid has {n_cells:,} cells", f"at most {MOST_CELLS:,}")
     for name, entry in spec.search.items():

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.baselines import find_baseline
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
 from sweeplab.study.starting import read_start
+
+N_DRAWS = 64  # until one meets the study's rules
 
 if TYPE_CHECKING:
     from sweeplab.study.folder import StudyFolder
+    from sweeplab.study.space import Space
     from sweeplab.study.spec import StudySpec
 
 
@@ -58,6 +64,16 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
         "text_digest": dataset.text_digest,
         "token_digest": dataset.token_digest,
     }
+
+
+def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:
+    """Keep the n-gram baseline of each cell, for a typical trial of it, beside the study's results."""
+    found = {}
+    for space in spaces:
+        valid = (each for each in space.draws(N_DRAWS) if space.broken(each) is None)
+        if (typical := next(valid, None)) and (baseline := find_baseline(dataset, typical)):
+            found[space.cell.key] = asdict(baseline)
+    write_whole(folder.baselines_file, json.dumps(found, indent=1).encode())
 
 
 def distinct(probes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -27,7 +27,7 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     return {
         "study": folder.study_file.read_text(encoding="utf-8"),
         "plan": plan.as_dict(),
-        "environment": where | {"data": plan.data},
+        "environment": where | {"data": plan.data, "baselines": folder.baselines},
         "params": {
             "sampler": plan.sampler,
             "pruner": plan.pruner,

@@ -79,6 +79,16 @@ class StudyFolder:
         return self.path / "data.json"
 
     @property
+    def baselines_file(self) -> Path:
+        """Return what counting alone makes of each cell's data: a baseline a cell."""
+        return self.path / "baselines.json"
+
+    @property
+    def baselines(self) -> dict[str, Any]:
+        """Return the baselines by cell; none of a study from before there were any."""
+        return self.read(self.baselines_file) if self.baselines_file.exists() else {}
+
+    @property
     def plan_file(self) -> Path:
         """Return the plan that the study was last started with."""
         return self.path / "plan.json"

@@ -59,6 +59,8 @@ def _origin(name: str, value: Any, study: Mapping[str, Any], described: Mapping[
         return "searched"
     if name in study["grid"]:
         return "grid"
+    if any(name in changes and changes[name] == value for changes in study.get("cells", ())):
+        return "cells"
     if name in study["search"] and "expr" in study["search"][name]:
         return "derived"
     fixed = study["fixed"]

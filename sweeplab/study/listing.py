@@ -87,7 +87,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
-    a warm start brought in.
+    a warm start brought in, `baselines` what counting alone makes of each cell's data.
     Cells stand in the order of the grid; those that it no longer has come last.
     """
     # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
@@ -98,7 +98,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     by_cell: dict[str, list[_Run]] = {cell["cell"]: [] for cell in plan["cells"]}
     for run in runs:
         by_cell.setdefault(run[1]["cell"], []).append(run)
-    started_from, known = _started_from(folder), tallies(folder)
+    started_from, known, baselines = _started_from(folder), tallies(folder), folder.baselines
     return {
         "name": folder.name,
         "metric": plan["metric"],
@@ -107,9 +107,11 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
             _cell_row(cell, own, unended)
             | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
             | {"known": sum(started_from.get(cell, {}).values())}
+            | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
             for cell, own in by_cell.items()
         ],
         "warm_start": started_from,
+        "baselines": baselines,
         "best": _best(runs),
         "failures": [
             {"key": described["key"], "error": outcome["error"].strip().splitlines()[-1]}
@@ -117,6 +119,18 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
             if outcome and outcome["state"] == "failed"
         ],
     }
+
+
+def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say what n-grams reach, a line for each of the cells that differ in it."""
+    cells: dict[str, list[str]] = {}
+    for cell, each in baselines.items():
+        said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        cells.setdefault(said, []).append(cell)
+    return [
+        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + ', '.join(own)}: {said}"
+        for said, own in cells.items()
+    ]
 
 
 def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:

@@ -272,6 +272,9 @@ def _given(spec: StudySpec, name: str, value: Any) -> Location | None:
     """Return where the study gives a hyperparameter this value, or None where the table does."""
     if value in spec.grid.get(name, ()):
         return ("grid", name, spec.grid[name].index(value))
+    for index, changes in enumerate(spec.cells):
+        if name in changes and changes[name] == value:
+            return ("cells", index, name)
     return next(
         (part for part in (("fixed", name), ("search", name)) if name in getattr(spec, part[0])), None
     )
@@ -279,7 +282,8 @@ def _given(spec: StudySpec, name: str, value: Any) -> Location | None:
 
 def _check_devices(spec: StudySpec) -> None:
     place = _given(spec, "device", "cuda")
-    if place and "cuda" in (spec.fixed.get("device"), *spec.grid.get("device", ())) and not cuda_count():
+    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
+    if place and "cuda" in asked and not cuda_count():
         what = "device is cuda, but there is no CUDA device here"
         raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
 

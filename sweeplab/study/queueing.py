@@ -38,10 +38,11 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """
     store = open_store(folder)
     given = _read(words, store.spec)
+    apart = {**store.spec.grid, **store.spec.changed}  # what tells one cell from another
     chosen = [
         space
         for space in store.spaces
-        if all(space.cell.values[name] == value for name, value in given.items() if name in store.spec.grid)
+        if all(space.given[name] == value for name, value in given.items() if name in apart)
     ]
     if not chosen:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
@@ -135,11 +136,10 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
             except (ValueError, OverflowError):
                 problems.append(Problem(f"{name} is {shown(value)}", TABLE[name].allowed))
                 continue
-            if name in spec.grid and given[name] not in spec.grid[name]:
-                allowed = " | ".join(shown(each) for each in spec.grid[name])
-                problems.append(
-                    Problem(f"{name} is {shown(value)}, which is not in the study's grid", allowed)
-                )
+            known = {**spec.grid, **spec.changed}.get(name)
+            if known and given[name] not in known:
+                allowed = " | ".join(map(shown, known))
+                problems.append(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
     if problems:
         raise BadInput(*problems)
     return given
@@ -148,7 +148,11 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
 def _refused(name: str, spec: StudySpec) -> Problem | None:
     """Return what is wrong with giving a hyperparameter a value here, or None."""
     entry = spec.search.get(name)
-    open_to_all = [*spec.grid, *(each for each, how in spec.search.items() if not isinstance(how, Derived))]
+    open_to_all = [
+        *spec.grid,
+        *spec.changed,
+        *(each for each, how in spec.search.items() if not isinstance(how, Derived)),
+    ]
     if isinstance(entry, Derived):
         return Problem(f"{name} follows from the others: {entry.expr.text}", ", ".join(open_to_all))
     if name in open_to_all:

@@ -142,3 +142,7 @@ def _set(document: dict[str, Any], path: Location, value: Any, complain: Complai
         for section in set(SECTIONS) - {path[0]}:
             if isinstance(held := document.get(section), dict):
                 held.pop(path[1], None)
+        cells = document.get("cells")
+        for each in cells if isinstance(cells, list) else ():
+            if isinstance(each, dict):
+                each.pop(path[1], None)

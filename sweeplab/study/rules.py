@@ -235,5 +235,10 @@ def _expression_rule(text: str, path: Location) -> Rule:
 def _place(spec: StudySpec, *names: str) -> Location:
     """Return where the study gives the first of these hyperparameters that it gives."""
     sections = {"fixed": spec.fixed, "grid": spec.grid, "search": spec.search}
-    paths = [(section, name) for name in names for section, held in sections.items() if name in held]
+    paths: list[Location] = [
+        (section, name) for name in names for section, held in sections.items() if name in held
+    ]
+    paths += [
+        ("cells", index, name) for name in names for index, held in enumerate(spec.cells) if name in held
+    ]
     return paths[0] if paths else _NOWHERE

@@ -44,6 +44,8 @@ def study_schema() -> Schema:
     ):
         written = {name: _described(row, write(row)) for name, row in held.items()}
         sections[section] = _keys(written, described=sections[section]["description"])
+    values = {name: _described(row, _value(row)) for name, row in rows.items()}
+    sections["cells"]["items"] = _keys(values)
     sections["constraints"]["items"] = _EXPRESSION
     sections["sampler"] = _algorithms(SAMPLERS)
     sections["pruner"] = _algorithms(PRUNERS)

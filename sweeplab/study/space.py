@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Where a size is needed before the data are read; no rule rests on it.
 VOCABULARY_STAND_IN = 256
+# The cell of a study that has one, and the one of several that changes nothing.
+WHOLE, BASE = "all", "base"
 # A folder is named after a cell: file systems stop at 255 bytes.
 LONGEST_KEY = 150
 # Values (or combinations of them) up to which a rule is tried on every one.
@@ -40,15 +42,16 @@ MOST_TRIED = 10_000
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a study's grid."""
+    """One point of a study's grid, or one of its `cells`; `plain` is the name of one without values."""
 
     index: int
     values: dict[str, Any]
+    plain: str = WHOLE
 
     @property
     def key(self) -> str:
         """Return the cell's name, such as `n_layer=1,n_embd=32`, fit for a folder; `all` without a grid."""
-        key = ",".join(f"{name}={_word(value)}" for name, value in self.values.items()) or "all"
+        key = ",".join(f"{name}={_word(value)}" for name, value in self.values.items()) or self.plain
         if len(key) <= LONGEST_KEY:
             return key
         return f"{key[:LONGEST_KEY]}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -61,7 +64,9 @@ def _word(value: Any) -> str:
 
 
 def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
-    """Return the cells of a study, and the points of its grid that are none, each with the reason.
+    """Return the cells of a study, and the points that are none, each with the reason.
+
+    Points are each of the study's `cells` at each point of its grid.
 
     Before the data are read `vocab_size` is None, and rules that rest on it exclude nothing.
 
@@ -70,8 +75,9 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
     """
     kept: list[Cell] = []
     excluded: list[tuple[dict[str, Any], Rule]] = []
-    for point in itertools.product(*spec.grid.values()):
-        cell = Cell(len(kept), dict(zip(spec.grid, point, strict=True)))
+    for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
+        values = {**changes, **dict(zip(spec.grid, point, strict=True))}
+        cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
         rule = Space(spec, cell, vocab_size).impossible()
         if rule is None:
             kept.append(cell)
@@ -85,7 +91,7 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
 
 def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
-    given = defaults() | spec.fixed | spec.grid
+    given = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & given.keys() - spec.search.keys())
     values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
@@ -195,6 +201,11 @@ class Space:
             each for parameter in self._of[name] for each in map(parameter.decoded, parameter.stored_values())
         ]
         return list(dict.fromkeys([*values, *([self._base[name]] if name in self._conditional else [])]))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return what every trial of the cell has where it samples nothing."""
+        return dict(self._base)
 
     @property
     def has_conditions(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from sweeplab.errors import Problem, nearest
+from sweeplab.hyperparameters import defaults
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location, Places
 from sweeplab.study.presets import preset_names
@@ -197,6 +198,9 @@ class StudySpec(Section):
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="Hyperparameters whose every combination is a cell"
     )
+    cells: list[dict[str, Any]] = Field(
+        default_factory=list, description="Cells by what each changes of fixed, such as one thing at a time"
+    )
     search: dict[str, SearchSpec] = Field(
         default_factory=dict, description="Hyperparameters that are tuned inside each cell"
     )
@@ -292,6 +296,13 @@ class StudySpec(Section):
         return self._places.file
 
     @property
+    def changed(self) -> dict[str, list[Any]]:
+        """Return the hyperparameters that some of the `cells` change, each with its values in all of them."""
+        whole = [{**defaults(), **self.fixed, **changes} for changes in self.cells]
+        names = dict.fromkeys(name for changes in self.cells for name in changes)
+        return {name: list(dict.fromkeys(each[name] for each in whole)) for name in names}
+
+    @property
     def of_pairs(self) -> bool | None:
         """Say whether the corpus is one of pairs; None where the file's data are wrong, and its space is checked."""
         from sweeplab.data.corpora import CORPORA, PairCorpus
@@ -342,6 +353,7 @@ class StudySpec(Section):
             },
             "rest": {
                 "grid": _jsonable(self.grid),
+                **({"cells": _jsonable(self.cells)} if self.cells else {}),
                 "budget": plain["budget"],
                 "sampler": self.sampler.written(),
                 "pruner": self.pruner.written(),

@@ -22,6 +22,7 @@ from filelock import Timeout
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.study.crew import Crew
+from sweeplab.study.datasets import write_baselines
 from sweeplab.study.description import describe, summarise
 from sweeplab.study.engines import Allotment, LocalEngine
 from sweeplab.study.feed import Event as Event  # part of what is told of a study
@@ -112,7 +113,7 @@ def run_study(
         BadInput: the study cannot start, or another one of its name stands in the lab.
     """
     notifier = Notifier(spec)
-    plan, cells, _ = make_plan(spec, lab)
+    plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     made = _make(folder)
@@ -128,6 +129,7 @@ def run_study(
             _unmake(folder, made)
             raise
         store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
             from sweeplab.study.warm_start import bring_in

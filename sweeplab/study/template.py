@@ -26,6 +26,7 @@ data:
 _TAIL = """\
 
 # grid: {{n_layer: [1, 2, 4]}}  # every combination is a cell with its own trials; take n_layer out of fixed
+# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each by what it changes of fixed
 
 objective: {{metric: val_loss, goal: minimize}}  # nats/token; the best evaluation, or with at: final the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too

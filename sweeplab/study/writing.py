@@ -13,7 +13,7 @@ from sweeplab.study.template import scalar
 
 # In the order of a study file.
 PARTS = (
-    *("name", "plugins", "data", "fixed", "grid", "search", "constraints"),
+    *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
     *("objective", "budget", "sampler", "pruner", "seeds", "engine", "track", "warm_start", "init_from"),
 )
 REMOVED: Final = object()

@@ -62,7 +62,12 @@ def test_list_and_show(cli, finished) -> None:
         shown["best"]["value"] == row["best_value"] == min(cell["best_val_loss"] for cell in shown["cells"])
     )
     assert not shown["failures"]
+    assert {cell: each["method"] for cell, each in shown["baselines"].items()} == dict.fromkeys(
+        CELLS, "n-grams"
+    )
+    assert all(cell["baseline"] == shown["baselines"][cell["cell"]]["loss"] for cell in shown["cells"])
     printed = cli("study", "show", "tiny", "--lab", finished.lab).out
+    assert f"n-gram baseline: {shown['cells'][0]['baseline']:.4f} nats/token, by n-grams, order" in printed
     assert printed.splitlines()[1].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
     assert f"val_loss {row['best_value']:.4f} by {shown['best']['key']}" in printed
     assert cli("study", "list", "--lab", finished.lab).out.splitlines()[1].split()[0] == "tiny"

@@ -136,7 +136,7 @@ def next_study_text(
 ) -> str:
     """Return the study file of some cells of a study; one that is chosen several times has as many seeds.
 
-    A study file knows only full grids: constraints name what of it is meant. `why` is its first line.
+    Of a full grid constraints name what is meant. `why` is its first line.
     """
     from sweeplab.study.identity import as_written
     from sweeplab.study.writing import study_file
@@ -146,11 +146,19 @@ def next_study_text(
         for name, values in spec.grid.items()
     }
     first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
-    written = as_written(spec) | {
+    kept: dict[str, Any] = {
         "grid": {name: _plain(values) for name, values in grid.items()},
         "constraints": [*spec.constraints, *_only(list(grid), chosen, grid)],
-        "seeds": [*spec.written_seeds, *_more_seeds(first, each, chosen, times)],
     }
+    if spec.cells:
+        kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
+    written = (
+        as_written(spec)
+        | kept
+        | {
+            "seeds": [*spec.written_seeds, *_more_seeds(first, each, chosen, times)],
+        }
+    )
     return study_file(written, [why])
 
 

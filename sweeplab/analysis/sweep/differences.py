@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pandas import DataFrame
@@ -48,6 +48,13 @@ class Difference:
     def difference(self) -> float:
         """Return by how much the second study's loss is higher."""
         return self.loss_b - self.loss_a
+
+    @property
+    def reversed(self) -> Difference:
+        """Return how far `a` lies above `b`."""
+        return replace(
+            self, a=self.b, b=self.a, loss_a=self.loss_b, loss_b=self.loss_a, low=-self.high, high=-self.low
+        )
 
     @property
     def verdict(self) -> str:
@@ -90,7 +97,7 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[Difference]:
 
 def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
     """Return how far the seeds of a study's trials lie apart; NaN where no trial has two."""
-    losses = _losses(sweep, MEASURES[at])
+    losses = losses_of(sweep, MEASURES[at])
     by_trial = losses.groupby(TRIAL)["loss"]
     freedom = int((by_trial.count() - 1).clip(lower=0).sum())
     if not freedom:
@@ -160,7 +167,7 @@ def _of_cell(
 
 def _bests(sweep: Sweep, measure: str) -> dict[str, _Best]:
     """Return the best trial of each cell by the mean over its seeds."""
-    losses = _losses(sweep, measure)
+    losses = losses_of(sweep, measure)
     trials = losses.groupby(TRIAL, sort=False)["loss"].agg(["mean", "count"]).reset_index()
     best = trials.loc[trials.groupby("cell", sort=False)["mean"].idxmin()]
     return {
@@ -169,7 +176,7 @@ def _bests(sweep: Sweep, measure: str) -> dict[str, _Best]:
     }
 
 
-def _losses(sweep: Sweep, measure: str) -> DataFrame:
+def losses_of(sweep: Sweep, measure: str) -> DataFrame:
     """Return the loss of each run of the trials that ended."""
     runs = sweep.runs.assign(loss=finite(sweep.runs, measure))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]

@@ -48,6 +48,18 @@ def special_tokens(values: Values) -> SpecialTokens:
     return SpecialTokens(values["vocab_size"], names, values.get("special"))
 
 
+def task_of(values: Values) -> str:
+    """Return in a few words what a run's loss is of; that of an objective which is not known is its name."""
+    kind = known_objective(values)
+    return kind.task(values) if kind else str(values["objective"])
+
+
+def known_objective(values: Values) -> type[Objective] | None:
+    """Return a run's objective, None where it is not known; one from before there was a choice found the next token."""
+    name = values.get("objective")
+    return OBJECTIVES.get(name) if isinstance(name, str) else NextToken
+
+
 def make_objective(split: Split, values: Values) -> Objective:
     """Return what makes a run's batches out of a split; `values` are its effective hyperparameters.
 

@@ -50,6 +50,11 @@ class Objective(ABC):
         return 1.0
 
     @classmethod
+    def task(cls, values: Values) -> str:
+        """Return in a few words what a loss is of: only those of one task may be compared."""
+        return cls.meaning.lower()
+
+    @classmethod
     def lengths(cls, values: Values) -> tuple[int, int]:
         """Return T and S of its batches, S being 0 without a source; of pairs, whose rows may be shorter, the most."""
         return int(values["block_size"]), 0

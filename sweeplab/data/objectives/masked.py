@@ -37,6 +37,11 @@ class Masked(TextObjective):
         return (MASK,)
 
     @classmethod
+    def task(cls, values: Values) -> str:
+        """Return that tokens are hidden, and how many: the fewer, the more is known of them."""
+        return f"{super().task(values)}, {values['mask_share']:.0%} of them"
+
+    @classmethod
     def window(cls, values: Values) -> int:
         """Return block_size."""
         return int(values["block_size"])

@@ -80,6 +80,12 @@ class PairsObjective(Objective):
         return (PAD, BOS, EOS, MASK)
 
     @classmethod
+    def task(cls, values: Values) -> str:
+        """Return whether a target is found token by token, or all at once and with its length told."""
+        form = FORMS[values["family"]]
+        return super().task(values) + ("" if form.is_ahead else ", all of it at once")
+
+    @classmethod
     def lengths(cls, values: Values) -> tuple[int, int]:
         """Return block_size, and again where a source stands apart."""
         block_size = int(values["block_size"])

@@ -90,6 +90,13 @@ class Span(TextObjective):
         return corruption(values).n_hidden / corruption(values).target_length
 
     @classmethod
+    def task(cls, values: Values) -> str:
+        """Return that spans are hidden, how much of the text, and how long they are."""
+        return (
+            f"{super().task(values)}, {values['mask_share']:.0%} of it, {values['span_length']:g} tokens each"
+        )
+
+    @classmethod
     def lengths(cls, values: Values) -> tuple[int, int]:
         """Return the lengths of a corrupted window's target and source."""
         return corruption(values).target_length, corruption(values).source_length

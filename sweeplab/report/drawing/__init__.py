@@ -104,7 +104,7 @@ _HEIGHTS: dict[type[Panel], Callable[[Any], int]] = {
     RankPanel: lambda panel: 70 + 250 * rows_of(len(panel.dimensions) * (len(panel.dimensions) - 1) // 2),
     PruningPanel: lambda panel: 110 + 26 * len(panel.data),
     ComputePanel: lambda panel: 130 + 60 * panel.data["study"].nunique(),
-    DifferencesPanel: lambda panel: 110 + 26 * len(panel.data),
+    DifferencesPanel: lambda panel: max(150, 110 + 26 * len(panel.data)),
     AttentionPanel: lambda panel: 130 + 250 * rows_of_heads(len(panel.heads)),
 }
 

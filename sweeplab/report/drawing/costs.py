@@ -141,11 +141,6 @@ def draw_differences(panel: DifferencesPanel) -> go.Figure:
 
     figure = go.Figure()
     data = panel.data[panel.data["difference"].notna()].reset_index(drop=True)
-    pairs = data[["a", "b"]].drop_duplicates().shape[0]
-    names = [
-        (f"{row.b} against {row.a}: " if pairs > 1 else "") + str(row.cell).replace(",", ", ")
-        for row in data.itertuples()
-    ]
     for verdict in dict.fromkeys(data["verdict"]):
         rows = data[data["verdict"] == verdict]
         over_all = rows["cell"] == ALL_CELLS
@@ -168,7 +163,7 @@ def draw_differences(panel: DifferencesPanel) -> go.Figure:
     figure.update_xaxes(
         **axis_of(panel.x, *padded(min(0.0, ends.min().min()), max(0.0, ends.max().max()), False))
     )
-    _name_rows(figure, names)
+    _name_rows(figure, data["line"].tolist())
     figure.update_layout(showlegend=True)
     return figure
 

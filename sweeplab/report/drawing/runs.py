@@ -103,8 +103,13 @@ def draw_curves(panel: CurvesPanel) -> go.Figure:
                 hovertemplate=f"{cell}, trial {trial}<br>%{{x:.4s}}: %{{y:.4f}}<extra></extra>",
             )
         )  # fmt: skip
-    low, high = panel.data["value"].min(), panel.data["value"].max()
-    figure.update_yaxes(**axis_of(panel.y, *padded(low, high, panel.y.log)))
+    for loss in panel.baselines:
+        figure.add_hline(
+            y=loss, line={"color": GREY, "width": 1.5, "dash": "dash"},
+            annotation={"text": f"n-grams {loss:.3f}", "font": {"size": 11}}, annotation_position="top right",
+        )  # fmt: skip
+    shown = [panel.data["value"].min(), panel.data["value"].max(), *panel.baselines]
+    figure.update_yaxes(**axis_of(panel.y, *padded(min(shown), max(shown), panel.y.log)))
     figure.update_xaxes(
         **axis_of(panel.x, *padded(panel.data["x"].min(), panel.data["x"].max(), panel.x.log))
     )

@@ -17,6 +17,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.report.columns import CURVES, FACTS, LOSSES, PROGRESS
 from sweeplab.report.panels.audit import audit_panel
 from sweeplab.report.panels.base import Panel, PanelSpec
+from sweeplab.report.panels.choices import choices_panel
 from sweeplab.report.panels.differences import differences_panel, regions_panel, studies_panel
 from sweeplab.report.panels.importances import importance_panel
 from sweeplab.report.panels.laws import law_panel
@@ -93,6 +94,7 @@ KINDS: dict[str, Kind] = {
     "pruning": Kind(pruning_panel, {}, of="sweeps", named="What pruning saved"),
     "compute": Kind(compute_panel, {}, of="sweeps", named="Where compute and time went"),
     "regions": Kind(regions_panel, {}, of="sweeps", named="Where trials diverged or failed"),
+    "choices": Kind(choices_panel, {}, of="sweeps", named="Choices"),
     "studies": Kind(studies_panel, {}, of="studies", named="Studies"),
     "differences": Kind(differences_panel, {}, of="studies", named="Differences"),
 }

@@ -25,7 +25,10 @@ from sweeplab.report.words import counted, short, written
 
 @dataclass(frozen=True, kw_only=True)
 class DifferencesPanel(Panel):
-    """Differences with their intervals. `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why."""
+    """Differences with their intervals.
+
+    `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why, and the name of its line.
+    """
 
     x: Axis
 
@@ -38,8 +41,8 @@ def differences_panel(spec: PanelSpec, material: Material) -> Panel:
     """
     sweeps, at = material.sweeps, objective_of(material)
     found = differences(sweeps, at)
-    data = DataFrame([_row(each) for each in found])
     overall = {(each.a, each.b): each for each in reversed(found)}  # the first of each pair
+    data = DataFrame([_row(each) | {"line": _line(each, len(overall) > 1)} for each in found])
     return DifferencesPanel(
         title=spec.title or "Differences",
         width=spec.width,
@@ -62,6 +65,10 @@ def objective_of(material: Material) -> str:
     """Return by which evaluation the studies value a run: the best, where they do not agree."""
     own = {spec.objective.at for spec in material.studied.specs.values()} if material.studied else set()
     return own.pop() if len(own) == 1 else "best"
+
+
+def _line(found: Difference, with_pair: bool) -> str:
+    return (f"{found.b} against {found.a}: " if with_pair else "") + found.cell.replace(",", ", ")
 
 
 def _row(found: Difference) -> dict[str, Any]:

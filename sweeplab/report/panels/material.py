@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,6 +72,12 @@ class Material:
         """Return what a trial is valued by, with its unit where it has one."""
         own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
         return "loss (nats/token)" if own <= {"val_loss"} else " or ".join(sorted(own))
+
+    @property
+    def baselines(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what counting alone makes of each cell's data; of several studies, the first that has a cell."""
+        own = self.studied.baselines.values() if self.studied else ()
+        return {cell: each for cells in reversed([*own]) for cell, each in cells.items()}
 
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""

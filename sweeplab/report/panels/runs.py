@@ -28,6 +28,7 @@ from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, several, written
 
 _RUN = [*TRIAL, "seed"]
+_MOST_BASELINES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +56,14 @@ class HeatMapPanel(Panel):
 class CurvesPanel(Panel):
     """A metric while training. `data`: cell, trial, seed, x, value, best.
 
-    `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value.
+    `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
+    the losses that n-grams reach.
     """
 
     x: Axis
     y: Axis
     best: DataFrame
+    baselines: tuple[float, ...] = ()
 
 
 def loss_panel(spec: PanelSpec, material: Material) -> Panel:
@@ -151,7 +154,14 @@ def curves_panel(spec: PanelSpec, material: Material) -> Panel:
         x=Axis(x, PROGRESS[x], "x" in spec.log),
         y=Axis(metric, CURVES[metric], "y" in spec.log),
         best=best,
+        baselines=_baselines(material) if metric == "val_loss" else (),
     )
+
+
+def _baselines(material: Material) -> tuple[float, ...]:
+    """Return the different losses of n-grams, lowest first; none where there are too many to tell apart."""
+    found = sorted({round(each["loss"], 4) for each in material.baselines.values()})
+    return tuple(found) if len(found) <= _MOST_BASELINES else ()
 
 
 def table_panel(spec: PanelSpec, material: Material) -> Panel:

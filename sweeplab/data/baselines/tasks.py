@@ -1,0 +1,222 @@
+"""Each objective as examples to count: what a model sees around a target, the part that counts most first."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from sweeplab.data.baselines.ngrams import NONE, Array, Examples, Ids
+from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.objectives import make_objective, special_tokens
+from sweeplab.data.objectives.base import Values
+from sweeplab.data.objectives.masked import HIDDEN, REPLACED, Masked
+from sweeplab.data.objectives.next_token import NextToken
+from sweeplab.data.objectives.pairs import FORMS, PairsObjective
+from sweeplab.data.objectives.span import Span
+from sweeplab.data.special import BOS, MASK
+
+LONGEST = 10  # the highest order that is tried
+# Of a longer text the last so many tokens are counted: a model that is trained for minutes sees fewer.
+MOST_COUNTED = 2**22
+MOST_BATCHES = 2_000  # of pairs; of so many windows the spans are measured
+
+Find = Callable[[Examples], Array]
+
+
+class Task(ABC):
+    """An objective as a counter sees it; `method` says so in a few words."""
+
+    method: ClassVar[str]
+
+    def __init__(self, train: Any, values: Values) -> None:
+        self.train, self.values = train, values
+        self.special = special_tokens(values)
+        self.vocab_size: int = values["vocab_size"]
+
+    @abstractmethod
+    def examples(self) -> Examples:
+        """Return what is counted of the training split."""
+
+    @abstractmethod
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return the probability of each counted target of a batch, in order, by what is found of examples."""
+
+    def _text(self) -> Ids:
+        """Return the running text that is counted, as one row."""
+        return np.asarray(self.train[-MOST_COUNTED:]).astype(np.int64)[None]
+
+    def _preceded(self) -> Examples:
+        text = self._text()
+        return _at(slice(None), _before(text), text)
+
+
+def shifted(rows: Ids, by: int) -> Ids:
+    """Return of each place what stands so many places before it in its row; after it where `by` is negative."""
+    found = np.full_like(rows, NONE)
+    if abs(by) >= rows.shape[1]:
+        return found
+    ahead, behind = (rows[:, :-by], found[:, by:]) if by > 0 else (rows[:, -by:], found[:, :by])
+    behind[:] = ahead
+    return found
+
+
+def _before(rows: Ids) -> list[Ids]:
+    return [shifted(rows, by) for by in range(1, LONGEST)]
+
+
+def _around(rows: Ids) -> list[Ids]:
+    """Return a place's neighbours by their distance, one from each side."""
+    return [shifted(rows, side * by) for by in range(1, LONGEST // 2 + 1) for side in (1, -1)]
+
+
+def _at(places: Any, columns: list[Ids], tokens: Ids) -> Examples:
+    return Examples([each[places].ravel() for each in columns], tokens[places].ravel())
+
+
+@final
+class NextTokenTask(Task):
+    """The tokens before, as far as the row has them."""
+
+    method = "n-grams"
+
+    def examples(self) -> Examples:
+        """Return each token of the text with those before it."""
+        return self._preceded()
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each next token."""
+        rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
+        return find(_at((slice(None), slice(1, None)), _before(rows), rows))
+
+
+@final
+class MaskedTask(Task):
+    """The neighbours on both sides as they are shown, and the token itself where it is not hidden."""
+
+    method = "n-grams of both sides' neighbours"
+
+    def examples(self) -> Examples:
+        """Return each token of the text with its neighbours, of which as many are hidden as a model's are."""
+        text, share = self._text(), self.values["mask_share"]
+        noise = Noise(generator_key(0, "baseline"))
+        fate = noise.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10
+        others = noise.integers(text.size, self.special.n_ordinary).reshape(text.shape)
+        shown = np.where(fate < HIDDEN, self.special[MASK], np.where(fate < HIDDEN + REPLACED, others, text))
+        return _at(slice(None), _around(shown), text)
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each hidden token; of one that is shown, by Bayes' rule from how often one is kept."""
+        chosen = batch.targets != NO_TARGET
+        wanted = _at(chosen, _around(batch.inputs), batch.targets)
+        found, shown = find(wanted), batch.inputs[chosen]
+        is_shown = shown != self.special[MASK]
+        as_shown = find(wanted._replace(tokens=np.where(is_shown, shown, wanted.tokens)))
+        kept, replaced = 10 - HIDDEN - REPLACED, REPLACED / self.special.n_ordinary
+        seen = found * (kept * (shown == wanted.tokens) + replaced) / (kept * as_shown + replaced)
+        return np.where(is_shown, seen, found)
+
+
+@final
+class PairsTask(Task):
+    """The target's tokens before, mixed with the tokens of the source; alone where a model finds all at once."""
+
+    method = "n-grams of targets, mixed with their sources' tokens"
+
+    def examples(self) -> Examples:
+        """Return each target's tokens, with those before and their shares of the source."""
+        objective = make_objective(self.train, self.values)
+        parts = [self._of(batch) for _, batch in zip(range(MOST_BATCHES), objective.whole(), strict=False)]
+        contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
+        tokens, copied = (np.concatenate([each[at] for each in parts]) for at in (1, 2))
+        return Examples(contexts, tokens, copied)
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each token of the targets."""
+        return find(self._of(batch))
+
+    def _of(self, batch: Batch) -> Examples:
+        chosen = batch.targets != NO_TARGET
+        begun = np.pad(np.where(chosen, batch.targets, NONE), ((0, 0), (1, 0)), constant_values=NONE)
+        np.put_along_axis(begun, chosen.argmax(axis=1)[:, None], self.special[BOS], axis=1)
+        is_ahead = FORMS[self.values["family"]].is_ahead
+        columns = [each[:, 1:] for each in _before(begun)] if is_ahead else []
+        return _at(chosen, columns, batch.targets)._replace(copied=self._copied(batch, chosen))
+
+    def _copied(self, batch: Batch, chosen: Any) -> Array:
+        """Return which share of the source each target token has."""
+        if batch.source is not None:
+            source, lengths = batch.source, batch.source_lengths
+        else:  # in the one sequence it stands before `bos`
+            source, lengths = batch.inputs, (batch.inputs == self.special[BOS]).argmax(axis=1)
+        n_source = np.full(len(source), source.shape[1]) if lengths is None else np.asarray(lengths)
+        source = np.where(np.arange(source.shape[1]) < n_source[:, None], source, NONE)
+        row, _ = np.nonzero(chosen)
+        matches = (source[row] == batch.targets[chosen][:, None]).sum(axis=1)
+        return np.asarray(matches / np.maximum(n_source[row], 1))
+
+
+@final
+class SpanTask(Task):
+    """The text to the left of a span and what of it has been found; where a span ends, by how long spans are."""
+
+    method = "n-grams of the text before"
+
+    @cached_property
+    def _ending(self) -> Array:
+        """Return the chance that a span ends, by how many of its tokens have been found, and one."""
+        objective = make_objective(self.train, self.values)
+        n_batches = max(1, MOST_BATCHES // self.values["batch_size"])
+        targets = np.concatenate([objective.training(0, at).targets for at in range(n_batches)])
+        ages, ends = self._ages(targets).ravel(), self._ends(targets).ravel()
+        # A half more of either, so that nothing is impossible.
+        return np.asarray((np.bincount(ages, ends) + 0.5) / (np.bincount(ages) + 1))
+
+    def examples(self) -> Examples:
+        """Return each token of the text with those before it."""
+        return self._preceded()
+
+    def probability(self, batch: Batch, find: Find) -> Array:
+        """Return that of each hidden token, and of each span's end."""
+        ends = self._ends(batch.targets)
+        ending = self._ending[np.minimum(self._ages(batch.targets), len(self._ending) - 1)]
+        text, order = self._filled(batch)
+        tokens = find(_at(slice(None), _before(text), text)).reshape(text.shape)
+        found = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, -ends.shape[1] :]
+        return np.where(ends, ending, (1 - ending) * found).ravel()
+
+    def _ends(self, targets: Ids) -> Any:
+        return targets >= self.special.n_ordinary
+
+    def _ages(self, targets: Ids) -> Ids:
+        """Return how many tokens of the span have been found before each place, and one; 0 before the first span."""
+        ends, place = self._ends(targets), np.arange(targets.shape[1])
+        last = np.maximum.accumulate(np.where(ends, place, -1), axis=1)
+        before = shifted(last, 1)
+        return np.where(before == NONE, 0, place - before)
+
+    def _filled(self, batch: Batch) -> tuple[Ids, Ids]:
+        """Return source and target as one text, and from where each token of it was taken.
+
+        Sentinels come last, where nothing is before or after them that counts.
+        """
+        source: Any = batch.source
+        parts: list[Ids] = [source, batch.targets]
+        both = np.concatenate(parts, axis=1)
+        is_text = both < self.special.n_ordinary
+        n_spans = [np.cumsum(part >= self.special.n_ordinary, axis=1) for part in parts]
+        segment = np.concatenate([2 * n_spans[0], 2 * n_spans[1] - 1], axis=1)
+        order = np.argsort(np.where(is_text, segment, segment.max() + 1), axis=1, kind="stable")
+        return np.take_along_axis(np.where(is_text, both, NONE), order, axis=1), order
+
+
+TASKS: dict[str, type[Task]] = {
+    NextToken.name: NextTokenTask,
+    Masked.name: MaskedTask,
+    PairsObjective.name: PairsTask,
+    Span.name: SpanTask,
+}

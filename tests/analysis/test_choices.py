@@ -1,0 +1,110 @@
+"""Rankings of choices, against truths that were planted: what is called real, and how often when nothing is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sweeplab.analysis.sweep.choices import ONE_SEED, rankings
+from sweeplab.analysis.sweep.differences import DIFFERENT, NOT_SEEN, UNKNOWN
+from sweeplab.analysis.sweep.trials import Sweep
+
+
+def planted(means, seeds=4, noise=0.01, by_seed=0.0, key=0, spreads=None, tasks=None, absent=()):
+    """Return the sweep of cells with these means; `by_seed` is what a seed does to all of them alike."""
+    random = np.random.default_rng(key)
+    shared = by_seed * random.standard_normal(seeds)
+    rows = []
+    for at, (cell, mean) in enumerate(means.items()):
+        values = {"objective": "next_token", **(tasks or {}).get(cell, {})}
+        losses = mean + shared + (spreads or {}).get(cell, noise) * random.standard_normal(seeds)
+        for seed in set(range(seeds)) - {number for own, number in absent if own == cell}:
+            row = {"cell": cell, "trial": 0, "seed": seed, "state": "complete", "n_params": 1000 + at}
+            rows.append({**values, **row, "best_val_loss": losses[seed]})
+    runs = pd.DataFrame(rows)
+    trials = runs.drop_duplicates("cell")[["cell", "trial", "state"]].assign(loss=2.0)
+    return Sweep("planted", runs, trials, (), ())
+
+
+def test_choices_stand_in_order_and_a_gap_is_told_with_its_size():
+    (found,) = rankings(planted({"base": 2.0, "norm=rmsnorm": 1.8, "bias=false": 2.2}))
+    assert [each.cell for each in found.choices] == ["norm=rmsnorm", "base", "bias=false"]
+    assert [each.group for each in found.choices] == [(0,), (1,), (2,)]
+    between = found.between("base", "norm=rmsnorm")
+    assert between.verdict == DIFFERENT and between.low < -0.2 < between.high < 0
+    assert found.between("norm=rmsnorm", "base").low == -between.high
+    assert found.is_paired
+
+
+def test_seeds_that_move_all_alike_are_left_out():
+    means = {"base": 2.0, "norm=rmsnorm": 1.95}
+    (paired,) = rankings(planted(means, by_seed=0.5, noise=0.01))
+    assert paired.between("norm=rmsnorm", "base").verdict == DIFFERENT
+    assert paired.choices[0].sd > 0.1
+    (single,) = rankings(
+        planted(means, by_seed=0.5, noise=0.01, absent={("base", seed) for seed in (0, 1, 2)})
+    )
+    assert single.between("norm=rmsnorm", "base").n == 1
+
+
+def test_groups_are_stretches_that_overlap():
+    means = {f"n_layer={at}": 2 + 0.02 * at for at in range(1, 6)}
+    (found,) = rankings(planted(means, noise=0.012, seeds=5, key=4))
+    told = {(each.a, each.b) for each in found.differences if each.verdict == DIFFERENT}
+    cells = [each.cell for each in found.choices]
+    groups = {each.cell: set(each.group) for each in found.choices}
+    assert told and ("n_layer=1", "n_layer=5") in told
+    for one in cells:
+        for other in cells:
+            if (one, other) in told:
+                assert not groups[one] & groups[other]
+    assert any(len(each) > 1 for each in groups.values())
+
+
+def test_an_interval_leaves_zero_out_where_holm_tells():
+    for key in range(20):
+        (found,) = rankings(planted({f"n_layer={at}": 2 + 0.01 * at for at in range(5)}, key=key))
+        levels = sorted({each.level for each in found.differences})
+        assert levels[-1] <= 1 - 0.05 / 10 + 1e-12
+        told = [each for each in found.differences if each.verdict == DIFFERENT]
+        others = [each for each in found.differences if each.verdict == NOT_SEEN]
+        assert len(told) + len(others) == 10
+        if told and others:
+            assert min(each.level for each in told) >= max(each.level for each in others) - 1e-12
+
+
+@pytest.mark.parametrize(("spreads", "most"), [(None, 10), ({"n_layer=0": 0.05}, 16)])
+def test_where_nothing_differs_few_studies_call_a_difference_real(spreads, most):
+    """One in twenty, by Holm, where choices spread alike; somewhat more where one of them spreads five times as far."""
+    means, alarms = {f"n_layer={at}": 2.0 for at in range(6)}, 0
+    for key in range(100):
+        (found,) = rankings(planted(means, 3, key=key, spreads=spreads))
+        alarms += any(each.verdict == DIFFERENT for each in found.differences)
+    assert alarms <= most
+
+
+def test_the_true_difference_lies_in_the_interval():
+    held = 0
+    for key in range(100):
+        (found,) = rankings(planted({"base": 2.0, "bias=false": 2.01}, by_seed=0.1, key=key))
+        between = found.between("base", "bias=false")
+        held += between.low < 0.01 < between.high
+    assert held >= 88
+
+
+def test_unlike_tasks_are_ranked_apart():
+    tasks = {"family=encoder": {"objective": "masked", "mask_share": 0.15}}
+    tasks["mask_share=0.4"] = {"objective": "masked", "mask_share": 0.4}
+    means = {"base": 2.0, "bias=false": 1.9, "family=encoder": 1.0, "mask_share=0.4": 1.1}
+    found = rankings(planted(means, tasks=tasks))
+    assert [[each.cell for each in ranking.choices] for ranking in found] == [
+        ["bias=false", "base"], ["family=encoder"], ["mask_share=0.4"],
+    ]  # fmt: skip
+    assert len({ranking.task for ranking in found}) == 3
+
+
+def test_one_seed_tells_nothing():
+    (found,) = rankings(planted({"base": 2.0, "bias=false": 1.0}, seeds=1))
+    assert [each.verdict for each in found.differences] == [UNKNOWN]
+    assert found.differences[0].why == ONE_SEED

@@ -1,0 +1,105 @@
+"""The panel of choices, and baselines beside a study's losses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweeplab.analysis.studies import Studies
+from sweeplab.errors import BadInput
+from sweeplab.report.drawing import draw
+from sweeplab.report.panels import panel
+from sweeplab.report.panels.base import PanelSpec
+from sweeplab.report.panels.choices import choices_panel
+from sweeplab.report.panels.material import Material
+from sweeplab.report.summary import SUMMARIES
+
+CELL = "n_layer=4,n_embd=64"
+BASELINE = {
+    "loss": 3.5,
+    "bits_per_byte": 5.05,
+    "method": "n-grams",
+    "order": 4,
+    "copied": 0.0,
+    "n_counted": 9,
+}
+
+
+@pytest.fixture
+def material(plant) -> Material:
+    """Six sizes with three seeds each, whose losses differ by 0.1 and more; a seed moves all alike."""
+    planted = plant(["complete"], seeds=3)
+    planted = planted._replace(runs=planted.runs.assign(objective="next_token"))
+    data = {"planted": {"val_bytes": 200, "val_tokens": 100}}
+    return Material.of_study(*planted, studied=Studies(planted.runs, {}, data, {"planted": {CELL: BASELINE}}))
+
+
+def test_choices_are_ranked_and_told_apart(material: Material) -> None:
+    found = choices_panel(PanelSpec("choices"), material)
+    rows = found.result["choices"]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert rows[0]["choice"] == CELL and rows[0]["against"] == CELL
+    assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)
+    assert [row["groups"] for row in rows] == list("abcdef")
+    assert rows[0]["bits_per_byte"] == pytest.approx(rows[0]["loss"] / 0.6931472 / 2, rel=1e-6)
+    assert [row["n_grams"] == 3.5 for row in rows] == [True, *[False] * 5]
+    assert found.notes == ("n_layer=4, n_embd=64 is best, and told apart from the next.",)
+    assert set(found.data["verdict"]) == {"different"}
+    assert len(draw(found).data) == 1
+
+
+def test_unlike_tasks_are_not_compared(plant) -> None:
+    planted = plant(["complete"], seeds=2, widths=(32,))
+    runs = planted.runs.copy()
+    runs["objective"] = ["masked" if cell == "n_layer=4,n_embd=32" else "next_token" for cell in runs["cell"]]
+    found = choices_panel(PanelSpec("choices"), Material.of_study(runs, planted.curves))
+    assert found.result["tasks"] == [
+        "the next token, from all before it", "hidden tokens, from all around them, 15% of them",
+    ]  # fmt: skip
+    assert [row["rank"] for row in found.result["choices"]] == [1, 2, 1]
+    (warning,) = found.warnings
+    assert "ranked apart" in warning and "bits a byte too" in warning
+    assert (
+        found.notes[1]
+        == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 stands alone."
+    )
+    assert len(found.data) == 1
+    summary = SUMMARIES["sweep"](Material.of_study(runs, planted.curves), [])
+    lowest = [text for name, text in summary.entries if name == "Lowest loss"]
+    assert {text.partition(":")[0] for text in lowest} == set(found.result["tasks"])
+    assert not summary.best
+
+
+def test_one_seed_cannot_tell(plant) -> None:
+    found = choices_panel(PanelSpec("choices"), Material.of_study(*plant(["complete"])))
+    assert "cannot be told: no cell has two seeds" in found.notes[0]
+
+
+def test_a_single_cell_has_nothing_to_rank(plant) -> None:
+    material = Material.of_study(*plant(["complete"], layers=(1,), widths=(32,)))
+    with pytest.raises(BadInput, match="two cells or more"):
+        choices_panel(PanelSpec("choices"), material)
+    assert panel(PanelSpec("choices"), material).missing
+
+
+def test_the_base_is_what_others_are_set_against(plant) -> None:
+    planted = plant(["complete"], seeds=3, widths=(32,))
+    runs = planted.runs.assign(cell=planted.runs["cell"].replace({"n_layer=2,n_embd=32": "base"}))
+    found = choices_panel(PanelSpec("choices"), Material.of_study(runs, planted.curves))
+    assert {row["against"] for row in found.result["choices"]} == {"base"}
+    better = "Against base, better: n_layer=4, n_embd=32; worse: n_layer=1, n_embd=32."
+    assert found.notes[1] == better
+
+
+def test_baselines_stand_beside_the_curves_and_in_the_summary(material: Material) -> None:
+    curves = panel(PanelSpec("learning_curves", x="iteration", metric="val_loss"), material)
+    assert curves.baselines == (3.5,)
+    lines = [shape for shape in draw(curves).layout.shapes if shape.y0 == 3.5]
+    assert len(lines) == 1
+    assert panel(PanelSpec("learning_curves", x="iteration", metric="train_loss"), material).baselines == ()
+    said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "Counting alone"]
+    assert said[0] == "n-gram baseline: 3.5000 nats/token, by n-grams, order 4"
+    assert said[1].startswith("the lowest loss is ") and said[1].endswith("% below it")
+    without = replace(material, studied=None)
+    assert not [name for name, _ in SUMMARIES["sweep"](without, []).entries if name == "Counting alone"]

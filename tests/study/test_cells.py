@@ -1,0 +1,127 @@
+"""Cells that are named one by one: what each changes of what is fixed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.study.folder import StudyFolder
+from sweeplab.study.identity import as_written, write_study
+from sweeplab.study.plan import make_plan
+from sweeplab.study.queueing import enqueue
+from sweeplab.study.reading import read_study, read_text
+from sweeplab.study.space import Space, cells
+from sweeplab.study.store import Store
+from sweeplab.study.writing import study_file
+
+STUDY = """\
+name: parts
+data: {corpus: python-docs, tokenizer: char}
+fixed:
+  block_size: 16
+  batch_size: 4
+  n_layer: 1
+  n_embd: 16
+  n_head: 2
+  max_iters: 20
+  norm: rmsnorm
+cells:
+  - {}
+  - {norm: layernorm}
+  - {positions: rotary, n_head: 4}
+"""
+FILE = Path("parts.yaml")
+
+
+def read(text: str = STUDY, *overrides: str):
+    return read_text(text, FILE, overrides)
+
+
+def refused(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(BadInput) as error:
+        read(text, *overrides)
+    return [str(each) for each in error.value.problems]
+
+
+def keys(spec) -> list[str]:
+    return [cell.key for cell in cells(spec, 65)[0]]
+
+
+def test_each_changes_what_is_fixed():
+    spec = read()
+    spaces = [Space(spec, cell, 65) for cell in cells(spec, 65)[0]]
+    assert [space.cell.key for space in spaces] == ["base", "norm=layernorm", "positions=rotary,n_head=4"]
+    found = [[space.resolve({}, 0)[name] for name in ("norm", "positions", "n_head")] for space in spaces]
+    assert found == [["rmsnorm", "learned", 2], ["layernorm", "learned", 2], ["rmsnorm", "rotary", 4]]
+    assert spec.changed == {
+        "norm": ["rmsnorm", "layernorm"],
+        "positions": ["learned", "rotary"],
+        "n_head": [2, 4],
+    }
+
+
+def test_each_stands_at_each_point_of_the_grid():
+    spec = read(STUDY.replace("  n_layer: 1\n", "") + "grid: {n_layer: [1, 2]}\n")
+    assert keys(spec)[:3] == ["n_layer=1", "n_layer=2", "norm=layernorm,n_layer=1"]
+    assert len(keys(spec)) == 6
+
+
+def test_a_cell_that_breaks_a_rule_is_none_and_the_plan_says_why(tmp_path):
+    spec = read(STUDY + "  - {n_head: 3}\nconstraints: ['n_params < 1e6']\n")
+    plan, found, _ = make_plan(spec, tmp_path)
+    assert [cell.key for cell in found] == keys(spec)[:3] == [cell.cell for cell in plan.cells]
+    assert plan.excluded == [{"n_head": 3, "reason": "n_embd % n_head == 0"}]
+
+
+def test_what_is_written_down_reads_back():
+    spec = read()
+    assert read(study_file(as_written(spec))).cells == spec.cells == read(json.dumps(as_written(spec))).cells
+    assert "cells" not in as_written(read(STUDY[: STUDY.index("cells")]))
+
+
+def test_the_command_line_comes_before_the_cells():
+    assert keys(read(STUDY, "n_head=8")) == ["base", "norm=layernorm", "positions=rotary"]
+    assert keys(read(STUDY, "cells=[{}, {bias: false}]")) == ["base", "bias=false"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{norms: layernorm}", "cells[1] has no hyperparameter \"norms\"; did you mean 'norm'?"),
+        ("{norm: layer}", 'cells[1].norm is "layer"'),
+        ("{norm: rmsnorm}", "cells[1] is the same as cells[0]"),
+        ("{seed: 3}", "seed is set by seeds"),
+        ("rmsnorm", 'cells[1] is "rmsnorm"; allowed: a mapping, {} for what is fixed'),
+        ("{bias: false}", "bias stands in grid and in cells; allowed: one of them"),
+        ("{betas: [0.9, 0.95]}", "betas stands in search and in cells; allowed: one of them"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_place(written, said):
+    text = STUDY.replace("{norm: layernorm}", written)
+    text += "grid: {bias: [true, false]}\nsearch: {betas: suggested}\n"
+    (problem,) = refused(text)
+    line = 1 + text[: text.index(f"- {written}")].count("\n")
+    assert problem.startswith(f"{FILE}:{line}:") and said in problem
+
+
+def test_what_is_no_list_is_refused():
+    (problem,) = refused(STUDY[: STUDY.index("cells")] + "cells: {norm: layernorm}\n")
+    assert "a list of mappings, such as [{}, {norm: rmsnorm}]" in problem
+
+
+def test_a_trial_is_enqueued_where_a_cell_has_the_value(tmp_path):
+    file = tmp_path / FILE
+    file.write_text(STUDY + "search: {learning_rate: {min: 1e-3, max: 1e-2}}\n")
+    spec = read_study(file)
+    plan, found, _ = make_plan(spec, tmp_path)
+    folder = StudyFolder(tmp_path, spec.name)
+    folder.path.mkdir(parents=True)
+    Store.create(spec, found, plan.data["vocab_size"], folder.storage_url)
+    write_study(spec, folder, plan.data)
+    done = enqueue(folder, ["norm=rmsnorm", "learning_rate=2e-3"])
+    assert done.trials == [("base", 0), ("positions=rotary,n_head=4", 0)]
+    with pytest.raises(BadInput, match='norm is "layer"'):
+        enqueue(folder, ["norm=layer"])
+    with pytest.raises(BadInput, match=r"n_head is 16, which no cell of the study has; allowed: 2 \| 4"):
+        enqueue(folder, ["n_head=16"])
