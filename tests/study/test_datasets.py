@@ -94,16 +94,6 @@ def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
     assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of unlike tasks"
 
 
-def test_a_study_from_before_is_the_same_study_still(tiny) -> None:
-    assert tiny().canonical()["identity"]["data"] == {
-        "corpus": "python-docs",
-        "tokenizer": "char",
-        "path": None,
-    }
-    sized = tiny(data=data(tokenizer="bpe", vocab_size=300))
-    assert sized.canonical()["identity"]["data"]["vocab_size"] == 300
-
-
 def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
     plan = planned(data=data(tokenizer="bpe", vocab_size=300))
     assert plan.data["vocab_size"] == 300
