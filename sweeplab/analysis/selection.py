@@ -86,19 +86,21 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
 
 def with_models(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the model of each cell, and the tokens that each was to be trained on."""
+    trained = runs["train_tokens"].astype("Float64").to_numpy(float, na_value=-1.0)
+    planned = [_planned_tokens(run, each) for run, each in zip(runs.to_dict("records"), trained, strict=True)]
     return runs.assign(
         study=runs["study"].astype(str) if "study" in runs else "",
         model=runs["cell"].astype(str).map(_model),
-        planned_tokens=[_planned_tokens(row) for row in runs.to_dict("records")],
+        planned_tokens=planned,
     )
 
 
-def _planned_tokens(run: Mapping[Any, Any]) -> float:
+def _planned_tokens(run: Mapping[Any, Any], trained: float) -> float:
     """Return what a run was to be trained on: one that stopped early is of its cell all the same."""
     try:
         return float(train_tokens(run, run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
-        return float(run["train_tokens"]) if run["train_tokens"] == run["train_tokens"] else -1.0
+        return trained
 
 
 def _model(cell: str) -> str:

@@ -105,7 +105,9 @@ def test_in_a_terminal(finished) -> None:
     assert played.raw.rfind("\x1b[?25h") > played.raw.rfind("\x1b[?25l")
     rows = played.screen.text.splitlines()
     assert rows[0].split() == ["cell", "n", "params", "trials", "complete", "best", "val", "loss"]
-    assert len(rows) == 7
+    assert [row.partition(" ")[0] for row in rows] == [
+        *("cell", "n_embd=8", "n_embd=16", "n-grams:", "best:", "tiny:", "report:", "browse:")
+    ]
 
 
 LONG = (
