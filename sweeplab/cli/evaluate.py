@@ -30,9 +30,9 @@ def evaluate(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a trained run: its losses, also by position and on longer sequences.
+    """Evaluate a trained run, also on longer sequences.
 
-    Longer ones are for models whose positions have no end, as rotary, alibi, relative, sinusoidal and none
+    Losses are told by position too. Longer ones are for models whose positions have no end, as rotary, alibi, relative, sinusoidal and none
     have. A run that kept its best checkpoint is evaluated with those weights.
 
     \b

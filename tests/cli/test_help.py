@@ -37,7 +37,7 @@ def test_these_are_all_commands() -> None:
         "study retry", "study work", "study rename", "study rm", "trial", "trial stop",
         "report", "report scaling", "report sweep", "report compare",
         "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
-        "laws forecast", "laws verify", "laws ledger", "laws next", "generate", "hyperparameters", "schema",
+        "laws forecast", "laws verify", "laws ledger", "laws next", "evaluate", "generate", "hyperparameters", "schema",
         "model", "model params", "model trace", "model next", "ui", "doctor",
     }  # fmt: skip
 
