@@ -30,10 +30,10 @@ def evaluate(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a trained run: its losses, also by position and on longer sequences.
+    """Evaluate a trained run, also on longer sequences.
 
-    Longer ones are for models whose positions have no end, as rotary, alibi, relative, sinusoidal and none
-    have. A run that kept its best checkpoint is evaluated with those weights.
+    Losses are told by position too. Longer sequences are for models whose positions have no end, as rotary,
+    alibi, relative, sinusoidal and none have. A run that kept its best checkpoint is evaluated with those weights.
 
     \b
     $ sweeplab evaluate small --lengths 1,2,4

@@ -106,7 +106,7 @@ def test_in_a_terminal(finished) -> None:
     rows = played.screen.text.splitlines()
     assert rows[0].split() == ["cell", "n", "params", "trials", "complete", "best", "val", "loss"]
     assert [row.partition(" ")[0] for row in rows] == [
-        *("cell", "n_embd=8", "n_embd=16", "n-grams:", "best:", "tiny:", "report:", "browse:")
+        *("cell", "n_embd=8", "n_embd=16", "n-gram", "best:", "tiny:", "report:", "browse:")
     ]
 
 
