@@ -32,8 +32,8 @@ def evaluate(
 ) -> None:
     """Evaluate a trained run, also on longer sequences.
 
-    Losses are told by position too. Longer ones are for models whose positions have no end, as rotary, alibi, relative, sinusoidal and none
-    have. A run that kept its best checkpoint is evaluated with those weights.
+    Losses are told by position too. Longer sequences are for models whose positions have no end, as rotary,
+    alibi, relative, sinusoidal and none have. A run is evaluated with the weights that it kept.
 
     \b
     $ sweeplab evaluate small --lengths 1,2,4
