@@ -87,7 +87,9 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
 def with_models(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the model of each cell, and the tokens that each was to be trained on."""
     trained = runs["train_tokens"].astype("Float64").to_numpy(float, na_value=-1.0)
-    planned = [_planned_tokens(run, each) for run, each in zip(runs.to_dict("records"), trained, strict=True)]
+    planned = [
+        _planned_tokens(run, float(each)) for run, each in zip(runs.to_dict("records"), trained, strict=True)
+    ]
     return runs.assign(
         study=runs["study"].astype(str) if "study" in runs else "",
         model=runs["cell"].astype(str).map(_model),

@@ -19,7 +19,7 @@ def export_hf(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run as a folder that the package transformers opens.
+    """Write a run as a folder for the package transformers.
 
     It is written for the class that can express it: GPT-2, Llama, BERT or T5.
 
