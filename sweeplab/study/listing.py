@@ -88,7 +88,8 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
 
     `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
     a warm start brought in, `baselines` what counting alone makes of each cell's data.
-    Cells stand in the order of the grid; those that it no longer has come last.
+    Cells stand in the order of the grid; those that it no longer has come last. There is no best among runs that
+    were to find unlike things.
     """
     # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
@@ -158,6 +159,9 @@ def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
 
 
 def _best(runs: list[_Run]) -> dict[str, Any] | None:
+    """Return the run of the lowest value; of runs that were to find unlike things there is none."""
+    if len({described["values"]["objective"] for _, described, _ in runs}) > 1:
+        return None
     found = [
         {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
         | {"folder": str(run.path)}

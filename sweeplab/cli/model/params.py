@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def params(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A study file.", show_default=False)
+        Path | None, typer.Argument(metavar="[FILE]", help="A study file.", show_default=False)
     ] = None,
     preset: Preset = None,
     override: Overrides = None,

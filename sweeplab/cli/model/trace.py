@@ -14,7 +14,7 @@ def trace(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN",
+            metavar="[RUN]",
             help="A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.",
             show_default=False,
         ),

@@ -55,7 +55,7 @@ def task_of(values: Values) -> str:
 
 
 def known_objective(values: Values) -> type[Objective] | None:
-    """Return a run's objective, None where it is not known; one from before there was a choice found the next token."""
+    """Return a run's objective, None where it is not known; a table that names none is of next tokens."""
     name = values.get("objective")
     return OBJECTIVES.get(name) if isinstance(name, str) else NextToken
 
