@@ -69,9 +69,9 @@ ROWS = {
     ),
     "encoder": Row(
         "encoder",
-        "python-source",
+        "python-docs",
         "char",
-        LARGER | {"n_layer": 4, "block_size": 128, "batch_size": 8, "max_iters": 2500},
+        LARGER | {"n_layer": 3, "n_embd": 96, "block_size": 64, "batch_size": 16, "max_iters": 4500},
     ),
     "encoder-docstrings": Row(
         "encoder",
