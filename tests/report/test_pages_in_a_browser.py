@@ -132,7 +132,7 @@ def test_a_keyboard_reaches_each_figures_data_and_sorts_tables(pages, browser: P
             windowsVirtualKeyCode=13,
         )
     browser.wait_for(f"{data}[0].parentElement.open")
-    assert browser.read(f"{data}[0].parentElement.querySelectorAll('tbody tr').length") > 10
+    assert browser.read(f"{data}[0].parentElement.querySelectorAll('tbody tr').length") > 1
 
 
 def test_a_page_prints(pages, browser: Page) -> None:
