@@ -44,10 +44,8 @@ class Evaluation:
         found = {"val_loss": self._mean_loss(weights, n_runs, self._batches())}
         if self._objective.finds_whole:
             found["exact_match"] = self._share_whole(weights, n_runs)
-        if self._objective.hides:
-            found["pseudo_perplexity"] = self._mean_loss(
-                weights, n_runs, self._objective.alone(N_ALONE)
-            ).exp()
+        if alone := self._objective.alone(N_ALONE):
+            found["pseudo_perplexity"] = self._mean_loss(weights, n_runs, alone).exp()
         if self._transformer.shape.n_expert > 1:
             found |= self._expert_use(weights, n_runs)
         return {name: values.tolist() for name, values in found.items()}

@@ -21,8 +21,7 @@ class Objective(ABC):
     """What is to be found, and from what; batches are pure functions of what is asked for.
 
     `families` are those that can learn it. `dense`: every position has a target. `finds_whole`: a target is right
-    only as a whole, so that exact matches are worth counting. `hides`: tokens of a text are hidden, and can be one
-    alone. `split` is an array of text, or pairs for one of pairs.
+    only as a whole, so that exact matches are worth counting. `split` is an array of text, or pairs for one of pairs.
     """
 
     name: ClassVar[str]
@@ -31,7 +30,6 @@ class Objective(ABC):
     of_pairs: ClassVar[bool] = False
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
-    hides: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
 
     def __init__(self, split: Any, values: Values) -> None:
@@ -107,9 +105,9 @@ class Objective(ABC):
         """Yield the batches that every run is evaluated on, whatever its seed."""
         return self._evaluated(iter(self._draws.evaluation(n_batches)))
 
-    def alone(self, n_sequences: int) -> Iterator[Batch]:
-        """Yield at least so many of evaluation's sequences, in each of which one token is hidden and nothing else."""
-        raise NotImplementedError(f"{self.name} hides no token")
+    def alone(self, n_sequences: int) -> Iterator[Batch] | None:
+        """Return at least so many of evaluation's sequences with one token hidden in each; None if it hides none."""
+        return None
 
     def whole(self) -> Iterator[Batch]:
         """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""

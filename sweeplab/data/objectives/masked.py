@@ -29,7 +29,6 @@ class Masked(TextObjective):
     name = "masked"
     meaning = "Hidden tokens, from all around them"
     families = ("encoder",)
-    hides = True
 
     @classmethod
     def special_names(cls, values: Values) -> tuple[str, ...]:
