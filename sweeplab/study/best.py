@@ -14,7 +14,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.finding import find_trial
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.identity import as_written
-from sweeplab.study.listing import VALUED, read_spec
+from sweeplab.study.listing import VALUED, have_one_task, read_spec
 from sweeplab.study.packing import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
 from sweeplab.study.writing import study_file
@@ -56,7 +56,8 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
     """Return the trial of the lowest value, in a cell or in all; with `number` that trial, however it ended.
 
     Raises:
-        BadInput: there is no such trial or cell, none has ended yet, or several cells have one of this number.
+        BadInput: there is no such trial or cell, none has ended yet, several cells have one of this number, or
+            cells whose runs find unlike things are compared.
     """
     runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
     for run in folder.runs():
@@ -81,6 +82,9 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
     if not ended:
         where = f" in cell {cell}" if cell is not None else ""
         raise BadInput(f"no trial of study {folder.name}{where} has come to its end yet")
+    if not have_one_task({of: runs[of, trial][0].description for _, (of, trial) in ended}.values()):
+        what = f"the cells of study {folder.name} find unlike things, so that none is best of all; one is to be named"
+        raise BadInput(Problem(what, ", ".join(keys)))
     _, place = min(ended)
     return _trial(folder, *place, runs[place])
 

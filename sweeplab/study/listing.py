@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,11 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     }
 
 
+def have_one_task(described: Iterable[Mapping[str, Any]]) -> bool:
+    """Say whether runs were to find the same thing, so that their losses can be compared."""
+    return len({each["values"]["objective"] for each in described}) <= 1
+
+
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say what n-grams reach, a line for each of the cells that differ in it."""
     cells: dict[str, list[str]] = {}
@@ -160,7 +165,7 @@ def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
 
 def _best(runs: list[_Run]) -> dict[str, Any] | None:
     """Return the run of the lowest value; of runs that were to find unlike things there is none."""
-    if len({described["values"]["objective"] for _, described, _ in runs}) > 1:
+    if not have_one_task(described for _, described, _ in runs):
         return None
     found = [
         {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}

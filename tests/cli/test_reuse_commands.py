@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cli.conftest import STUDY
 from terminal import PROGRAM
 
 from sweeplab.study.folder import StudyFolder
@@ -195,3 +196,14 @@ def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
     said = cli("study", "plan", "own.yaml", "--allow-plugins")
     assert said.code == 2 and said.err == f"error: own.yaml:3:11: {folder}/my_parts.py:1: KeyError: 'oh'\n"
     assert cli("study", "show", "own").code == 0
+
+
+def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> None:
+    text = STUDY.replace("grid: {n_embd: [8, 16]}", "grid: {family: [decoder, encoder]}")
+    (folder / "tiny.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
+    assert cli("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1").code == 0
+    said = cli("study", "best", "tiny")
+    assert said.code == 2 and "none is best of all; one is to be named; allowed: family=decoder, " in said.err
+    assert cli("study", "best", "tiny", "--cell", "family=encoder").code == 0
+    shown = json.loads(cli("study", "show", "tiny", "--json").out)
+    assert shown["best"] is None and len(shown["baselines"]) == 2
