@@ -13,12 +13,13 @@ from pydantic import BaseModel, ValidationError
 from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.study.algorithms import read_algorithm
+from sweeplab.study.cells import cells, unmet
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter
 from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule, needs
 from sweeplab.study.search import expression, is_searched, literal, literals, search_entry
-from sweeplab.study.space import Space, cells, unmet
+from sweeplab.study.space import Space
 from sweeplab.study.spec import Derived, Divisors, Pruner, Range, Sampler, SearchSpec, StudySpec
 from sweeplab.study.written import Refusal, Replicate
 

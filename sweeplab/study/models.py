@@ -7,25 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
+from sweeplab.study.cells import cells_named
 from sweeplab.study.folder import lab_folder
 from sweeplab.study.opening import open_run
 from sweeplab.study.packing import free_memory_bytes
 from sweeplab.study.plan import bytes_in_words, middle, placed_dataset, probe
 from sweeplab.study.presets import preset
 from sweeplab.study.reading import read_plain, read_study
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 
 # Samples of a cell's space of which the middle one by size is shown.
 PROBES = 64
 # Of memory for a weight: single precision as it starts, double as it is computed with, and room to draw it.
 BYTES = 20
-# Cells up to which all are named.
-FEW = 10
 # A study without a file has some; nothing is read of them.
 DATA = {"corpus": "python-docs", "tokenizer": "byte"}
 
@@ -82,7 +81,7 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     notes = preset(name).notes if name else ()
     document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
     spec = read_plain(document | ({"preset": name} if name else {}), overrides)
-    shapes = _shapes(spec, None)
+    shapes = _shapes(spec)
     if len(shapes) > 1:
         raise BadInput(Problem(f"these are {len(shapes)} models", "one value a hyperparameter"))
     (shape,) = shapes.values()
@@ -101,12 +100,9 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
         BadInput: the file is wrong, its data are not there, or it has no such cell.
     """
     spec = read_study(file, overrides)
-    shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size)
-    if cell is not None and cell not in shapes:
-        few = " | ".join(shapes) if len(shapes) < FEW else ""
-        raise BadInput(Problem(f"{spec.name} has no cell {cell!r}", few, nearest(cell, shapes)))
+    shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size, cell)
     notes = preset(spec.preset).notes if spec.preset else ()
-    return [Sized(key, shape, notes) for key, shape in shapes.items() if cell in (None, key)]
+    return [Sized(key, shape, notes) for key, shape in shapes.items()]
 
 
 def started(model: Sized, seed: int) -> Weighed:
@@ -134,6 +130,6 @@ def opened(run: str, lab: Path | None) -> Weighed:
     return Weighed(found.run_id, found.model.shape, found.model.weights)
 
 
-def _shapes(spec: StudySpec, vocab_size: int | None) -> dict[str, ModelShape]:
-    spaces = [Space(spec, cell, vocab_size) for cell in cells(spec, vocab_size)[0]]
+def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
+    spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
     return {space.cell.key: ModelShape.of(middle(probe(spec, space, PROBES)[1])) for space in spaces}

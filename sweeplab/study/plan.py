@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.dataset import Dataset, WrongVocabulary
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
+from sweeplab.study.cells import cells, unmet
 from sweeplab.study.datasets import cut_warnings, describe_data, distinct, study_dataset
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
@@ -26,7 +27,7 @@ from sweeplab.study.known import Source, read_warm_starts
 from sweeplab.study.packing import free_memory_bytes, stack_capacity
 from sweeplab.study.places import Location
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.space import Cell, Space, cells, facts, unmet
+from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.starting import check_start, read_start
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.counting import train_memory_bytes

@@ -1,4 +1,4 @@
-"""The search space of a study: its cells, and what is sampled, derived and required inside one."""
+"""The search space of one cell of a study: what is sampled, derived and required there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.expressions import Expression
@@ -34,8 +34,6 @@ WHOLE, BASE = "all", "base"
 LONGEST_KEY = 150
 # Values (or combinations of them) up to which a rule is tried on every one.
 MOST_LISTED = 500
-# As many values are still read.
-FEW = 12
 # Points of a grid up to which every one is tried.
 MOST_TRIED = 10_000
 
@@ -61,58 +59,6 @@ def _word(value: Any) -> str:
     if isinstance(value, tuple):
         return "+".join(map(_word, value))
     return quote(value if isinstance(value, str) else json.dumps(value), safe="")
-
-
-def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
-    """Return the cells of a study, and the points that are none, each with the reason.
-
-    Points are each of the study's `cells` at each point of its grid.
-
-    Before the data are read `vocab_size` is None, and rules that rest on it exclude nothing.
-
-    Raises:
-        BadInput: no cell is left.
-    """
-    kept: list[Cell] = []
-    excluded: list[tuple[dict[str, Any], Rule]] = []
-    for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
-        values = {**changes, **dict(zip(spec.grid, point, strict=True))}
-        cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        rule = Space(spec, cell, vocab_size).impossible()
-        if rule is None:
-            kept.append(cell)
-        else:
-            excluded.append((cell.values, rule))
-    if not kept:
-        broken = {rule.text: rule for _, rule in excluded}
-        raise BadInput(*(unmet(spec, rule, "cell") for rule in broken.values()))
-    return kept, [(values, rule.text) for values, rule in excluded]
-
-
-def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
-    """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
-    given = defaults() | spec.fixed | spec.grid | spec.changed
-    names = sorted(rule.names & given.keys() - spec.search.keys())
-    values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
-    text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
-    return spec.problem(rule.path, text, " | ".join(map(shown, _possible_there(spec, rule))))
-
-
-def _possible_there(spec: StudySpec, rule: Rule) -> list[Any]:
-    """Return which values would do in place of the one that stands where a rule is broken, if they are few."""
-    section, name = (*rule.path, "")[:2]
-    if section != "fixed" or name not in TABLE:
-        return []
-    row, values = TABLE[name], {**defaults(), **spec.fixed}
-    options: Sequence[Any] = row.choices or ((True, False) if row.kind == "bool" else ())
-    if row.kind == "int":
-        sizes = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
-        options = range(int(row.low or 0), 1 + max(each for each in sizes if each not in (AUTO, None)))
-    if len(options) > MOST_LISTED:
-        return []
-    point = {each: held[0] for each, held in spec.grid.items()}
-    fit = [each for each in options if Space(spec, Cell(0, {**point, name: each}), None).impossible() is None]
-    return fit if len(fit) <= FEW else []
 
 
 class Space:

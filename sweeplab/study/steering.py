@@ -8,13 +8,13 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
+from sweeplab.study.cells import cells
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import as_written
 from sweeplab.study.listing import read_spec
 from sweeplab.study.orders import Orders
 from sweeplab.study.plan import check_grid_sampler
 from sweeplab.study.reading import read_study
-from sweeplab.study.space import cells
 from sweeplab.study.store import Store
 
 

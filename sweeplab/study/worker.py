@@ -44,12 +44,12 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     import torch
 
+    from sweeplab.study.cells import cells
     from sweeplab.study.datasets import study_dataset
     from sweeplab.study.folder import StudyFolder
     from sweeplab.study.reading import read_study
     from sweeplab.study.runner import Runner
     from sweeplab.study.sample import keep_sample
-    from sweeplab.study.space import cells
     from sweeplab.study.store import Store
     from sweeplab.study.versions import differences, versions
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import linear_regression
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
 PRODUCTS = (torch.bmm, torch.baddbmm)
+_DROPPING = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout", "stochastic_depth")
 
 
 class Coordinate(NamedTuple):
@@ -75,22 +76,17 @@ class _Sizes(TorchFunctionMode):
         return result
 
 
-def coordinates(
-    values: Mapping[str, Any], widths: Sequence[int], tokens: Split, n_steps: int = 4
-) -> list[Coordinate]:
-    """Train at every width for `n_steps` at the full learning rate and return the sizes at each step.
+def coordinates(values: Mapping[str, Any], tokens: Split, n_steps: int) -> Iterator[Coordinate]:
+    """Train for `n_steps` at the full learning rate and yield the sizes at each step, the start's among them.
 
-    `values` are the effective hyperparameters of a run in any width; dropout and the warm-ups are left out.
+    `values` are a run's effective hyperparameters; dropout and the warm-ups are left out.
     """
-    still = {
-        "dropout": 0.0, "warmup_iters": 0, "batch_warmup_iters": 0, "lr_decay": False, "ema": 0.0,
+    values = {
+        **values,
+        **dict.fromkeys(_DROPPING, 0.0), "warmup_iters": 0, "batch_warmup_iters": 0, "lr_decay": False, "ema": 0.0,
         "patience": None, "compile": False, "eval_interval": 1, "eval_iters": 1, "eval_full": False,
         "log_interval": 1, "max_iters": n_steps,
     }  # fmt: skip
-    return [row for width in widths for row in _of_width({**values, **still, "n_embd": width}, tokens)]
-
-
-def _of_width(values: Mapping[str, Any], tokens: Split) -> Iterator[Coordinate]:
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
     (probe,) = make_objective(tokens, values).evaluation(1)
@@ -116,9 +112,10 @@ def _sizes(stack: Stack, weights: Mapping[str, Tensor], batch: Batch) -> dict[st
 def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:
     """Return the power of the width by which activations go, by parametrization, step and layer.
 
-    The slope of a straight line through the logarithms; 0 is flat.
+    The slope of a straight line through the logarithms; 0 is flat, NaN where a size has no logarithm.
     """
     points = defaultdict(list)
     for row in rows:
-        points[row.parametrization, row.step, row.layer].append((math.log(row.n_embd), math.log(row.size)))
+        size = math.log(row.size) if row.size > 0 and math.isfinite(row.size) else math.nan
+        points[row.parametrization, row.step, row.layer].append((math.log(row.n_embd), size))
     return {key: linear_regression(*zip(*found, strict=True)).slope for key, found in points.items()}

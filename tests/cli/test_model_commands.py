@@ -107,3 +107,49 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     assert found["maps"][0]["keys"] == list("The␣print")
     said = cli("model", "attention", "tniy", "--lab", finished.lab, "--prompt", "a")
     assert said.code == 2 and "did you mean 'tiny'" in said.err
+
+
+def test_coordinates_are_flat_under_mup_alone(cli: Cli, folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    asked = [
+        "tiny.yaml",
+        "--widths",
+        "16,32,64",
+        "--steps",
+        "3",
+        "-o",
+        "mup_base_width=16",
+        "-o",
+        "learning_rate=2e-3",
+    ]
+    said = cli("model", "coordinates", *asked, "--output", "page.html", "--json")
+    found = json.loads(said.out)
+    last = {
+        name: [
+            each["power"] for each in found["powers"] if (each["parametrization"], each["step"]) == (name, 3)
+        ]
+        for name in ("standard", "mup")
+    }
+    assert min(last["standard"]) > 0.4 and max(map(abs, last["mup"][:-1])) < 0.25
+    page = Path(found["output"]).read_text()
+    assert page.count('class="figure"') == 2 and "Power of the width" in page
+    said = cli("model", "coordinates", *asked, "--output", "page.html")
+    assert [line.split(":")[0] for line in said.out.splitlines()] == ["standard", "mup", "page.html written"]
+    assert Path("page.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--widths", "16,x"], "--widths 16,x; allowed: whole numbers above 0"),
+        (["--widths", "16"], "one width, 16; allowed: two or more"),
+        (["--widths", "15,30"], "where n_embd is 15, n_head is 2"),
+        (["-o", "grid.n_layer=[1, 2]"], "2 cells besides its widths; allowed: --cell n_layer=1 | n_layer=2"),
+        (["--cell", "n_layer=3", "-o", "grid.n_layer=[1, 2]"], "no cell 'n_layer=3'"),
+    ],
+)
+def test_coordinates_refuse_in_one_line(cli: Cli, folder: Path, arguments: list[str], words: str) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    said = cli("model", "coordinates", "tiny.yaml", *arguments)
+    assert said.code == 2 and said.out == ""
+    assert words in said.err and len(said.err.splitlines()) == 1

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sweeplab.data.dataset import prepare
+from sweeplab.study.cells import cells
 from sweeplab.study.folder import StudyFolder
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Range, StudySpec
 from sweeplab.study.store import Store
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
+from sweeplab.study.cells import cells
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.identity import as_written, write_study
 from sweeplab.study.plan import make_plan
 from sweeplab.study.queueing import enqueue
 from sweeplab.study.reading import read_study, read_text
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import Space
 from sweeplab.study.store import Store
 from sweeplab.study.writing import study_file
 

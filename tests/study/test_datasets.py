@@ -12,9 +12,10 @@ from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.data.objectives.span import corruption
 from sweeplab.errors import BadInput
+from sweeplab.study.cells import cells
 from sweeplab.study.expressions import Expression
 from sweeplab.study.plan import make_plan
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import Space
 from sweeplab.study.spec import Choices, DataSpec, Derived
 
 

@@ -11,10 +11,10 @@ from optuna.trial import TrialState
 from references.serial_loop import windows
 
 from sweeplab.data.objectives import make_objective
+from sweeplab.study.cells import cells
 from sweeplab.study.datasets import study_dataset
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.runner import Runner
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
 from sweeplab.study.store import Store
 from sweeplab.tracking.loading import load_checkpoint

@@ -6,10 +6,11 @@ from ruamel.yaml import YAML
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
+from sweeplab.study.cells import cells
 from sweeplab.study.reading import read_study
 from sweeplab.study.rules import facts
 from sweeplab.study.schema import study_schema
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import Space
 
 STUDIES = Path(__file__).parents[2] / "studies"
 TYPES = {

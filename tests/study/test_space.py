@@ -10,10 +10,11 @@ from optuna.trial import FixedTrial
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
+from sweeplab.study.cells import cells
 from sweeplab.study.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.rules import FACTS, facts, order, rules
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 
 DATA = {"corpus": "python-docs", "tokenizer": "char"}

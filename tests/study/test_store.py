@@ -99,7 +99,7 @@ def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
 CLAIM_AND_DIE = """
 import os, signal, sys
 from sweeplab.data.dataset import prepare
-from sweeplab.study.space import cells
+from sweeplab.study.cells import cells
 from sweeplab.study.store import Store
 from sweeplab.study.leases import Leases
 import optuna
@@ -152,7 +152,7 @@ import sys, json
 sys.path.insert(0, sys.argv[2])
 from study_for_children import spec
 from sweeplab.data.dataset import prepare
-from sweeplab.study.space import cells
+from sweeplab.study.cells import cells
 from sweeplab.study.store import Store
 vocab = prepare("python-docs", "char").tokenizer.vocab_size
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
@@ -176,7 +176,7 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_p
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
-    from sweeplab.study.space import cells
+    from sweeplab.study.cells import cells
     from sweeplab.study.store import Store
 
     drawn = []

@@ -7,11 +7,11 @@ import pytest
 from sweeplab.analysis.table import _tokens_at
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import defaults
+from sweeplab.study.cells import cells
 from sweeplab.study.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.rules import facts
 from sweeplab.study.runner import Runner
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
 from sweeplab.train.optimisers import OPTIMISERS
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
@@ -20,7 +22,9 @@ def grown(values_of, tokens):
             **{"mup_base_width": 32, "learning_rate": 2e-3, "weight_decay": 0.0, **changed},
             parametrization=parametrization,
         )
-        slopes = growth(coordinates(values, WIDTHS, tokens, N_STEPS))
+        slopes = growth(
+            row for width in WIDTHS for row in coordinates(values | {"n_embd": width}, tokens, N_STEPS)
+        )
         return tuple(
             {layer: slope for (_, at, layer), slope in slopes.items() if at == step} for step in (0, N_STEPS)
         )
@@ -57,7 +61,11 @@ def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
 
 
 def test_rows_say_every_layer_step_and_width(values_of, tokens) -> None:
-    rows = coordinates(values_of(parametrization="mup"), (16, 32), tokens, n_steps=2)
+    rows = [
+        row
+        for width in (16, 32)
+        for row in coordinates(values_of(parametrization="mup", n_embd=width), tokens, n_steps=2)
+    ]
     assert all(isinstance(row, Coordinate) and row.size > 0 for row in rows)
     layers = {"token_embedding"} | {
         f"blocks.{layer}.{part}.weight"
@@ -72,3 +80,4 @@ def test_rows_say_every_layer_step_and_width(values_of, tokens) -> None:
 def test_growth_is_the_power() -> None:
     rows = [Coordinate("mup", width, 1, "head", 3.0 * width**0.5) for width in WIDTHS]
     assert growth(rows) == {("mup", 1, "head"): pytest.approx(0.5)}
+    assert math.isnan(growth([*rows, rows[0]._replace(size=math.inf)])["mup", 1, "head"])

@@ -102,7 +102,8 @@ def cell_candidates(
     """
     import pandas as pd
 
-    from sweeplab.study.space import Space, cells, facts
+    from sweeplab.study.cells import cells
+    from sweeplab.study.space import Space, facts
 
     rows, found = [], []
     for cell in cells(spec, vocab_size)[0]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sweeplab.cli.app import command_group
 from sweeplab.cli.model.attention import attention
+from sweeplab.cli.model.coordinates import coordinates
 from sweeplab.cli.model.next import next_
 from sweeplab.cli.model.params import params
 from sweeplab.cli.model.trace import trace
@@ -19,4 +20,5 @@ def _model() -> None:
 app.command()(params)
 app.command()(trace)
 app.command()(attention)
+app.command()(coordinates)
 app.command("next")(next_)

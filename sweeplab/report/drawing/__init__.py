@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.report.drawing.attention import draw_attention
 from sweeplab.report.drawing.attention import rows_of as rows_of_heads
+from sweeplab.report.drawing.coordinates import draw_coordinates
 from sweeplab.report.drawing.costs import (
     draw_compute,
     draw_differences,
@@ -29,6 +30,7 @@ from sweeplab.report.drawing.sweep import (
 )
 from sweeplab.report.panels.attention import AttentionPanel
 from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.coordinates import CoordinatesPanel
 from sweeplab.report.panels.differences import DifferencesPanel
 from sweeplab.report.panels.importances import ImportancePanel
 from sweeplab.report.panels.laws import LawPanel
@@ -66,6 +68,7 @@ _DRAWN: dict[type[Panel], Callable[[Any], go.Figure]] = {
     ComputePanel: draw_compute,
     DifferencesPanel: draw_differences,
     AttentionPanel: draw_attention,
+    CoordinatesPanel: draw_coordinates,
 }
 _LEGENDS = {
     "full": {"x": 1.01, "y": 1, "font": {"size": 12}},
