@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.cells import FEW, cells_named
+from sweeplab.study.models import PROBES
 from sweeplab.study.plan import placed_dataset, probe
 from sweeplab.study.reading import read_study
 from sweeplab.study.space import Space
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 # Times mup_base_width, unless widths are given.
 TIMES = (1, 2, 4, 8)
-# Points of the search space up to which one is looked for that meets the rules.
-PROBES = 64
 
 
 @dataclass(frozen=True)
