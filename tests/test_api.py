@@ -128,7 +128,7 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "tiny.yaml").write_text(STUDY.replace("[3e-3, 1e6]", "[3e-3, 1e-3]"))
-    lines = ["max_iters=3000", "eval_interval=1000", "budget.trials_per_cell=1"]
+    lines = ["max_iters=1200", "eval_interval=400", "budget.trials_per_cell=1"]
     study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=lines)
     stopped = study.run(on_evaluation=lambda evaluation: study.stop())
     assert stopped.status == "interrupted" and stopped.folder.states() == {"waiting": 1}

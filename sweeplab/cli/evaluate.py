@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,15 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="PAGE.html",
+            help="Draw the loss by position as a page too.",
+            show_default=False,
+        ),
+    ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -36,14 +46,23 @@ def evaluate(
     alibi, relative, sinusoidal and none have. A run that kept its best checkpoint is evaluated with those weights.
 
     \b
-    $ sweeplab evaluate small --lengths 1,2,4
+    $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
     """
     from sweeplab.cli.tables import print_json
     from sweeplab.study.evaluating import evaluated
     from sweeplab.study.folder import lab_folder
 
     found = evaluated(run, lab_folder(lab), _times(lengths), study)
-    print_json(found) if as_json else _print(found)
+    if report:
+        from sweeplab.report.evaluation import write_evaluation
+
+        write_evaluation(found, report)
+    if as_json:
+        print_json(found | ({"report": str(report)} if report else {}))
+        return
+    _print(found)
+    if report:
+        typer.echo(f"\n{report} written")
 
 
 def _times(text: str) -> list[int]:

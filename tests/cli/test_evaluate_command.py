@@ -39,7 +39,10 @@ def test_a_run_of_longer_reach(cli, folder: Path) -> None:
     found = json.loads(cli("evaluate", "longer", "--lengths", "1,3", "--json").out)
     assert [(row["times"], row["length"]) for row in found["lengths"]] == [(1, 8), (3, 24)]
     assert not found["left_out"]
-    assert "16–17" in cli("evaluate", "longer").out
+    said = cli("evaluate", "longer", "--lengths", "1,3,4", "--report", "page.html")
+    assert "16–17" in said.out and said.out.endswith("page.html written\n")
+    page = Path("page.html").read_text()
+    assert page.count('class="figure"') == 1 and "4 x block_size" in page and "perplexity" in page
 
 
 STUDY_OF_ROTARY = """

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cli.reference import README, parts, reference
@@ -22,11 +23,20 @@ PROGRAM = (
 )
 
 
-def commands(command=None, names=()) -> Iterator[tuple[str, ...]]:
-    command = command or get_command(app)
+ALL = get_command(app)
+
+
+def commands(command=ALL, names=()) -> Iterator[tuple[str, ...]]:
     yield names
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, (*names, name))
+
+
+def named(names: tuple[str, ...]) -> Any:
+    command = ALL
+    for name in names:
+        command = command.commands[name]
+    return command
 
 
 def test_these_are_all_commands() -> None:
@@ -58,26 +68,18 @@ def test_help_reads_well_and_imports_nothing_heavy(names: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("names", list(commands()), ids=" ".join)
 def test_every_option_says_what_it_does(names: tuple[str, ...]) -> None:
-    command = get_command(app)
-    for name in names:
-        command = command.commands[name]
-    for parameter in command.params:
+    for parameter in named(names).params:
         assert parameter.help and parameter.help[0].isupper(), f"{' '.join(names)}: {parameter.name}"
 
 
 def examples() -> Iterator[str]:
     for names in commands():
-        command = get_command(app)
-        for name in names:
-            command = command.commands[name]
-        yield from re.findall(r"^\s*\$ sweeplab (.*)$", command.help or "", re.MULTILINE)
+        yield from re.findall(r"^\s*\$ sweeplab (.*)$", named(names).help or "", re.MULTILINE)
 
 
 @pytest.mark.parametrize("names", [names for names in commands() if names], ids=" ".join)
 def test_every_command_has_an_example(names: tuple[str, ...]) -> None:
-    command = get_command(app)
-    for name in names:
-        command = command.commands[name]
+    command = named(names)
     if not hasattr(command, "commands"):
         assert re.search(rf"^\s*\$ sweeplab {' '.join(names)}\b", command.help or "", re.MULTILINE)
 
@@ -89,7 +91,7 @@ def test_the_readme_has_the_commands_as_their_help_tells_of_them() -> None:
 
 @pytest.mark.parametrize("example", list(examples()))
 def test_examples_are_commands_that_there_are(example: str) -> None:
-    command, arguments = get_command(app), shlex.split(example.partition(" > ")[0])
+    command, arguments = ALL, shlex.split(example.partition(" > ")[0])
     while hasattr(command, "commands"):
         command = command.commands[arguments.pop(0)]
     command.make_context("example", arguments).close()

@@ -17,7 +17,7 @@ from sweeplab.report.drawing.costs import (
 from sweeplab.report.drawing.laws import draw_backtest, draw_law, draw_residuals
 from sweeplab.report.drawing.ledger import draw_calibration, draw_ledger
 from sweeplab.report.drawing.roads import draw_isoflop, draw_roads
-from sweeplab.report.drawing.runs import draw_curves, draw_heat_map, draw_loss
+from sweeplab.report.drawing.runs import draw_curves, draw_heat_map, draw_loss, draw_positions
 from sweeplab.report.drawing.shape import draw_shape
 from sweeplab.report.drawing.style import FONT
 from sweeplab.report.drawing.sweep import (
@@ -36,6 +36,7 @@ from sweeplab.report.panels.importances import ImportancePanel
 from sweeplab.report.panels.laws import LawPanel
 from sweeplab.report.panels.ledger import CalibrationPanel, LedgerPanel
 from sweeplab.report.panels.misfit import BacktestPanel
+from sweeplab.report.panels.positions import PositionsPanel
 from sweeplab.report.panels.pruning import ComputePanel, PruningPanel
 from sweeplab.report.panels.residuals import ResidualsPanel
 from sweeplab.report.panels.roads import IsoFlopPanel, RoadsPanel
@@ -69,6 +70,7 @@ _DRAWN: dict[type[Panel], Callable[[Any], go.Figure]] = {
     DifferencesPanel: draw_differences,
     AttentionPanel: draw_attention,
     CoordinatesPanel: draw_coordinates,
+    PositionsPanel: draw_positions,
 }
 _LEGENDS = {
     "full": {"x": 1.01, "y": 1, "font": {"size": 12}},

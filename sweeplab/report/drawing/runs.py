@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pandas import DataFrame
 
 from sweeplab.report.drawing.style import GREY, axis_of, colours, padded, symbols
+from sweeplab.report.panels.positions import PositionsPanel
 from sweeplab.report.panels.runs import CurvesPanel, HeatMapPanel, LossPanel
 
 if TYPE_CHECKING:
@@ -113,6 +114,29 @@ def draw_curves(panel: CurvesPanel) -> go.Figure:
     figure.update_xaxes(
         **axis_of(panel.x, *padded(panel.data["x"].min(), panel.data["x"].max(), panel.x.log))
     )
+    return figure
+
+
+def draw_positions(panel: PositionsPanel) -> go.Figure:
+    """Draw the loss at each position, a line a length; where training ended is marked."""
+    import plotly.graph_objects as go
+
+    figure, (x, y) = go.Figure(), (panel.data["position"], panel.data["loss"])
+    times = list(dict.fromkeys(panel.data["times"]))
+    for each, colour in zip(times, colours(len(times)), strict=True):
+        rows = panel.data[panel.data["times"] == each]
+        figure.add_scatter(
+            x=rows["position"], y=rows["loss"], mode="lines", name=f"{each} x block_size",
+            line={"color": colour, "width": 1.5},
+            hovertemplate=f"{each} x block_size, position %{{x}}: %{{y:.4f}}<extra></extra>",
+        )  # fmt: skip
+    if times[-1] > 1:
+        figure.add_vline(
+            x=panel.block_size, line={"color": GREY, "width": 1.5, "dash": "dash"},
+            annotation={"text": "block_size", "font": {"size": 11}}, annotation_position="top right",
+        )  # fmt: skip
+    figure.update_xaxes(**axis_of(panel.x, *padded(0, x.max(), False)))
+    figure.update_yaxes(**axis_of(panel.y, *padded(y.min(), y.max(), False)))
     return figure
 
 
