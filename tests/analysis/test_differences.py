@@ -35,6 +35,7 @@ def test_a_planted_difference_is_seen_over_the_cells_with_its_size() -> None:
     assert [each.cell for each in found[1:]] == [f"n_layer={a},n_embd={b}" for a, b in CELLS]
 
 
+@pytest.mark.slow
 def test_no_difference_is_seldom_called_one() -> None:
     """Each study draws its trials anew, so that one is lucky: the over-all verdict has to allow for it."""
     alarms = sum(

@@ -82,6 +82,7 @@ def test_a_better_challenger_is_named() -> None:
     json.dumps(found.as_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_noise_names_nobody() -> None:
     named = []
     for seed in range(6):

@@ -77,7 +77,7 @@ def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short(
         assert ended["above"].min() == 0
 
 
-@pytest.mark.parametrize("evaluator", ["ped-anova", "fanova"])
+@pytest.mark.parametrize("evaluator", ["ped-anova", pytest.param("fanova", marks=pytest.mark.slow)])
 def test_importances_find_what_was_planted(evaluator) -> None:
     found = importances(sweep_of(plant_sweep(60, SOME_CELLS), SEARCH), evaluator)
     within = {each.hyperparameter: each for each in found if each.scope == WITHIN}
@@ -94,6 +94,7 @@ def test_importances_find_what_was_planted(evaluator) -> None:
     }
 
 
+@pytest.mark.slow
 def test_fanova_gives_the_shares_of_the_variance() -> None:
     """The variance of x^2 over -1..1 is 4/45, that of x/4 is 1/48: shares 0.81 and 0.19."""
     found = importances(sweep_of(plant_sweep(300, ONE_CELL, noise=1e-3), SEARCH), "fanova")
@@ -111,6 +112,7 @@ def test_chance_alone_is_told_from_importance() -> None:
     assert verdicts.count(ABOVE_CHANCE) <= 0.15 * len(verdicts)
 
 
+@pytest.mark.slow
 def test_spread_narrows_with_more_trials() -> None:
     def width(n: int) -> float:
         found = importances(sweep_of(plant_sweep(n, ONE_CELL), SEARCH), "fanova")
@@ -182,6 +184,7 @@ def test_a_region_that_diverges_is_found_where_it_was_planted() -> None:
     assert all(each.verdict == NOT_FOUND for each in found[1:])
 
 
+@pytest.mark.slow
 def test_what_diverges_anywhere_has_no_region() -> None:
     alarms = sum(
         any(
