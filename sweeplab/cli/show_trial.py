@@ -11,7 +11,7 @@ from sweeplab.cli.words import duration
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
 PLOT_MARGIN = 12  # for the losses beside it
 # What a person asked for or the sampler chose comes first, what the table says last.
-ORDER = ("enqueued", "searched", "derived", "grid", "fixed", "default")
+ORDER = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default")
 
 
 def print_trial(shown: dict[str, Any]) -> None:

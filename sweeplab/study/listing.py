@@ -21,6 +21,8 @@ _Run = tuple[RunFolder, dict[str, Any], dict[str, Any] | None]
 MOST_NAMED = 10
 # Runs in these states have a value that counts.
 VALUED = ("complete", "stopped")
+# What decides what is to be found, and how hard it is.
+TASK = ("family", "objective", "mask_share", "span_length")
 
 
 def study_names(lab: Path) -> list[str]:
@@ -124,7 +126,12 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
 
 def have_one_task(described: Iterable[Mapping[str, Any]]) -> bool:
     """Say whether runs were to find the same thing, so that their losses can be compared."""
-    return len({each["values"]["objective"] for each in described}) <= 1
+    found = {tuple(each["values"][name] for name in TASK): each["values"] for each in described}
+    if len(found) <= 1:  # as nearly always, and without what the objectives import
+        return True
+    from sweeplab.data.objectives import task_of
+
+    return len({task_of(values) for values in found.values()}) <= 1
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:

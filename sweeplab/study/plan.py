@@ -17,6 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.dataset import Dataset, WrongVocabulary
+from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.study.cells import cells, unmet
@@ -24,6 +25,7 @@ from sweeplab.study.datasets import cut_warnings, describe_data, distinct, study
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.known import Source, read_warm_starts
+from sweeplab.study.listing import TASK
 from sweeplab.study.packing import free_memory_bytes, stack_capacity
 from sweeplab.study.places import Location
 from sweeplab.study.plugins import check_imported
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 # Fewer where there are many cells, so that a plan takes seconds.
 MOST_PROBES, FEWEST_PROBES = 128, 16
 PROBES_IN_ALL = 9 * MOST_PROBES
-# What decides how hard it is to find what is to be found.
-TASK = {"objective", "mask_share", "span_length"}
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
 
@@ -347,9 +347,10 @@ def _warnings(searched: Set[str], cells: list[list[dict[str, Any]]]) -> list[str
     varying = {
         name for name in searched & set(SHAPE) if any(len({v[name] for v in cell}) > 1 for cell in cells)
     }
-    if tasks := sorted(varying & TASK):
-        found.append(f"{', '.join(tasks)} searched: sampling and pruning compare losses of unlike tasks")
-    if sizes := sorted(name for name in varying - TASK if TABLE[name].kind == "int"):
+    if any(len({task_of(values) for values in cell}) > 1 for cell in cells):
+        tasks = ", ".join(sorted(varying & {*TASK}))
+        found.append(f"{tasks} searched: sampling and pruning compare losses of unlike tasks")
+    if sizes := sorted(name for name in varying - {*TASK} if TABLE[name].kind == "int"):
         found.append(f"{', '.join(sizes)} searched: sampling and pruning compare unlike sizes inside a cell")
     values = [each for cell in cells for each in cell]
     if any(each["warmup_iters"] >= each["max_iters"] for each in values):

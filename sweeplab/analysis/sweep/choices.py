@@ -142,6 +142,9 @@ def _differences(
         return [Difference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs], False
     inverse = np.linalg.inv(design.T @ design)
     effects = inverse @ design.T @ values
+    level = float(
+        np.mean(values - design[:, : len(cells)] @ effects[: len(cells)])
+    )  # a seed's part of a loss
     pooled = float(((values - design @ effects) ** 2).sum()) / freedom
     apart = np.array([effects[b] - effects[a] for a, b in pairs])
     spread = np.array([inverse[a, a] + inverse[b, b] - 2 * inverse[a, b] for a, b in pairs])
@@ -154,7 +157,7 @@ def _differences(
     reach = t.ppf((1 + levels) / 2, freedom) * error
     return [
         Difference(
-            cells[a], cells[b], "", effects[a], effects[a] + apart[k], apart[k] - reach[k], apart[k] + reach[k],
+            cells[a], cells[b], "", level + effects[a], level + effects[b], apart[k] - reach[k], apart[k] + reach[k],
             float(levels[k]), min(len(losses[cells[a]]), len(losses[cells[b]])),
         )
         for k, (a, b) in enumerate(pairs)

@@ -155,8 +155,9 @@ def draw_differences(panel: DifferencesPanel) -> go.Figure:
                 "type": "data", "symmetric": False, "array": (rows["high"] - rows["difference"]).fillna(0),
                 "arrayminus": (rows["difference"] - rows["low"]).fillna(0), "thickness": 1.5, "width": 4,
             },
-            customdata=rows[["loss_a", "loss_b", "n"]],
-            hovertemplate="%{customdata[0]:.4f} and %{customdata[1]:.4f}: %{x:+.4f}<extra></extra>",
+            customdata=rows[["a", "loss_a", "b", "loss_b"]],
+            hovertemplate="%{customdata[0]}: %{customdata[1]:.4f}<br>%{customdata[2]}: %{customdata[3]:.4f}"
+            "<br>%{x:+.4f}<extra></extra>",
         )  # fmt: skip
     ends = data[["low", "high", "difference"]].astype(float)
     figure.add_vline(x=0, line={"color": GREY, "width": 1.5})

@@ -12,13 +12,14 @@ from pandas import DataFrame
 from sweeplab.analysis.sweep.choices import Choice, Ranking, bits_per_byte, rankings
 from sweeplab.analysis.sweep.differences import DIFFERENT, FALSE_ALARM, UNKNOWN, Difference
 from sweeplab.errors import BadInput
-from sweeplab.report.panels.base import Axis, Panel, PanelSpec
+from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel
 from sweeplab.report.panels.differences import DifferencesPanel, objective_of
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import listed, several, short
 from sweeplab.study.space import BASE
 
 _MOST_NAMED = 6
+_LONGEST = 56
 
 
 def choices_panel(spec: PanelSpec, material: Material) -> Panel:
@@ -35,16 +36,22 @@ def choices_panel(spec: PanelSpec, material: Material) -> Panel:
     columns = {"study": len(material.sweeps) > 1, "task": len({each.task for each in each_task}) > 1}
     apart = [name for name, varies in columns.items() if varies]
     rows = [_row(study, each, ranking, material) for study, ranking in found for each in ranking.choices]
-    return DifferencesPanel(
+    shown = DataFrame([_shown(row, apart) for row in rows])
+    table = TablePanel(
         title=spec.title or "Choices",
         width=spec.width,
-        data=DataFrame([line for study, ranking in found for line in _lines(study, ranking, apart)]),
-        shown=DataFrame([_shown(row, apart) for row in rows]),
+        data=shown,
         notes=tuple(note for study, ranking in found for note in _said(ranking, _of(study, ranking, apart))),
         warnings=(_apart(each_task),) if columns["task"] else (),
         method=_METHOD,
         result={"choices": rows, "tasks": [each.task for each in each_task]},
-        x=Axis("difference", f"loss above that of {_references(each_task)} (nats/token)"),
+    )
+    lines = [line for study, ranking in found for line in _lines(study, ranking, columns["study"])]
+    if not lines:  # each choice is alone in its task
+        return table
+    return DifferencesPanel(
+        **vars(table) | {"data": DataFrame(lines), "shown": shown},
+        x=Axis("difference", f"loss above that of {_reference_in_words(each_task)} (nats/token)"),
     )
 
 
@@ -53,12 +60,11 @@ def _of(study: str, ranking: Ranking, apart: list[str]) -> str:
     return ", ".join({"study": study, "task": ranking.task}[name] for name in apart)
 
 
-def _lines(study: str, ranking: Ranking, apart: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield what is drawn of a ranking: each choice against its reference."""
-    of = _of(study, ranking, apart)
+def _lines(study: str, ranking: Ranking, is_named: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is drawn of a ranking: each choice against its reference, the study named where there are several."""
     for each in _from_reference(ranking):
         measured = {"difference": each.difference, "verdict": each.verdict}
-        line = _named(each.b) + (f" ({of})" if of else "")
+        line = _cut(_named(each.b)) + (f" ({study})" if is_named else "")
         yield {"study": study, "task": ranking.task, **asdict(each), **measured, "line": line}
 
 
@@ -75,9 +81,9 @@ _METHOD = (
 )  # fmt: skip
 
 
-def _references(found: list[Ranking]) -> str:
-    names = dict.fromkeys(_named(_reference(each)) for each in found)
-    return listed(list(names))
+def _reference_in_words(found: list[Ranking]) -> str:
+    names = {_reference(each) for each in found}
+    return "the choice it is set against" if len(names) > 1 else _cut(_named(names.pop()))
 
 
 def _reference(ranking: Ranking) -> str:
@@ -138,7 +144,8 @@ def _shown(row: dict[str, Any], apart: list[str]) -> dict[str, Any]:
         "spread of seeds": "–" if row["seed_sd"] != row["seed_sd"] else f"{row['seed_sd']:.4f}",
         "seeds": row["seeds"],
         "group": row["groups"],
-        f"against {_named(row['against'])}": "–" if own else f"{row['difference']:+.4f}",
+        "against": "" if own else _named(row["against"]),
+        "difference": "–" if own else f"{row['difference']:+.4f}",
         "interval": f"{row['low']:+.4f} to {row['high']:+.4f}" if told else "–",
         "verdict": row["verdict"],
     }
@@ -178,7 +185,7 @@ def _apart(found: list[Ranking]) -> str:
     return (
         f"Losses of {len(found)} tasks, ranked apart: {tasks}. A loss says how well one task is done; of another it is "
         "of unlike tokens, given unlike things, in bits a byte too: what a hidden token costs once all around it is "
-        "known says nothing of what a text costs. Compare what each does with the n-gram baseline of its own task."
+        "known says nothing of what a text costs. Compare what each does with the n-gram baseline of its own task"
     )
 
 
@@ -186,6 +193,11 @@ def _names(cells: list[str]) -> str:
     names = [_named(each) for each in cells]
     more = len(names) - _MOST_NAMED
     return listed(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+
+
+def _cut(name: str) -> str:
+    """Return a name that leaves a figure room."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def _named(cell: str) -> str:
