@@ -57,9 +57,11 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
     seeds have ended: the mean of those that did not diverge is no value of it.
 
     Raises:
-        BadInput: no trial has ended.
+        BadInput: no trial has ended, or trials are of unlike tasks.
     """
     from pandas import to_numeric
+
+    from sweeplab.analysis.trials import check_one_task
 
     runs = with_models(runs)
     ended = runs["state"].astype(str).isin(USED_STATES)
@@ -72,10 +74,11 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
     used = runs[usable & whole]
     if used.empty:
         raise BadInput("no run of the study has ended with a loss yet")
+    check_one_task(used)
     means = used.groupby([*_POINT, *TRIAL[1:]], sort=False)[loss].mean().reset_index()
     best = means.loc[means.groupby(_POINT, sort=False)[loss].idxmin(), TRIAL]
     kept = used.merge(best.assign(point=_names(best)), on=TRIAL)
-    dropped["not the best of its cell"] += len(used) - len(kept)
+    dropped["not the best of its model and length"] += len(used) - len(kept)
     grouped = kept.groupby("point", sort=False)
     numbers = [name for name in ("params", "tokens", "flops", loss) if name in kept]
     table = grouped.first().assign(**{name: grouped[name].mean() for name in numbers}).reset_index()

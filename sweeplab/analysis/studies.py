@@ -102,7 +102,7 @@ class Studies:
         Raises:
             BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics.
         """
-        self._check_comparable(Conventions())
+        self._check_comparable(Conventions(), "`study diff` compares them in bits a byte")
         metrics = {name: spec.objective.metric for name, spec in self.specs.items()}
         if len(set(metrics.values())) > 1:
             said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
@@ -114,7 +114,9 @@ class Studies:
             return None
         return {name: data["val_bytes"] / data["val_targets"] for name, data in self.data.items()}
 
-    def _check_comparable(self, conventions: Conventions) -> None:
+    def _check_comparable(
+        self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
+    ) -> None:
         """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""
         digest = _DIGESTS[0] if conventions.loss == "bits-per-byte" else _DIGESTS[1]
         first, *others = self.data
@@ -122,7 +124,7 @@ class Studies:
             if self.data[name][digest] == self.data[first][digest]:
                 continue
             same_text = self.data[name][_DIGESTS[0]] == self.data[first][_DIGESTS[0]]
-            hint = "; of one text, --count loss=bits-per-byte can" if same_text else ""
+            hint = f"; of one text, {otherwise}" if same_text else ""
             what = "tokens" if same_text else "text"
             raise BadInput(
                 f"studies {first} and {name} were trained on different {what}: losses a token cannot be compared{hint}"

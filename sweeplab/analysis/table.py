@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
+from sweeplab.tracking.folder import BEST_MEASURES
 from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
 from sweeplab.train.counting import train_tokens
 
@@ -36,6 +37,8 @@ COLUMNS = {
     "iterations": "Int64",
     "run_id": "string",
 }  # a row a run; whole numbers are Int64, which knows a missing one
+# Columns that are there where a run has them.
+MEASURED = dict.fromkeys(BEST_MEASURES, "float64")
 METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
 
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
@@ -63,7 +66,7 @@ _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or 
 
 
 def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
-    """Return a study's runs from tracking, a row a run in any state: COLUMNS, then the hyperparameters.
+    """Return a study's runs from tracking, a row a run in any state: COLUMNS, MEASURED, then the hyperparameters.
 
     Raises:
         BadInput: tracking has no such study, or something in it is not what it should be.
@@ -80,11 +83,15 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
             "state": run.state,
             **{metric: run.metrics.get(metric) for metric in METRICS},
             "run_id": run.run_id,
+            **{metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics},
             **{each: text for each, text in run.values.items() if each not in COLUMNS},
         }
         for run in _in_order(TRACKERS["mlflow"](lab, name, uri))
     ]
-    columns = dict.fromkeys([*COLUMNS, *HYPERPARAMETERS, *(each for row in rows for each in row)])
+    given = dict.fromkeys(each for row in rows for each in row)
+    columns = dict.fromkeys(
+        [*COLUMNS, *(each for each in MEASURED if each in given), *HYPERPARAMETERS, *given]
+    )
     return validate(pd.DataFrame(rows, columns=list(columns), dtype=object))
 
 
@@ -132,7 +139,7 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     """
     problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
     checked = {}
-    for name, dtype in (COLUMNS | HYPERPARAMETERS).items():
+    for name, dtype in (COLUMNS | MEASURED | HYPERPARAMETERS).items():
         if name in frame:
             checked[name], wrong = _typed(frame[name], dtype)
             if name in KEY:

@@ -13,6 +13,8 @@ import numpy as np
 from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 
+from sweeplab.data.objectives import task_of
+from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import SETTLED, follows
 
@@ -59,6 +61,22 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
     trials["best"] = trials.index.isin(ended.groupby("cell")["loss"].idxmin())
     return trials
+
+
+def tasks_of(runs: DataFrame) -> Series:
+    """Return in a few words what each run's loss is of: those of one task may be compared."""
+    rows: list[dict[Any, Any]] = runs.to_dict("records")
+    return Series([task_of(row) for row in rows], index=runs.index, dtype=object)
+
+
+def check_one_task(runs: DataFrame) -> None:
+    """Make sure that the losses of runs are of one thing.
+
+    Raises:
+        BadInput: they are not; says of what they are.
+    """
+    if len(tasks := list(dict.fromkeys(tasks_of(runs)))) > 1:
+        raise BadInput(f"the losses are of unlike tasks, and not to be compared: {'; '.join(tasks)}")
 
 
 def grid_of(runs: DataFrame) -> list[str]:

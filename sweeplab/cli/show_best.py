@@ -44,6 +44,8 @@ def print_differences(found: Mapping[str, Any]) -> None:
             out.print()
         rows = found[kind]
         out.print(kind if rows else f"{kind}: {SAME[kind]}", style="bold" if rows else "", markup=False)
+        if rows and kind == "results" and found["measure"] != "value":
+            out.print("in bits a byte, for the tokens differ", markup=False)
         if rows:
             print_rows([_row(found, kind, row) for row in rows], text=("place", found["a"], found["b"]))
 

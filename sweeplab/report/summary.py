@@ -13,9 +13,8 @@ from pandas import DataFrame
 from sweeplab.analysis.laws.assessment import Assessment
 from sweeplab.analysis.laws.misfit import FLAGGED
 from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
-from sweeplab.analysis.sweep.choices import tasks_of
 from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.trials import ENDED, grid_of, searched_of, trials_table
+from sweeplab.analysis.trials import ENDED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written

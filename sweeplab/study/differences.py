@@ -16,15 +16,19 @@ Difference = dict[str, Any]
 def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     """Return how two studies differ, as plain data: by kind, a list of `place`, `a` and `b`.
 
-    Results are the best values of every cell that either has, whether they differ or not.
+    Results are the best values of every cell that either has, whether they differ or not. Losses of unlike text or
+    unlike tasks have no change; of one text in unlike tokens they are told in bits a byte, as `measure` says.
     """
+    ours, theirs = (each.read(each.data_file) for each in (a, b))
+    measure = "value" if ours["token_digest"] == theirs["token_digest"] else "best_bits_per_byte"
     return {
         "a": a.name,
         "b": b.name,
         "file": _between(_file(a), _file(b)),
-        "data": _between(a.read(a.data_file), b.read(b.data_file)),
+        "data": _between(ours, theirs),
         "code": _between(a.read(a.code_file), b.read(b.code_file)),
-        "results": _results(a, b),
+        "measure": measure,
+        "results": _results(a, b, measure, is_one_text=ours["text_digest"] == theirs["text_digest"]),
     }
 
 
@@ -44,22 +48,30 @@ def _between(a: Any, b: Any, place: str = "") -> list[Difference]:
     ]
 
 
-def _results(a: StudyFolder, b: StudyFolder) -> list[Difference]:
-    ours, theirs = _best_by_cell(a), _best_by_cell(b)
-    return [
-        {"place": cell, "a": ours.get(cell), "b": theirs.get(cell), "change": _change(ours, theirs, cell)}
-        for cell in dict.fromkeys([*ours, *theirs])
-    ]
+def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[Difference]:
+    ours, theirs = (_best_by_cell(each, measure) for each in (a, b))
+    rows = []
+    for cell in dict.fromkeys([*ours, *theirs]):
+        (one, task), (other, its_task) = ours.get(cell, _NONE), theirs.get(cell, _NONE)
+        change = None if one is None or other is None else other - one
+        comparable = is_one_text and task == its_task
+        rows.append({"place": cell, "a": one, "b": other, "change": change if comparable else None})
+    return rows
 
 
-def _change(a: Mapping[str, float], b: Mapping[str, float], cell: str) -> float | None:
-    return b[cell] - a[cell] if cell in a and cell in b else None
+_NONE: tuple[float | None, str] = (None, "")
 
 
-def _best_by_cell(folder: StudyFolder) -> dict[str, float]:
-    best: dict[str, float] = {}
+def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float | None, str]]:
+    """Return each cell's lowest number that its runs ended with, and the task that it is of."""
+    from sweeplab.data.objectives import task_of
+
+    best: dict[str, tuple[float | None, str]] = {}
     for run in folder.runs():
         cell, outcome = run.path.parent.name, run.outcome
-        if outcome and outcome["ending"]["outcome"] in VALUED and outcome["value"] is not None:
-            best[cell] = min(outcome["value"], best.get(cell, outcome["value"]))
+        if not outcome or outcome["ending"]["outcome"] not in VALUED or outcome.get(measure) is None:
+            continue
+        known, _ = best.get(cell, _NONE)
+        if known is None or outcome[measure] < known:
+            best[cell] = outcome[measure], task_of(run.description["values"])
     return best

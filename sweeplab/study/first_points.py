@@ -7,7 +7,7 @@ from a neighbour of nearly the same size, serve it better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.generators import generator_key
@@ -49,11 +49,12 @@ def _sobol_point(key: int, dimension: int, index: int) -> list[float]:
 
 
 def _distance(one: Cell, other: Cell) -> float:
-    """Return how far two cells are apart: doublings of a number, or 1 for another name."""
+    """Return how far two cells are apart: doublings of a number, 1 for another name, or for what one alone changes."""
 
     def apart(a: Any, b: Any) -> float:
         both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
         return abs(math.log2(a / b)) if both_numbers else float(a != b)
 
-    values: Mapping[str, Any] = other.values
-    return sum(apart(value, values[name]) for name, value in one.values.items())
+    alone = one.values.keys() ^ other.values.keys()
+    both = one.values.keys() & other.values.keys()
+    return len(alone) + sum(apart(one.values[name], other.values[name]) for name in both)

@@ -144,13 +144,14 @@ def _fit(row: Row, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
         raise _Unfit(f"{row.outcome}, not finished")
     if row.outcome in VALUED and (row.value is None or not math.isfinite(row.value)):
         raise _Unfit("without a value that is a number")
-    for name in spaces[0].cell.values:
+    grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
+    for name in grid:
         if name not in row.values:
             raise _Unfit(f"without {name}, which is in the grid")
-    space = next((space for space in spaces if _agrees(row.values, space.cell.values)), None)
-    if space is None:
-        values = ", ".join(f"{name}={shown(row.values[name])}" for name in spaces[0].cell.values)
-        raise _Unfit(f"no cell has {values}")
+    agreeing = [space for space in spaces if _agrees(row.values, space.cell.values)]
+    if not agreeing:
+        raise _Unfit(f"no cell has {', '.join(f'{name}={shown(row.values[name])}' for name in grid)}")
+    space = max(agreeing, key=lambda each: len(each.cell.values))  # one that changes nothing agrees with all
     try:
         parameters, ours = space.fitted(row.values)
     except ValueError as error:
@@ -165,7 +166,7 @@ def _fit(row: Row, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
 
 
 def _agrees(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(_same(values[name], value) for name, value in wanted.items())
+    return all(name in values and _same(values[name], value) for name, value in wanted.items())
 
 
 def _same(one: Any, other: Any) -> bool:

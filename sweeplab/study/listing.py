@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.study.folder import RunFolder, StudyFolder, lab_folder
 from sweeplab.study.tally import tallies
+from sweeplab.tracking.folder import MEASURES
 from sweeplab.tracking.tracker import ENDED
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
         cells = tallies(folder).values()
         states = sum((each.states for each in cells), Counter[str]())
         best = min((each.best for each in cells if each.best is not None), default=None)
+        if best is not None and _may_have_tasks(folder):
+            best = best if have_one_task(run.description for run in folder.runs()) else None
         rows.append(
             {
                 "name": name,
@@ -78,6 +82,11 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _may_have_tasks(folder: StudyFolder) -> bool:
+    """Say whether cells differ in what decides on what is to be found; their runs tell."""
+    return any(name in TASK for cell in folder.read(folder.plan_file)["cells"] for name in cell["values"])
 
 
 def states_in_words(states: Mapping[str, int]) -> str:
@@ -159,15 +168,24 @@ def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
         for each, outcome in zip(described, outcomes, strict=True)
         if outcome["state"] not in (unended, "failed")
     }
-    values = [outcome["value"] for outcome in outcomes if outcome["state"] in VALUED]
+    valued = [outcome for outcome in outcomes if outcome["state"] in VALUED]
+    best = min((outcome["value"] for outcome in valued), default=None)
+    of_best = [outcome for outcome in valued if outcome["value"] == best]
     states = Counter(outcome["state"] for outcome in outcomes)
     return {
         "cell": cell,
         "n_params": described[0]["facts"]["n_params"] if described else None,
         "trials": len(ended),
         **{state: states[state] for state in (*ENDED, unended)},
-        "best_val_loss": min(values, default=None),
+        "best_val_loss": best,
+        **{name: _mean_of(of_best, f"best_{name}") for name in MEASURES},
     }
+
+
+def _mean_of(outcomes: list[dict[str, Any]], name: str) -> float | None:
+    """Return the mean over a trial's seeds of what each has."""
+    found = [outcome[name] for outcome in outcomes if name in outcome]
+    return mean(found) if found else None
 
 
 def _best(runs: list[_Run]) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from sweeplab.study.folder import RunFolder, StudyFolder, run_key
 from sweeplab.study.space import facts
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.store import Claim, Outcome
+from sweeplab.tracking.folder import MEASURES
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
 from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.metrics import worth
@@ -146,7 +147,8 @@ class TrialInHand:
 
     def _outcome(self, training: Training, ending: Mapping[str, Any]) -> dict[str, Any]:
         points = training.folder.points()
-        losses = [each["val_loss"] for each in points if each.get("val_loss") is not None]
+        evaluations = [each for each in points if each.get("val_loss") is not None]
+        best = min(evaluations, key=lambda each: each["val_loss"], default={})
         last = points[-1] if points else {"iteration": 0, "train_tokens": 0, "wall_seconds": 0.0}
         state = ending["states"][str(training.seed)]
         return {
@@ -155,8 +157,9 @@ class TrialInHand:
             "is_asked_for": self.is_stopped,
             "ended": time.time(),
             "iteration": last["iteration"],
-            "best_val_loss": min(losses, default=None),
-            "final_val_loss": losses[-1] if losses else None,
+            "best_val_loss": best.get("val_loss"),
+            **{f"best_{name}": best[name] for name in MEASURES if name in best},
+            "final_val_loss": evaluations[-1]["val_loss"] if evaluations else None,
             "train_tokens": last["train_tokens"],
             "train_flops": float(train_flops(training.run.values, int(last["iteration"]))),
             "wall_seconds": last["wall_seconds"],

@@ -15,14 +15,12 @@ from typing import Any
 
 from sweeplab.tracking.tracker import Measure
 
+# What an evaluation finds besides the loss, where the task or the model has it.
+MEASURES = ("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy")
 METRICS = (
     "train_loss",
     "val_loss",
-    "bits_per_byte",
-    "exact_match",
-    "pseudo_perplexity",
-    "expert_use_max",
-    "expert_use_entropy",
+    *MEASURES,
     "learning_rate",
     "grad_norm",
     "tokens_per_second",
@@ -30,6 +28,8 @@ METRICS = (
 BY_TOKENS = ("train_loss", "val_loss")
 OVER_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
 REQUIRED = {"iteration", "train_tokens", "wall_seconds"}
+# What it found where the loss was lowest.
+BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
 FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
 TOTALS = {
     "train_tokens": "train_tokens",
@@ -39,6 +39,7 @@ TOTALS = {
     "final_val_loss": "final_val_loss",
     "iterations": "iteration",
     "value": "value",
+    **{name: name for name in BEST_MEASURES},
 }  # a metric's name -> its name in end.json
 
 

@@ -135,7 +135,7 @@ def test_a_study_gives_the_best_trial_of_each_cell_and_the_mean_of_its_seeds() -
     np.testing.assert_allclose(points.columns["params"], [1000, 2000])
     np.testing.assert_allclose(points.weights, [2, 1])
     assert points.dropped == {
-        "pruned before the end": 1, "failed": 1, "has not ended": 1, "not the best of its cell": 2
+        "pruned before the end": 1, "failed": 1, "has not ended": 1, "not the best of its model and length": 2
     }  # fmt: skip
     assert points.names == ("n=1/0", "n=2/0")
     assert points.conventions["flops"] == "matrix products and attention, the head's too"

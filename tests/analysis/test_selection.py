@@ -17,7 +17,7 @@ def test_a_point_is_the_best_trial_of_its_cell() -> None:
     points = study_points(plant(seeds=1))
     assert points.n == CELLS
     assert all(name.endswith("/1") for name in points.names), "the middle rate is the best"
-    assert points.dropped == {"not the best of its cell": 2 * CELLS}
+    assert points.dropped == {"not the best of its model and length": 2 * CELLS}
     np.testing.assert_array_equal(np.unique(points.shape["n_layer"]), [1, 2, 4, 6])
     assert points.seed_spread is None
 
@@ -32,7 +32,7 @@ def test_a_trial_with_a_seed_that_has_no_end_is_no_point() -> None:
     assert points.n == CELLS
     assert points.dropped == {
         "diverged": 5, "not finite": CELLS, "another seed of its trial has no end": 10 + 2 * CELLS,
-        "not the best of its cell": 3 * (CELLS - 5),
+        "not the best of its model and length": 3 * (CELLS - 5),
     }  # fmt: skip
     trials = {name: name[-1] for name in points.names}
     assert {trial for name, trial in trials.items() if "max_iters=100/" in name} == {"0"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -207,3 +208,32 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     assert cli("study", "best", "tiny", "--cell", "family=encoder").code == 0
     shown = json.loads(cli("study", "show", "tiny", "--json").out)
     assert shown["best"] is None and len(shown["baselines"]) == 2
+    decoder, encoder = shown["cells"]
+    assert decoder["pseudo_perplexity"] is None and encoder["pseudo_perplexity"] > 1
+    assert decoder["bits_per_byte"] == pytest.approx(decoder["best_val_loss"] / 0.6931472, rel=0.01)
+    (row,) = json.loads(cli("study", "list", "--json").out)
+    assert row["best_value"] is None
+    told = cli("study", "show", "tiny", "--trial", "0", "--cell", "family=encoder").out
+    assert re.search(r"^family +encoder +grid *$", told, re.MULTILINE)
+    assert cli("report", "sweep", "tiny").code == 0, "each choice is alone in its task"
+    said = cli("laws", "shape", "tiny")
+    assert said.code == 2 and "of unlike tasks, and not to be compared: the next token" in said.err
+
+
+def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    small = ["-o", "budget.trials_per_cell=1", "-o", "grid.n_embd=[8]", "-o", "cells=[{}, {bias: false}]"]
+    for name, tokenizer in (("chars", "char"), ("bytes", "byte")):
+        said = cli("study", "run", "tiny.yaml", "--name", name, "-o", f"data.tokenizer={tokenizer}", *small)
+        assert said.code == 0
+    found = json.loads(cli("study", "diff", "chars", "bytes", "--json").out)
+    assert found["measure"] == "best_bits_per_byte" and len(found["results"]) == 2
+    for row in found["results"]:
+        assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
+    assert "in bits a byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
+    said = cli("report", "compare", "chars", "bytes")
+    assert said.code == 2 and "`study diff` compares them in bits a byte" in said.err
+    told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out
+    assert re.search(r"^bias +false +cells *$", told, re.MULTILINE)
+    assert cli("study", "export", "chars", "--output", "runs.csv").code == 0
+    assert "best_bits_per_byte" in Path("runs.csv").read_text().splitlines()[0].split(",")

@@ -10,7 +10,7 @@ from sweeplab.analysis.studies import Studies
 from sweeplab.errors import BadInput
 from sweeplab.report.drawing import draw
 from sweeplab.report.panels import panel
-from sweeplab.report.panels.base import PanelSpec
+from sweeplab.report.panels.base import PanelSpec, TablePanel
 from sweeplab.report.panels.choices import choices_panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.summary import SUMMARIES
@@ -69,6 +69,16 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     lowest = [text for name, text in summary.entries if name == "Lowest loss"]
     assert {text.partition(":")[0] for text in lowest} == set(found.result["tasks"])
     assert not summary.best
+
+
+def test_choices_that_are_alone_in_their_tasks_are_listed(plant) -> None:
+    planted = plant(["complete"], seeds=2, layers=(4,), widths=(16, 32))
+    runs = planted.runs.assign(objective="masked", mask_share=planted.runs["n_embd"] / 100)
+    found = choices_panel(PanelSpec("choices"), Material.of_study(runs, planted.curves))
+    assert isinstance(found, TablePanel) and list(found.data["rank"]) == [1, 1]
+    assert [note.partition(": ")[2] for note in found.notes] == [
+        f"n_layer=4, n_embd={width} stands alone." for width in sorted(set(runs["n_embd"]))
+    ]
 
 
 def test_one_seed_cannot_tell(plant) -> None:

@@ -103,6 +103,16 @@ def test_a_page_opens_without_a_network_and_without_an_error(name: str, pages, b
     assert all(browser.read(f"!!document.getElementById('{each[1:]}')") for each in links if each[0] == "#")
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_no_word_of_a_table_is_broken(name: str, pages, browser: Page) -> None:
+    opened(browser, pages[name])
+    cells = "[...document.querySelectorAll('table th button')].filter((each) => each.offsetHeight)"
+    assert browser.read(f"{cells}.length") > 10
+    assert browser.read(f"{cells}.every((each) => getComputedStyle(each).overflowWrap === 'normal')")
+    lines = f"{cells}.map((each) => each.offsetHeight / parseFloat(getComputedStyle(each).fontSize))"
+    assert browser.read(f"Math.max(...{lines})") < 5, "a line and its margins"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_the_words_of_figures_are_legible(name: str, theme: str, pages, browser: Page) -> None:

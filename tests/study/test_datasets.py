@@ -93,6 +93,8 @@ def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
 def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
     plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"})
     assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of unlike tasks"
+    plan = planned(search={"family": Choices(("decoder", "encoder"))})
+    assert plan.warnings[0] == "family searched: sampling and pruning compare losses of unlike tasks"
 
 
 def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:

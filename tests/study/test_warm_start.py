@@ -53,6 +53,22 @@ def known(store, cell=0):
     return [trial for trial in trials if WARM_START in trial.user_attrs]
 
 
+def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, opened, warm, dataset) -> None:
+    changed = {"cells": [{}, {"bias": False}], "budget": Budget(trials_per_cell=2)}
+    other = tiny(name="other", search={"learning_rate": RATES}, sampler=Sampler(type="tpe"), **changed)
+    folder, store = opened(other)
+    write_study(other, folder, describe_data(other, dataset))
+    Runner(other, store, dataset, folder).work()
+    first, of_nearest = (store.trials(cell)[0].params for cell in store.cells)
+    best = min(store.trials(store.cells[0]), key=lambda trial: trial.value).params
+    assert of_nearest == best and first.keys() == best.keys(), "a cell starts from the best of the nearest"
+    _, new, (source,) = warm(tiny(search={"learning_rate": RATES}, warm_start=["other"], **changed))
+    assert len(source.known) == 4 and not source.refused
+    for index in (0, 1):
+        theirs = {trial.value for trial in store.trials(store.cells[index])}
+        assert {trial.value for trial in known(new, index)} == theirs
+
+
 def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, warm, dataset) -> None:
     fixed = {name: value for name, value in tiny().fixed.items() if name != "n_embd"}
     other = tiny(name="other", grid={"n_embd": [16, 32]}, budget=Budget(trials_per_cell=3))

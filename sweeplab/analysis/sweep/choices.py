@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from sweeplab.analysis.sweep.differences import (
     DIFFERENT,
@@ -23,8 +23,8 @@ from sweeplab.analysis.sweep.differences import (
     losses_of,
 )
 from sweeplab.analysis.sweep.trials import Sweep
-from sweeplab.analysis.trials import TRIAL, finite
-from sweeplab.data.objectives import known_objective, task_of
+from sweeplab.analysis.trials import TRIAL, finite, tasks_of
+from sweeplab.data.objectives import known_objective
 
 Array = NDArray[np.float64]
 ONE_SEED = "no cell has two seeds"
@@ -74,12 +74,6 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
     kept = losses.merge(best, on=TRIAL)
     return [_ranking(str(task), runs) for task, runs in kept.groupby(tasks_of(kept), sort=False)]
-
-
-def tasks_of(runs: DataFrame) -> Series:
-    """Return in a few words what each run's loss is of: those of one task may be compared."""
-    rows: list[dict[Any, Any]] = runs.to_dict("records")
-    return Series([task_of(row) for row in rows], index=runs.index, dtype=object)
 
 
 def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:

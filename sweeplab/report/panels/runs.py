@@ -15,6 +15,7 @@ from pandas.api.types import is_numeric_dtype
 from sweeplab.analysis.trials import (
     ENDED,
     TRIAL,
+    check_one_task,
     finite,
     grid_of,
     marks_of,
@@ -98,7 +99,11 @@ def loss_panel(spec: PanelSpec, material: Material) -> Panel:
 
 
 def heat_map_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Give the lowest loss at each pair of two sizes."""
+    """Give the lowest loss at each pair of two sizes.
+
+    Raises:
+        BadInput: the losses are of unlike tasks.
+    """
     runs = material.runs
     metric = spec.metric or "best_val_loss"
     grid = [name for name in grid_of(runs) if finite(runs, name).nunique() > 1]
@@ -107,6 +112,7 @@ def heat_map_panel(spec: PanelSpec, material: Material) -> Panel:
     x = spec.x or (free.pop(0) if free else "")
     trials = trials_table(runs, metric)
     ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    check_one_task(ended)
     if runs.empty or (x and y):
         missing = _missing(x, runs, ended, metric) or _missing(y, runs, ended, metric)
     else:
