@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.finding import find_trial
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.identity import as_written
-from sweeplab.study.listing import VALUED, have_one_task, read_spec
+from sweeplab.study.listing import VALUED, read_spec
 from sweeplab.study.packing import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
 from sweeplab.study.writing import study_file
@@ -59,9 +60,7 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
         BadInput: there is no such trial or cell, none has ended yet, several cells have one of this number, or
             cells whose runs find unlike things are compared.
     """
-    runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
-    for run in folder.runs():
-        runs[run.path.parent.name, int(run.path.name.rpartition("-")[0])].append(run)
+    runs = _runs(folder)
     if number is not None:
         numbers: dict[str, list[int]] = defaultdict(list)
         for key, each in runs:
@@ -73,20 +72,43 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
         raise BadInput(
             Problem(f"study {folder.name} has no runs in cell {cell!r}", ", ".join(keys), nearest(cell, keys))
         )
-    ended = [
-        (outcome["value"], place)
-        for place, each in runs.items()
-        if cell in (None, place[0]) and (outcome := each[0].outcome)
-        if outcome["ending"]["outcome"] in VALUED and outcome["value"] is not None
-    ]
-    if not ended:
+    by_task = _best_places(runs, cell)
+    if not by_task:
         where = f" in cell {cell}" if cell is not None else ""
         raise BadInput(f"no trial of study {folder.name}{where} has come to its end yet")
-    if not have_one_task({of: runs[of, trial][0].description for _, (of, trial) in ended}.values()):
+    if len(by_task) > 1:
         what = f"the cells of study {folder.name} find unlike things, so that none is best of all; one is to be named"
         raise BadInput(Problem(what, ", ".join(keys)))
-    _, place = min(ended)
-    return _trial(folder, *place, runs[place])
+    return _trial(folder, *by_task[0], runs[by_task[0]])
+
+
+def find_best_of_tasks(folder: StudyFolder) -> list[Trial]:
+    """Return the trial of the lowest value of each thing that the study's runs are to find."""
+    runs = _runs(folder)
+    return [_trial(folder, *place, runs[place]) for place in _best_places(runs)]
+
+
+def _runs(folder: StudyFolder) -> dict[tuple[str, int], list[RunFolder]]:
+    """Return the runs of each trial, by its cell and number."""
+    runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
+    for run in folder.runs():
+        runs[run.path.parent.name, int(run.path.name.rpartition("-")[0])].append(run)
+    return runs
+
+
+def _best_places(
+    runs: Mapping[tuple[str, int], list[RunFolder]], cell: str | None = None
+) -> list[tuple[str, int]]:
+    """Return the cell and number of the best trial of each task that has one which ended."""
+    from sweeplab.data.objectives import task_of
+
+    best: dict[str, tuple[float, tuple[str, int]]] = {}
+    for place, each in runs.items():
+        outcome = each[0].outcome if cell in (None, place[0]) else None
+        if outcome and outcome["ending"]["outcome"] in VALUED and outcome["value"] is not None:
+            task = task_of(each[0].description["values"])
+            best[task] = min((outcome["value"], place), best.get(task, (math.inf, place)))
+    return [place for _, place in best.values()]
 
 
 def _trial(folder: StudyFolder, cell: str, number: int, runs: list[RunFolder]) -> Trial:

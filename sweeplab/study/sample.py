@@ -1,4 +1,4 @@
-"""What a study's best run writes: kept beside the study, in tracking and on its report.
+"""What a study's best run writes, of each thing that its runs find: kept beside it, in tracking and on its report.
 
 The prompt is the beginning of the validation split, laid out as the objective does it: nobody chose it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from sweeplab.data.objectives import make_objective
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.study.best import find_best
+from sweeplab.study.best import find_best_of_tasks
 from sweeplab.study.folder import StudyFolder
 from sweeplab.tracking.folder import RunFolder
 
@@ -30,7 +31,7 @@ SEED = 0
 
 
 def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
-    """Let the best run write a sample, where it has kept a checkpoint and has not written one yet.
+    """Let the best run of each task write a sample, where it has kept a checkpoint and has not written one yet.
 
     Each worker does so before it leaves, after its last run has ended: the last one knows of all runs. What goes wrong
     is said in the worker's log, and costs nothing but the sample.
@@ -38,28 +39,34 @@ def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
     try:
         with FileLock(folder.path / "sample.lock"):
             _keep(folder, dataset)
-    except BadInput:
-        return  # no run has come to its end, or none that takes a prompt
     except Exception:
         traceback.print_exc(file=sys.stderr)
 
 
-def read_sample(folder: StudyFolder) -> dict[str, Any] | None:
-    """Return the sample: the run, the prompt with its holes, the text, and how it was drawn; None without one."""
-    file = folder.sample / "sample.json"
-    return folder.read(file) if file.exists() else None
+def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
+    """Return the samples, one a task: the run, the prompt with its holes, the text, and how it was drawn."""
+    file = folder.sample / "samples.json"
+    found: list[dict[str, Any]] = folder.read(file)["samples"] if file.exists() else []
+    return found
 
 
 def _keep(folder: StudyFolder, dataset: Dataset) -> None:
-    best = Path(find_best(folder).runs[0])
-    name = f"{folder.name}/{best.parent.name}/{best.name}"
-    known, checkpoint = read_sample(folder), RunFolder(best, {}).checkpoint()
-    if checkpoint is None or (known and known["run"] == name):
+    written = {each["run"]: each for each in read_samples(folder)}
+    samples = []
+    for trial in find_best_of_tasks(folder):
+        best = Path(trial.runs[0])
+        name = f"{folder.name}/{best.parent.name}/{best.name}"
+        if name in written:
+            samples.append(written[name])
+        elif checkpoint := RunFolder(best, {}).checkpoint():
+            with suppress(BadInput):  # it takes no prompt
+                samples.append(_written(checkpoint, name, dataset))
+    if not samples or samples == list(written.values()):
         return
-    said = _written(checkpoint, name, dataset)
     folder.sample.mkdir(exist_ok=True)
-    write_whole(folder.sample / "sample.txt", _as_text(said).encode("utf-8", "replace"))
-    write_whole(folder.sample / "sample.json", json.dumps(said).encode())
+    text = "\n\n".join(map(_as_text, samples))
+    write_whole(folder.sample / "samples.txt", text.encode("utf-8", "replace"))
+    write_whole(folder.sample / "samples.json", json.dumps({"samples": samples}).encode())
 
 
 def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:

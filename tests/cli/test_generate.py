@@ -13,7 +13,7 @@ from sweeplab.data.tokenizers import ByteTokenizer
 from sweeplab.model.generation import Sampling
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.generating import Writer, pieces
-from sweeplab.study.sample import read_sample
+from sweeplab.study.sample import read_samples
 from sweeplab.tracking.loading import load_checkpoint
 
 FAMILIES = {
@@ -161,14 +161,14 @@ def test_spans_are_written_into_their_holes(runs) -> None:
 
 
 def test_a_study_keeps_what_its_best_run_writes(finished, cli) -> None:
-    said = read_sample(StudyFolder(finished.lab, "tiny"))
+    (said,) = read_samples(StudyFolder(finished.lab, "tiny"))
     assert re.fullmatch(r"tiny/n_embd=(8|16)/[01]-0", said["run"])
     assert len(said["prompt"]) == 8 and len(said["text"]) == 8 + 200, "half a window, and max_new_tokens"
     assert (
         cli("generate", "tiny", "--prompt", said["prompt"], "--lab", finished.lab).out == said["text"] + "\n"
     )
-    kept = [path.read_text() for path in (finished.lab / "artifacts").rglob("sample/sample.txt")]
-    assert kept == [(finished.lab / "studies/tiny/sample/sample.txt").read_text()]
+    kept = [path.read_text() for path in (finished.lab / "artifacts").rglob("sample/samples.txt")]
+    assert kept == [(finished.lab / "studies/tiny/sample/samples.txt").read_text()]
     assert said["text"] in kept[0]
     page = (finished.lab / "studies/tiny/report/scaling.html").read_text()
     assert "What the best run writes" in page and said["run"] in page

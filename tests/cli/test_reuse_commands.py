@@ -13,6 +13,7 @@ from cli.conftest import STUDY
 from terminal import PROGRAM
 
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.sample import read_samples
 
 OWN = """\
 # Parts of my own.
@@ -216,6 +217,10 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     told = cli("study", "show", "tiny", "--trial", "0", "--cell", "family=encoder").out
     assert re.search(r"^family +encoder +grid *$", told, re.MULTILINE)
     assert cli("report", "sweep", "tiny").code == 0, "each choice is alone in its task"
+    samples = read_samples(StudyFolder(folder / "lab", "tiny"))
+    assert {each["run"] for each in samples} == {"tiny/family=decoder/0-0", "tiny/family=encoder/0-0"}
+    page = (folder / "lab/studies/tiny/report/sweep.html").read_text()
+    assert all(each["run"] in page for each in samples)
     said = cli("laws", "shape", "tiny")
     assert said.code == 2 and "of unlike tasks, and not to be compared: the next token" in said.err
 

@@ -1,6 +1,8 @@
-"""What a study's best run writes."""
+"""What a study's best run writes, of each thing that its runs find."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from pandas import DataFrame
 
@@ -10,7 +12,7 @@ from sweeplab.report.panels.base import Panel, PanelSpec, TextPanel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import told
 from sweeplab.study.folder import StudyFolder
-from sweeplab.study.sample import read_sample
+from sweeplab.study.sample import read_samples
 
 
 def sample_panel(spec: PanelSpec, material: Material) -> Panel:
@@ -22,23 +24,29 @@ def sample_panel(spec: PanelSpec, material: Material) -> Panel:
     if material.runs.empty:
         raise BadInput("the study has no runs yet")
     study = str(material.runs["study"].iloc[0])
-    said = read_sample(StudyFolder(material.lab, study)) if material.lab else None
-    if said is None:
+    samples = read_samples(StudyFolder(material.lab, study)) if material.lab else []
+    if not samples:
         raise BadInput("no run that is kept has written a text")
-    how = ", ".join(
-        f"{name} {told(said[name])}"
-        for name in ("temperature", "top_k", "top_p", "seed")
-        if said[name] is not None
-    )
+    text: list[tuple[bool, str]] = []
+    for said in samples:
+        heading = [(False, f"{said['run']}\n\n")] if len(samples) > 1 else []
+        text += [(False, "\n\n\n")] if text else []
+        text += [*heading, *parts(said["prompt"], said["text"])]
     return TextPanel(
         title=spec.title or "What the best run writes",
         width=spec.width,
-        data=DataFrame([said]),
-        notes=(
-            f"Run {said['run']}, from the beginning of the validation split: dark is what it found, with {how}.",
+        data=DataFrame(samples),
+        notes=tuple(
+            f"Run {said['run']}, from the beginning of the validation split: dark is what it found, with {_how(said)}."
+            for said in samples
         ),
-        text=parts(said["prompt"], said["text"]),
+        text=tuple(text),
     )
+
+
+def _how(said: dict[str, Any]) -> str:
+    named = ("temperature", "top_k", "top_p", "seed")
+    return ", ".join(f"{name} {told(said[name])}" for name in named if said[name] is not None)
 
 
 def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
