@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,6 @@ from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written
 from sweeplab.study.listing import baselines_in_words
-from sweeplab.study.space import BASE
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 # Studies that differ in more hyperparameters than these are told by their files.
@@ -144,7 +144,8 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
     smallest, largest = written(runs["n_params"].min()), written(runs["n_params"].max())
     sizes = f"{smallest if smallest == largest else f'{smallest} to {largest}'} parameters"
     values = (f"{name} {', '.join(written(each) for each in _sorted(runs[name]))}" for name in grid)
-    between = "; " if BASE in set(runs["cell"]) else " by "  # changed one by one, or all with all
+    is_product = runs["cell"].nunique() == math.prod(runs[name].nunique() for name in grid)
+    between = " by " if is_product else "; "  # all with all, or changed one by one
     return f"{between.join(values) or 'one'}; {sizes}"
 
 

@@ -107,6 +107,7 @@ def _row(study: str, choice: Choice, ranking: Ranking, material: Material) -> di
         "rank": 1 + ranking.choices.index(choice),
         "choice": choice.cell,
         "n_params": choice.n_params,
+        "n_params_active": float(choice.values.get("n_params_active", choice.n_params)),
         "loss": choice.loss,
         "bits_per_byte": _bits_per_byte(choice, material),
         "n_grams": float(material.baselines.get(choice.cell, {}).get("loss", math.nan)),
@@ -133,7 +134,8 @@ def _shown(row: dict[str, Any], apart: list[str]) -> dict[str, Any]:
         **{name: row[name] for name in apart},
         "rank": row["rank"],
         "choice": _named(row["choice"]),
-        "parameters": short(row["n_params"]),
+        "parameters": short(row["n_params"])
+        + (f"\n{short(row['n_params_active'])} active" if row["n_params_active"] < row["n_params"] else ""),
         "loss": row["loss"],
         **(
             {"bits a byte": f"{row['bits_per_byte']:.4f}"}
