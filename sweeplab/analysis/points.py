@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".parquet")
 SHAPE = ("n_layer", "n_embd")
+_DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 
 
 @dataclass(frozen=True)
@@ -253,8 +254,12 @@ def _of(rows: Sequence[str], keep: NDArray[np.bool_]) -> tuple[str, ...]:
 
 
 def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
+    """Return the columns of a shape; the depth of an encoder with a decoder is that of both."""
     import pandas as pd
 
+    if {"family", *_DEPTHS} <= {*frame}:
+        both = frame[list(_DEPTHS)].apply(pd.to_numeric, errors="coerce").sum(axis=1)
+        frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
     read = {name: pd.to_numeric(frame[name], errors="coerce") for name in SHAPE if name in frame}
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
 

@@ -149,3 +149,12 @@ def test_a_study_without_an_end_and_without_the_column() -> None:
         study_points(study().iloc[-3:])
     with pytest.raises(BadInput, match="no column 'best_loss'; did you mean 'best_val_loss'"):
         study_points(study(), {"loss": "best_loss"})
+
+
+def test_an_encoder_with_a_decoder_is_as_deep_as_both() -> None:
+    depths = {"n_layer": [3, 3], "n_encoder_layer": [2, 2], "n_decoder_layer": [4, 4], "n_embd": [8, 8]}
+    frame = pd.DataFrame(
+        {"family": ["decoder", "encoder_decoder"], **depths, "n": [1e3, 2e3], "loss": [3.0, 2.0]}
+    )
+    points = points_of(frame, {"params": "n", "loss": "loss"}, "a table")
+    assert points.shape["n_layer"].tolist() == [3, 6]
