@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _Run = tuple[RunFolder, dict[str, Any], dict[str, Any] | None]
 
 MOST_NAMED = 10
+_CELLS_NAMED = 3
 # Runs in these states have a value that counts.
 VALUED = ("complete", "stopped")
 # What decides what is to be found, and how hard it is.
@@ -150,9 +151,14 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
         said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
         cells.setdefault(said, []).append(cell)
     return [
-        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + ', '.join(own)}: {said}"
+        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + _cells_in_words(own)}: {said}"
         for said, own in cells.items()
     ]
+
+
+def _cells_in_words(cells: list[str]) -> str:
+    more = len(cells) - _CELLS_NAMED
+    return ", ".join(cells) if more <= 0 else f"{', '.join(cells[:_CELLS_NAMED])} and {more} more cells"
 
 
 def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:

@@ -36,11 +36,11 @@ def choices_panel(spec: PanelSpec, material: Material) -> Panel:
     columns = {"study": len(material.sweeps) > 1, "task": len({each.task for each in each_task}) > 1}
     apart = [name for name, varies in columns.items() if varies]
     rows = [_row(study, each, ranking, material) for study, ranking in found for each in ranking.choices]
-    shown = DataFrame([_shown(row, apart) for row in rows])
     table = TablePanel(
         title=spec.title or "Choices",
         width=spec.width,
-        data=shown,
+        data=DataFrame(rows),
+        shown=DataFrame([_shown(row, apart) for row in rows]),
         notes=tuple(note for study, ranking in found for note in _said(ranking, _of(study, ranking, apart))),
         warnings=(_apart(each_task),) if columns["task"] else (),
         method=_METHOD,
@@ -50,7 +50,7 @@ def choices_panel(spec: PanelSpec, material: Material) -> Panel:
     if not lines:  # each choice is alone in its task
         return table
     return DifferencesPanel(
-        **vars(table) | {"data": DataFrame(lines), "shown": shown},
+        **vars(table) | {"data": DataFrame(lines)},
         x=Axis("difference", f"loss above that of {_reference_in_words(each_task)} (nats/token)"),
     )
 
@@ -128,29 +128,27 @@ def _bits_per_byte(choice: Choice, material: Material) -> float:
 
 
 def _shown(row: dict[str, Any], apart: list[str]) -> dict[str, Any]:
-    counted = row["n_grams"] == row["n_grams"]
+    """Return a row as it is read: what it comes to first, what it rests on last; a second line is a quiet one."""
     own, told = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
-    return {
+    shown = {
         **{name: row[name] for name in apart},
         "rank": row["rank"],
         "choice": _named(row["choice"]),
-        "parameters": short(row["n_params"])
-        + (f"\n{short(row['n_params_active'])} active" if row["n_params_active"] < row["n_params"] else ""),
         "loss": row["loss"],
-        **(
-            {"bits a byte": f"{row['bits_per_byte']:.4f}"}
-            if row["bits_per_byte"] == row["bits_per_byte"]
-            else {}
-        ),
-        **({"n-grams": f"{row['n_grams']:.4f}\n{row['loss'] / row['n_grams'] - 1:+.1%}"} if counted else {}),
-        "spread of seeds": "–" if row["seed_sd"] != row["seed_sd"] else f"{row['seed_sd']:.4f}",
-        "seeds": row["seeds"],
-        "group": row["groups"],
-        "against": "" if own else _named(row["against"]),
-        "difference": "–" if own else f"{row['difference']:+.4f}",
+        "difference": "–" if own else f"{row['difference']:+.4f}\nagainst {_named(row['against'])}",
         "interval": f"{row['low']:+.4f} to {row['high']:+.4f}" if told else "–",
         "verdict": row["verdict"],
+        "group": row["groups"],
+        "seeds": f"{row['seeds']}" + ("" if math.isnan(row["seed_sd"]) else f"\nspread {row['seed_sd']:.4f}"),
+        "parameters": short(row["n_params"]),
     }
+    if row["n_params_active"] < row["n_params"]:
+        shown["parameters"] += f"\n{short(row['n_params_active'])} active"
+    if not math.isnan(row["bits_per_byte"]):
+        shown["bits a byte"] = f"{row['bits_per_byte']:.4f}"
+    if not math.isnan(row["n_grams"]):
+        shown["n-grams"] = f"{row['n_grams']:.4f}\n{row['loss'] / row['n_grams'] - 1:+.1%}"
+    return shown
 
 
 def _said(ranking: Ranking, apart: str) -> list[str]:
