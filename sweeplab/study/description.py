@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.identity import as_written
-from sweeplab.study.listing import VALUED
+from sweeplab.study.listing import VALUED, have_one_task
 from sweeplab.tracking.tracker import Description, Summary
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 
 
 def summarise(folder: StudyFolder, state: str) -> Summary:
-    """Return how a study stands: its runs by state, and its best trials."""
+    """Return how a study stands: its runs by state, and its best trials; of unlike tasks none is best of all."""
     trials = best_trials(folder)
-    best = trials[0] if trials else {"value": None, "key": None}
+    one_task = have_one_task(run.description for run in folder.runs())
+    best = trials[0] if trials and one_task else {"value": None, "key": None}
     return {
         "state": state,
         "counts": folder.states(),
@@ -53,7 +55,12 @@ def summarise(folder: StudyFolder, state: str) -> Summary:
 
 
 def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]:
-    """Return the trials of the lowest values, best first: a run of it, its value, its size, what was sampled."""
+    """Return the trials of the lowest values, best first: a run of it, its value, its size, what was sampled.
+
+    Where runs are to find unlike things these are the best of each.
+    """
+    from sweeplab.data.objectives import task_of
+
     trials: dict[tuple[Path, str], tuple[float, RunFolder]] = {}
     for run in folder.runs():
         outcome = run.outcome
@@ -61,7 +68,13 @@ def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]
             # All runs of a trial have its value, the mean over its seeds.
             trial = run.path.parent, run.path.name.partition("-")[0]
             trials.setdefault(trial, (outcome["value"], run))
-    found = heapq.nsmallest(most, trials.values(), key=lambda each: each[0])
+    by_task: dict[str, list[tuple[float, RunFolder]]] = defaultdict(list)
+    for each in trials.values():
+        by_task[task_of(each[1].description["values"])].append(each)
+    share = -(-most // max(1, len(by_task)))
+    found = [
+        trial for own in by_task.values() for trial in heapq.nsmallest(share, own, key=lambda each: each[0])
+    ]
     return [_trial(value, run.description) for value, run in found]
 
 

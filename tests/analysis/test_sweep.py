@@ -94,6 +94,16 @@ def test_importances_find_what_was_planted(evaluator) -> None:
     }
 
 
+def test_unlike_tasks_have_no_importance_over_all() -> None:
+    runs = plant_sweep(60, SOME_CELLS)
+    runs["objective"] = [
+        "masked" if n_layer == runs["n_layer"].min() else "next_token" for n_layer in runs["n_layer"]
+    ]
+    runs["mask_share"] = 0.15
+    scopes = {each.scope for each in importances(sweep_of(runs, SEARCH))}
+    assert OVER_ALL not in scopes and WITHIN in scopes
+
+
 @pytest.mark.slow
 def test_fanova_gives_the_shares_of_the_variance() -> None:
     """The variance of x^2 over -1..1 is 4/45, that of x/4 is 1/48: shares 0.81 and 0.19."""

@@ -21,6 +21,7 @@ from pandas import DataFrame
 
 from sweeplab.analysis.sweep.dimensions import Dimension
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
+from sweeplab.analysis.trials import tasks_of
 
 if TYPE_CHECKING:
     from optuna.importance import BaseImportanceEvaluator
@@ -101,10 +102,9 @@ def _scopes(sweep: Sweep, evaluator: Evaluator) -> list[_Scope]:
         return [_Scope(sweep.cells[0], trials, sweep.dimensions, _losses(trials, evaluator))]
     whole = sweep.trials[ended]
     both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
-    found = [
-        _Scope(WITHIN, trials, sweep.dimensions, standing),
-        _Scope(OVER_ALL, whole, list(both.values()), whole["loss"].to_numpy(float)),
-    ]
+    found = [_Scope(WITHIN, trials, sweep.dimensions, standing)]
+    if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
+        found.append(_Scope(OVER_ALL, whole, list(both.values()), whole["loss"].to_numpy(float)))
     for cell in sweep.cells:
         own = trials[trials["cell"] == cell]
         found.append(_Scope(cell, own, sweep.dimensions, _losses(own, evaluator)))
