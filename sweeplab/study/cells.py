@@ -71,10 +71,10 @@ def _possible_there(spec: StudySpec, rule: Rule, vocab_size: int | None) -> str:
     section, name = (*rule.path, "")[:2]
     if section != "fixed" or name not in TABLE:
         return ""
-    point = {each: held[0] for each, held in spec.grid.items()}
+    first = {**next(iter(spec.cells), {}), **{each: held[0] for each, held in spec.grid.items()}}
 
     def space(value: Any) -> Space:
-        return Space(spec, Cell(0, {**point, name: value}), vocab_size)
+        return Space(spec, Cell(0, {**first, name: value}), vocab_size)
 
     if name == "vocab_size":
         return f"auto, or at least {space(AUTO).given[name]}"
