@@ -62,9 +62,9 @@ def generate(
 ) -> None:
     """Write text by a trained run, as its tokens come.
 
-    A decoder goes on from the prompt until the text ends, or --max-new-tokens are found. An encoder fills
-    each [MASK] with a token, the surest first; one trained on spans fills it with several. A model of
-    pairs writes the target of the prompt.
+    A decoder goes on from the prompt until --max-new-tokens are found: running text has no end. An encoder
+    fills each [MASK] with a token, the surest first; one trained on spans fills it with several. A model of
+    pairs writes the target of the prompt, and ends it.
 
     \b
     $ sweeplab generate small --prompt "import " --greedy

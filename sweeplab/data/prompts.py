@@ -56,6 +56,9 @@ def check_room(tokens: Ids, values: Values, more: int = 0) -> None:
         BadInput: says how many there may be.
     """
     room = values["block_size"] - more
+    if room < 1:
+        what = f"what is to be found leaves the prompt no room in the block_size of {values['block_size']}"
+        raise BadInput(Problem(what, f"at least {1 - room} {HOLE} fewer"))
     if not 0 < len(tokens) <= room:
         said = f"the prompt takes {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
         raise BadInput(Problem(said, f"1 to {room} tokens, by the block_size of {values['block_size']}"))

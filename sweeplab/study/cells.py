@@ -39,7 +39,7 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
             excluded.append((cell.values, rule))
     if not kept:
         broken = {rule.text: rule for _, rule in excluded}
-        raise BadInput(*(unmet(spec, rule, "cell") for rule in broken.values()))
+        raise BadInput(*(unmet(spec, rule, "cell", vocab_size) for rule in broken.values()))
     return kept, [(values, rule.text) for values, rule in excluded]
 
 
@@ -57,27 +57,33 @@ def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> lis
     return [cell for cell in found if key in (None, cell.key)]
 
 
-def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
+def unmet(spec: StudySpec, rule: Rule, what: str, vocab_size: int | None) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
     given = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & given.keys() - spec.search.keys())
     values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
     text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
-    return spec.problem(rule.path, text, " | ".join(map(shown, _possible_there(spec, rule))))
+    return spec.problem(rule.path, text, _possible_there(spec, rule, vocab_size))
 
 
-def _possible_there(spec: StudySpec, rule: Rule) -> list[Any]:
+def _possible_there(spec: StudySpec, rule: Rule, vocab_size: int | None) -> str:
     """Return which values would do in place of the one that stands where a rule is broken, if they are few."""
     section, name = (*rule.path, "")[:2]
     if section != "fixed" or name not in TABLE:
-        return []
+        return ""
+    first = {**next(iter(spec.cells), {}), **{each: held[0] for each, held in spec.grid.items()}}
+
+    def space(value: Any) -> Space:
+        return Space(spec, Cell(0, {**first, name: value}), vocab_size)
+
+    if name == "vocab_size":
+        return f"auto, or at least {space(AUTO).given[name]}"
     row, values = TABLE[name], {**defaults(), **spec.fixed}
     options: Sequence[Any] = row.choices or ((True, False) if row.kind == "bool" else ())
     if row.kind == "int":
         sizes = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
         options = range(int(row.low or 0), 1 + max(each for each in sizes if each not in (AUTO, None)))
     if len(options) > MOST_LISTED:
-        return []
-    point = {each: held[0] for each, held in spec.grid.items()}
-    fit = [each for each in options if Space(spec, Cell(0, {**point, name: each}), None).impossible() is None]
-    return fit if len(fit) <= FEW else []
+        return ""
+    fit = [shown(each) for each in options if space(each).impossible() is None]
+    return f"{name} {' | '.join(fit)}" if 0 < len(fit) <= FEW else ""

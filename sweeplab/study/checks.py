@@ -274,7 +274,7 @@ def _check_space(spec: StudySpec, complain: Complaints) -> None:
         complain.problems += error.problems
         return
     spaces = [Space(spec, cell, None) for cell in kept]
-    complain.problems += [unmet(spec, rule, "trial") for rule in _never_met(spaces)]
+    complain.problems += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], complain)
 

@@ -81,20 +81,16 @@ def distinct(probes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({tuple(values[name] for name in SETTINGS): values for values in probes}.values())
 
 
-def cut_warnings(spec: StudySpec, dataset: Dataset, probes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return how many pairs lose the end of their source to block_size.
+def cut_warning(spec: StudySpec, dataset: Dataset, values: Mapping[str, Any]) -> str | None:
+    """Return how many pairs lose the end of their source to block_size; None where none does.
 
     Raises:
         BadInput: some do of a corpus whose targets follow from whole sources only.
     """
-    if not isinstance(dataset.train, Pairs):
-        return []
-    shares = {values["block_size"]: share_cut(dataset.train, values) for values in probes}
-    said = [
-        f"block_size {size} cuts the source of {share:.0%} of the pairs"
-        for size, share in shares.items()
-        if share
-    ]
-    if said and CORPORA[spec.data.corpus].needs_whole:
-        raise BadInput(f"{said[0]}, and their targets follow from the whole of it")
+    if not isinstance(dataset.train, Pairs) or not (share := share_cut(dataset.train, values)):
+        return None
+    # What room a source has is the family's: a decoder has it beside the target.
+    said = f"block_size {values['block_size']} of family {values['family']} cuts the source of {share:.0%} of the pairs"
+    if CORPORA[spec.data.corpus].needs_whole:
+        raise BadInput(f"{said}, and their targets follow from the whole of it")
     return said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,14 +78,14 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     Raises:
         BadInput: there is no such preset, an override is wrong, or there cannot be one such model.
     """
-    notes = preset(name).notes if name else ()
-    document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
-    spec = read_plain(document | ({"preset": name} if name else {}), overrides)
-    shapes = _shapes(spec)
+    spec = _alone(name, overrides)
+    has_own = spec.fixed.get("vocab_size", AUTO) != AUTO
+    shapes = _shapes(spec, preset(name).vocab_size if name and not has_own else None)
     if len(shapes) > 1:
         raise BadInput(Problem(f"these are {len(shapes)} models", "one value a hyperparameter"))
     (shape,) = shapes.values()
-    if spec.fixed.get("vocab_size", AUTO) == AUTO:
+    notes = _notes(name, shape)
+    if not has_own:
         stand_in = (
             f"vocab_size is the data's: {shape.vocab_size} stands for it here; -o vocab_size=N has another."
         )
@@ -101,8 +101,7 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     """
     spec = read_study(file, overrides)
     shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size, cell)
-    notes = preset(spec.preset).notes if spec.preset else ()
-    return [Sized(key, shape, notes) for key, shape in shapes.items()]
+    return [Sized(key, shape, _notes(spec.preset, shape)) for key, shape in shapes.items()]
 
 
 def started(model: Sized, seed: int) -> Weighed:
@@ -128,6 +127,20 @@ def opened(run: str, lab: Path | None) -> Weighed:
     """
     found = open_run(run, lab_folder(lab))
     return Weighed(found.run_id, found.model.shape, found.model.weights)
+
+
+def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
+    """Return a study of nothing but a preset, or of the table's defaults."""
+    document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
+    return read_plain(document | ({"preset": name} if name else {}), overrides)
+
+
+def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
+    """Return what is said of a preset, also with another vocabulary; nothing of another model that was made of it."""
+    if not name:
+        return ()
+    (own,) = _shapes(_alone(name), preset(name).vocab_size).values()
+    return preset(name).notes if shape == replace(own, vocab_size=shape.vocab_size) else ()
 
 
 def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:

@@ -21,7 +21,7 @@ from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.study.cells import cells, unmet
-from sweeplab.study.datasets import cut_warnings, describe_data, distinct, study_dataset
+from sweeplab.study.datasets import cut_warning, describe_data, distinct, study_dataset
 from sweeplab.study.engines import Allotment, allot
 from sweeplab.study.folder import StudyFolder
 from sweeplab.study.known import Source, read_warm_starts
@@ -120,11 +120,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     n_probes = max(FEWEST_PROBES, min(MOST_PROBES, PROBES_IN_ALL // len(spaces)))
     probes = [probe(spec, space, n_probes) for space in spaces]
     cuts = distinct(values for _, valid in probes for values in valid)
+    cut = []
     for values in sorted(cuts, key=lambda each: -each["block_size"]):
         with _placing(spec, _given(spec, "block_size", values["block_size"]) or ("data",)):
             dataset.check_fits(values)
-    with _placing(spec, _given(spec, "block_size", cuts[0]["block_size"]) or ("data",)):
-        cut = cut_warnings(spec, dataset, cuts)
+            cut.append(cut_warning(spec, dataset, values))
     check_start(spec, read_start(spec), (values for _, valid in probes for values in valid))
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     data = describe_data(spec, dataset)
@@ -139,7 +139,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         excluded=[{**point, "reason": reason} for point, reason in excluded],
         warnings=[
             *_warnings(spec.search.keys(), [valid for _, valid in probes]),
-            *cut,
+            *dict.fromkeys(filter(None, cut)),
             *_unheeded(spec, sources),
         ],
         **_totals(plans, spec.budget.trials_per_cell),
@@ -229,11 +229,11 @@ def _gathering(problems: list[Problem]) -> Iterator[None]:
 
 @contextmanager
 def _placing(spec: StudySpec, place: Location | None) -> Iterator[None]:
-    """Say what is wrong of the study's line that is to blame; None where none is."""
+    """Say what is wrong of the study's line that is to blame, None where none is; of data's own lines as it is."""
     try:
         yield
     except BadInput as error:
-        if place is None:
+        if place is None or any(each.file for each in error.problems):
             raise
         placed = [spec.problem(place, each.what, each.allowed, each.nearest) for each in error.problems]
         raise BadInput(*placed) from error
@@ -311,7 +311,8 @@ def probe(spec: StudySpec, space: Space, count: int) -> tuple[float, list[dict[s
     valid = [each for each, rule in zip(values, broken, strict=True) if rule is None]
     if not valid:
         rules = {rule.text: rule for rule in broken if rule}
-        raise BadInput(*(unmet(spec, rule, f"trial of cell {space.cell.key}") for rule in rules.values()))
+        what = f"trial of cell {space.cell.key}"
+        raise BadInput(*(unmet(spec, rule, what, space.vocab_size) for rule in rules.values()))
     return len(valid) / len(values), valid
 
 

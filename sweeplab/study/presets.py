@@ -18,10 +18,14 @@ _SUFFIX = ".yaml"
 
 @dataclass(frozen=True)
 class Preset:
-    """A published model: its values by hyperparameter, and what its file's head says of it, line by line."""
+    """A published model: its values by hyperparameter, and what its file's head says of it, line by line.
+
+    `vocab_size` is that of its data where its values leave it to a study's own.
+    """
 
     values: Mapping[str, Any]
     notes: tuple[str, ...]
+    vocab_size: int | None = None
 
     @property
     def meaning(self) -> str:
@@ -49,7 +53,8 @@ def preset(name: str) -> Preset:
     text = (_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
     head = text.partition("fixed:")[0].splitlines()
     document = parse(text, Complaints(Places()))
-    return Preset(document["fixed"], tuple(line.removeprefix("#").strip() for line in head))
+    notes = tuple(line.removeprefix("#").strip() for line in head)
+    return Preset(document["fixed"], notes, document.get("vocab_size"))
 
 
 def lay_under(document: dict[str, Any], places: Places) -> None:

@@ -141,18 +141,19 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     found += [_shape_rule(each, spec) for each in requirements()]
     if _place(spec, "head_dim") == _NOWHERE:
         found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
-    found.append(_expression_rule(f"vocab_size >= {vocab_size or 0}", _place(spec, "vocab_size")))
+    if vocab_size is not None:
+        found.append(_expression_rule(f"vocab_size >= {vocab_size}", _place(spec, "vocab_size")))
     for text in REQUIREMENTS:
         names = Expression(text).names
         found.append(_expression_rule(text, _place(spec, *sorted(names))))
-    found += _data_rules(spec, vocab_size or 0)
+    found += _data_rules(spec, vocab_size)
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
     return [rule for rule in found if rule]
 
 
-def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
-    """Return what corpus, objective, family and sizes ask of each other."""
+def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
+    """Return what corpus, objective, family and sizes ask of each other; of the vocabulary where it is known."""
     # Here and not above: with it comes numpy, which is slow to import.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
@@ -174,13 +175,15 @@ def _data_rules(spec: StudySpec, n_symbols: int) -> list[Rule]:
             frozenset({"objective", "block_size"}),
             lambda values: values["block_size"] >= of(values).shortest_block,
         ),
-        Rule(
+    ]
+    if n_symbols is not None:
+        fits = Rule(
             f"vocab_size >= {n_symbols} + special tokens of the objective",
             _place(spec, "vocab_size", "objective", "family"),
             frozenset({"vocab_size", *SETTINGS}),
             lambda values: values["vocab_size"] >= n_symbols + n_special(values),
-        ),
-    ]
+        )
+        found.append(fits)
     if (of_pairs := spec.of_pairs) is None:
         return found
     corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"

@@ -68,7 +68,7 @@ class Space:
     """
 
     def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
-        self.cell = cell
+        self.cell, self.vocab_size = cell, vocab_size
         self._spec = spec
         self._search = spec.search
         self._of_pairs = spec.of_pairs

@@ -8,7 +8,7 @@ import pytest
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.baselines.ngrams import NONE, Examples, NGrams
-from sweeplab.data.baselines.tasks import TASKS
+from sweeplab.data.baselines.tasks import TASKS, span_ends
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special, settled_objective
@@ -136,6 +136,55 @@ def test_what_is_copied_is_told_from_what_is_not(family, tmp_path):
     # A letter of the source is right once in so many letters, and its end is not in the source.
     assert 1.5 < found["copy"].loss < 2.4 < np.log(26)
     assert CORPORA["copy"].needs_whole
+
+
+def test_an_encoders_baseline_sees_where_its_masks_stand(tmp_path):
+    """Each place from the start has a letter of its own, but for the last: nothing is left to be guessed."""
+    lengths = np.random.default_rng(2).integers(1, 40, 600)
+    file = tmp_path / "pairs.tsv"
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
+    file.write_text("".join(f"{row}\t{letters[: n - 1]}!\n" for row, n in enumerate(lengths)))
+    data = prepare("pairs", "char", file)
+    values = {**defaults(), "family": "encoder", "block_size": 64, "batch_size": 16, "objective": "pairs"}
+    values["vocab_size"] = data.tokenizer.vocab_size + n_special(values)
+    found = find_baseline(data, values, tmp_path)
+    assert found.order == 3  # of every letter from its start, of "!" and the end from its end
+    assert found.loss < 0.1
+
+
+def test_the_end_of_what_an_encoder_finds_costs_nothing():
+    data = prepare("copy", "char")
+    values = {**defaults(), "family": "encoder", "block_size": 32, "batch_size": 64, "objective": "pairs"}
+    values["vocab_size"] = data.tokenizer.vocab_size + n_special(values)
+    (_, from_end), tokens, copied = TASKS["pairs"](data.train, values).examples()
+    assert (copied[from_end == 0] == 1).all()
+    assert len(set(tokens[from_end == 0])) == 1
+
+
+def test_places_may_be_more_than_a_vocabulary_has_tokens():
+    places, tokens = np.arange(4).repeat(50), np.array([0, 1, 1, 0]).repeat(50)
+    ngrams = NGrams(Examples([places], tokens), 2)
+    (_, found) = ngrams.probabilities(Examples([np.arange(4)], np.array([0, 1, 1, 0])))
+    assert (found > 0.95).all()
+    _, beyond = ngrams.probabilities(Examples([np.array([4, 5])], np.array([0, 1])))
+    assert beyond == pytest.approx([0.5, 0.5])  # no place that was counted
+
+
+def test_a_spans_end_is_as_likely_as_the_ways_to_share_out_what_is_left():
+    """Against how often spans end in the task itself, by what has been found, by place and by age."""
+    values = values_of("span", block_size=24, mask_share=0.3, span_length=2.0)
+    train = make_objective(dataset_of(chain(1, 4_000)[0]).train, values)
+    markers = np.concatenate([train.training(0, at).targets for at in range(1_000)]) >= N_SYMBOLS
+    expected = span_ends(markers)
+    for spans, place in np.ndindex(10, markers.shape[1]):
+        here = (markers.cumsum(axis=1) - markers)[:, place] == spans
+        for fresh in (False, True):
+            rows = here & ((place > 0) & markers[:, place - 1] == fresh)
+            if rows.sum() > 500:
+                assert len(set(expected[rows, place])) == 1
+                assert expected[rows, place][0] == pytest.approx(markers[rows, place].mean(), abs=0.05)
+    chances = np.where(markers, expected, 1 - expected)
+    assert chances.min() > 0
 
 
 def test_the_families_see_the_same_targets(tmp_path):

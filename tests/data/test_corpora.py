@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sweeplab.data.corpora import CORPORA, Texts, download
+from sweeplab.data.corpora import CORPORA, Corpus, Texts, download
 from sweeplab.errors import BadInput
 
 ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")
@@ -39,6 +39,12 @@ def digest(text: str) -> str:
 @cache
 def read(name: str, path: str | None = None) -> Texts:
     return CORPORA[name].texts(CORPORA[name].files(path))
+
+
+def text_of(name: str, path: str | None = None) -> str:
+    corpus = CORPORA[name]
+    assert isinstance(corpus, Corpus)
+    return corpus.text(corpus.files(path))
 
 
 @pytest.fixture(params=CORPORA)
@@ -98,7 +104,7 @@ def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> Non
 
 
 def test_python_docs_are_the_language_reference() -> None:
-    text = CORPORA["python-docs"].read()
+    text = text_of("python-docs")
     assert len(text) > 300_000
     assert 'The "for" statement' in text
 
@@ -108,7 +114,7 @@ def test_python_source_has_the_library_and_not_its_tests() -> None:
     names = {file.name for file in files}
     assert {"argparse.py", "dataclasses.py"} <= names
     assert not {"test", "tests", "site-packages"} & {part for file in files for part in file.parts}
-    assert "class ArgumentParser" in CORPORA["python-source"].read()
+    assert "class ArgumentParser" in text_of("python-source")
 
 
 def test_docstrings_are_those_of_the_library() -> None:
@@ -134,7 +140,7 @@ def test_a_path_that_would_not_be_read_is_refused(name: str) -> None:
 
 
 def test_tinyshakespeare_is_the_published_text(tinyshakespeare: str) -> None:
-    text = CORPORA["tinyshakespeare"].read(tinyshakespeare)
+    text = text_of("tinyshakespeare", tinyshakespeare)
     assert (len(text), len(set(text))) == (1_115_394, 65)
 
 
@@ -144,8 +150,8 @@ def test_tinyshakespeare_takes_the_path_before_the_variable(
     for name in ("path", "variable"):
         (tmp_path / name).write_text(f"from the {name}")
     monkeypatch.setenv("SWEEPLAB_TINYSHAKESPEARE", str(tmp_path / "variable"))
-    assert CORPORA["tinyshakespeare"].read() == "from the variable"
-    assert CORPORA["tinyshakespeare"].read(str(tmp_path / "path")) == "from the path"
+    assert text_of("tinyshakespeare") == "from the variable"
+    assert text_of("tinyshakespeare", str(tmp_path / "path")) == "from the path"
 
 
 def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
@@ -158,7 +164,7 @@ def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
     # Port 1 answers nobody: every request through this proxy fails as it does without a network.
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with pytest.raises(BadInput) as error:
-        CORPORA["tinyshakespeare"].read()
+        text_of("tinyshakespeare")
     assert "\n" not in str(error.value)
     assert "SWEEPLAB_TINYSHAKESPEARE" in str(error.value)
     assert "https://raw.githubusercontent.com/karpathy/char-rnn/" in str(error.value)
@@ -169,14 +175,14 @@ def test_text_joins_the_files_of_a_glob_by_document_in_order(tmp_path: Path) -> 
     for name in ("b.txt", "a/z.txt", "a/deep/er/y.txt", "c.md", ".hidden/x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    assert CORPORA["text"].read(f"{tmp_path}/**/*.txt") == "a/deep/er/y.txt\n\na/z.txt\n\nb.txt"
-    assert CORPORA["text"].read(f"{tmp_path}/[bc].*") == "b.txt\n\nc.md"
+    assert text_of("text", f"{tmp_path}/**/*.txt") == "a/deep/er/y.txt\n\na/z.txt\n\nb.txt"
+    assert text_of("text", f"{tmp_path}/[bc].*") == "b.txt\n\nc.md"
 
 
 def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "a[1].txt"  # a file is a file before it is a glob
     file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
-    assert CORPORA["text"].read(str(file)) == "one\r\ntwo\n"
+    assert text_of("text", str(file)) == "one\r\ntwo\n"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +202,7 @@ def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(BadInput, match=says) as error:
-        CORPORA["text"].read(str(file))
+        text_of("text", str(file))
     assert "\n" not in str(error.value)
 
 
@@ -210,14 +216,14 @@ def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes
 )
 def test_text_refuses_a_path_without_files(path: str | None, says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        CORPORA["text"].read(path)
+        text_of("text", path)
 
 
 def test_text_names_the_one_bad_file_of_a_glob(tmp_path: Path) -> None:
     (tmp_path / "good.txt").write_text("good")
     (tmp_path / "bad.txt").write_bytes(b"\xff")
     with pytest.raises(BadInput, match=r"bad\.txt is not UTF-8"):
-        CORPORA["text"].read(f"{tmp_path}/*.txt")
+        text_of("text", f"{tmp_path}/*.txt")
 
 
 CONTENT = b"To be, or not to be\n" * 1000

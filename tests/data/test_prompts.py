@@ -72,6 +72,12 @@ def test_pieces_and_holes_fit_together() -> None:
         ("pairs", "encoder", [[1]], "is told how long the target is"),
         ("pairs", "encoder", [[1], [2]], "is told how long the target is"),
         ("pairs", "encoder", [[1] * 21, [], []], "takes 21 tokens; allowed: 1 to 20 tokens"),
+        (
+            "pairs",
+            "encoder",
+            [[1], *[[]] * 40],
+            "no room in the block_size of 24; allowed: at least 19 .MASK. fewer",
+        ),
         ("pairs", "encoder_decoder", [[1] * 25], "takes 25 tokens"),
     ],
 )

@@ -44,7 +44,7 @@ def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> D
         ("python-docs", {"family": "encoder", "vocab_size": 103}, r"vocab_size >= 103 \+ special tokens"),
         ("copy", {"vocab_size": 29}, r"vocab_size >= 26 \+ special tokens of the objective"),
         ("copy", {"block_size": 13}, "block_size 13 is too short for the .* longest target: 12 tokens; .*at least 14"),
-        ("copy", {"block_size": 20}, "block_size 20 cuts the source of .*% of the pairs, and their targets follow"),
+        ("copy", {"block_size": 20}, "20 of family decoder cuts the source of .*% of the pairs, and their targets"),
         ("copy", {"family": "encoder", "block_size": 14}, "at least 15"),
     ],
 )  # fmt: skip
@@ -114,7 +114,15 @@ def test_pairs_of_ones_own_lose_the_end_of_a_source_with_a_warning(planned, tmp_
     assert [
         each
         for each in plan.warnings
-        if re.match(r"block_size 16 cuts the source of [45]\d% of the pairs", each)
+        if re.match(r"block_size 16 of family decoder cuts the source of [45]\d% of the pairs", each)
     ]
     dataset = prepare("pairs", "char", str(file))
     assert plan.data["val_targets"] == dataset.val_targets < plan.data["val_tokens"]
+
+
+@pytest.mark.parametrize("families", [["decoder", "encoder_decoder"], ["encoder_decoder", "decoder"]])
+def test_each_family_is_asked_whether_it_reads_whole_sources(planned, families: list[str]) -> None:
+    values = {"block_size": 20}
+    assert planned(data=data("copy"), values={**values, "family": "encoder_decoder"})
+    with pytest.raises(BadInput, match=r"block_size 20 of family decoder cuts the source of [1-9]\d?% of"):
+        planned(data=data("copy"), values=values, grid={"family": families})

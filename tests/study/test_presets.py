@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeplab.errors import BadInput
+from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hyperparameters import MINIMAL, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.study.models import model_of, models_of
+from sweeplab.study.plan import make_plan
 from sweeplab.study.presets import preset, preset_names
 from sweeplab.study.reading import read_study, read_text
 from sweeplab.study.schema import study_schema
 from sweeplab.study.template import study_text
+from sweeplab.train.schedule import learning_rate
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -48,6 +52,48 @@ def test_totals_are_the_published_ones_and_said(name: str) -> None:
     found = model_of(name)
     assert n_params(found.shape) == PUBLISHED[name]
     assert any(f"{PUBLISHED[name]:,} parameters" in note for note in found.notes)
+
+
+def test_notes_are_the_presets_own_and_of_no_model_made_of_it(tmp_path: Path) -> None:
+    said = preset("gpt2").notes
+    assert said == model_of("gpt2").notes == model_of("gpt2", ["vocab_size=300", "dropout=0.3"]).notes
+    assert not model_of("gpt2", ["n_expert=4"]).notes
+    file = tmp_path / "ours.yaml"
+    file.write_text(STUDY)
+    assert not any(each.notes for each in models_of(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("gpt2", {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}),
+        ("gpt2-xl", {"activation_function": "gelu_new"}),
+        ("bert-base", {"hidden_act": "gelu", "layer_norm_eps": 1e-12}),
+        ("bert-large", {"hidden_act": "gelu", "layer_norm_eps": 1e-12}),
+        ("t5-small", {"feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6}),
+        ("t5-base", {"feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6}),
+    ],
+)
+def test_parts_are_the_published_ones(name: str, published: dict[str, Any]) -> None:
+    config = ARCHITECTURES[name.partition("-")[0]].config({**defaults(), **read_preset(name).fixed})
+    assert {key: config[key] for key in published} == published
+
+
+@pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
+def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
+    """Vaswani et al. (2017), section 5.3: n_embd ** -0.5 * min(step ** -0.5, step * 4000 ** -1.5)."""
+    values = {**defaults(), **read_preset(name).fixed, "max_iters": 100_000}
+    for step in (1, 1000, 4000, 10_000, 100_000):
+        published = values["n_embd"] ** -0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert learning_rate(values, step - 1) == pytest.approx(published, rel=2e-3)
+    adam = {
+        "optimiser": "adam",
+        "betas": (0.9, 0.98),
+        "eps": 1e-9,
+        "weight_decay": 0.0,
+        "label_smoothing": 0.1,
+    }
+    assert {each: values[each] for each in adam} == adam
 
 
 def ours_of(library, name: str):
@@ -148,3 +194,12 @@ def test_a_study_file_may_be_written_with_a_presets_values(name: str) -> None:
     values = preset(name).values
     spec = read_text(study_text("mine", minimal=True, search=[], values=values), Path("mine.yaml"))
     assert {each: spec.fixed[each] for each in values} == read_preset(name).fixed
+
+
+@pytest.mark.parametrize("name", ["nanogpt-char", "transformer-base"])
+def test_a_study_file_of_a_preset_plans(name: str, tmp_path: Path) -> None:
+    text = study_text("mine", minimal=True, search=[], values=preset(name).values)
+    plan, *_ = make_plan(read_text(text, tmp_path / "mine.yaml"), tmp_path / "lab")
+    assert plan.cells[0].n_params > 10_000_000
+    warmed = "warmup_iters reaches max_iters: the learning rate never gets to its peak"
+    assert (warmed in plan.warnings) == (name == "transformer-base")

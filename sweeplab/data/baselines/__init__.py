@@ -24,7 +24,7 @@ from sweeplab.data.objectives import SETTINGS, make_objective
 from sweeplab.data.objectives.base import Values
 from sweeplab.files import write_whole
 
-FORMAT = 1  # part of every digest: raise it when the same data would give another loss
+FORMAT = 2  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
 # What decides which targets there are, and on which of them runs are evaluated.

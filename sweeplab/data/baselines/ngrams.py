@@ -3,6 +3,7 @@
 Kneser and Ney, "Improved backing-off for m-gram language modeling", 1995; the discounts are Chen and Goodman's ("An
 empirical study of smoothing techniques for language modeling", 1999, equation 26). Contexts need not be the tokens
 before: they are columns, the one that counts most first, and a level of the model has one column more than the last.
+A column may hold places as well as tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEAST = 0.1  # is always taken off, so that no token is impossible
 
 
 class Examples(NamedTuple):
-    """Tokens [N] with what stands around each: columns [N] of tokens, NONE where there is nothing more.
+    """Tokens [N] with what stands around each: columns [N] of tokens or places, NONE where there is nothing more.
 
     `copied` [N] is another guess at each token's probability, by where it might have been copied from.
     """
@@ -69,7 +70,8 @@ class NGrams:
     """What follows which context in some examples, for every order up to the number of their columns and one."""
 
     def __init__(self, examples: Examples, vocab_size: int) -> None:
-        self._n_symbols = vocab_size
+        self._vocab_size = vocab_size
+        self._n_symbols = max([vocab_size, *(1 + each.max(initial=NONE) for each in examples.contexts)])
         self._levels: list[_Level] = []
         nodes = np.zeros_like(examples.tokens)
         contexts, found = np.zeros(1, np.int64), []
@@ -88,13 +90,14 @@ class NGrams:
             continued = counts
             if level + 1 < len(found):
                 continued = self._continued(grams, *found[level + 1][:2])
-            own = grams // vocab_size
+            own = grams // self._n_symbols
             self._levels.append(
                 _Level(contexts, grams, *(_Counts(each, own, len(contexts)) for each in (counts, continued)))
             )
 
     def _keys(self, nodes: Ids, tokens: Ids) -> Ids:
-        return np.where((nodes == NONE) | (tokens == NONE), NONE, nodes * self._n_symbols + tokens)
+        is_known = (nodes != NONE) & (tokens != NONE) & (tokens < self._n_symbols)
+        return np.where(is_known, nodes * self._n_symbols + tokens, NONE)
 
     def _continued(self, grams: Ids, contexts: Ids, longer: Ids) -> Ids:
         """Return of each gram in how many different longer ones it stands; what begins a row stands in one."""
@@ -105,7 +108,7 @@ class NGrams:
     def probabilities(self, examples: Examples) -> Iterator[Array]:
         """Yield the probability [N] of each example's token by every order, from 1 on."""
         nodes = np.zeros_like(examples.tokens)
-        below = np.full(len(nodes), 1 / self._n_symbols)
+        below = np.full(len(nodes), 1 / self._vocab_size)
         for level, column in zip(self._levels, [None, *examples.contexts], strict=False):
             if column is not None:
                 nodes = _places(level.contexts, self._keys(nodes, column))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -23,7 +22,7 @@ from sweeplab.data.special import BOS, MASK
 LONGEST = 10  # the highest order that is tried
 # Of a longer text the last so many tokens are counted: a model that is trained for minutes sees fewer.
 MOST_COUNTED = 2**22
-MOST_BATCHES = 2_000  # of pairs; of so many windows the spans are measured
+MOST_BATCHES = 2_000  # of pairs
 
 Find = Callable[[Examples], Array]
 
@@ -123,7 +122,10 @@ class MaskedTask(Task):
 
 @final
 class PairsTask(Task):
-    """The target's tokens before, mixed with the tokens of the source; alone where a model finds all at once."""
+    """The target's tokens before, mixed with the tokens of the source; of what is found all at once, the places.
+
+    Where the masks stand tells how far each is from the target's start and from its end.
+    """
 
     method = "n-grams of targets, mixed with their sources' tokens"
 
@@ -141,11 +143,17 @@ class PairsTask(Task):
 
     def _of(self, batch: Batch) -> Examples:
         chosen = batch.targets != NO_TARGET
+        copied = self._copied(batch, chosen)
+        if not FORMS[self.values["family"]].is_ahead:
+            from_start = np.cumsum(chosen, axis=1)
+            from_end = from_start[:, -1:] - from_start
+            # What ends a target is seen to stand there, and nothing of the source is.
+            copied = np.where(from_end[chosen] == 0, 1.0, copied)
+            return _at(chosen, [from_start, from_end], batch.targets)._replace(copied=copied)
         begun = np.pad(np.where(chosen, batch.targets, NONE), ((0, 0), (1, 0)), constant_values=NONE)
         np.put_along_axis(begun, chosen.argmax(axis=1)[:, None], self.special[BOS], axis=1)
-        is_ahead = FORMS[self.values["family"]].is_ahead
-        columns = [each[:, 1:] for each in _before(begun)] if is_ahead else []
-        return _at(chosen, columns, batch.targets)._replace(copied=self._copied(batch, chosen))
+        columns = [each[:, 1:] for each in _before(begun)]
+        return _at(chosen, columns, batch.targets)._replace(copied=copied)
 
     def _copied(self, batch: Batch, chosen: Any) -> Array:
         """Return which share of the source each target token has."""
@@ -162,19 +170,9 @@ class PairsTask(Task):
 
 @final
 class SpanTask(Task):
-    """The text to the left of a span and what of it has been found; where a span ends, by how long spans are."""
+    """The text to the left of a span and what of it has been found; where a span ends, by what is left to find."""
 
     method = "n-grams of the text before"
-
-    @cached_property
-    def _ending(self) -> Array:
-        """Return the chance that a span ends, by how many of its tokens have been found, and one."""
-        objective = make_objective(self.train, self.values)
-        n_batches = max(1, MOST_BATCHES // self.values["batch_size"])
-        targets = np.concatenate([objective.training(0, at).targets for at in range(n_batches)])
-        ages, ends = self._ages(targets).ravel(), self._ends(targets).ravel()
-        # A half more of either, so that nothing is impossible.
-        return np.asarray((np.bincount(ages, ends) + 0.5) / (np.bincount(ages) + 1))
 
     def examples(self) -> Examples:
         """Return each token of the text with those before it."""
@@ -182,22 +180,15 @@ class SpanTask(Task):
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each hidden token, and of each span's end."""
-        ends = self._ends(batch.targets)
-        ending = self._ending[np.minimum(self._ages(batch.targets), len(self._ending) - 1)]
+        ends = self._is_marker(batch.targets)
+        ending = span_ends(ends)
         text, order = self._filled(batch)
         tokens = find(_at(slice(None), _before(text), text)).reshape(text.shape)
         found = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, -ends.shape[1] :]
         return np.where(ends, ending, (1 - ending) * found).ravel()
 
-    def _ends(self, targets: Ids) -> Any:
-        return targets >= self.special.n_ordinary
-
-    def _ages(self, targets: Ids) -> Ids:
-        """Return how many tokens of the span have been found before each place, and one; 0 before the first span."""
-        ends, place = self._ends(targets), np.arange(targets.shape[1])
-        last = np.maximum.accumulate(np.where(ends, place, -1), axis=1)
-        before = shifted(last, 1)
-        return np.where(before == NONE, 0, place - before)
+    def _is_marker(self, tokens: Ids) -> Any:
+        return tokens >= self.special.n_ordinary
 
     def _filled(self, batch: Batch) -> tuple[Ids, Ids]:
         """Return source and target as one text, and from where each token of it was taken.
@@ -207,11 +198,23 @@ class SpanTask(Task):
         source: Any = batch.source
         parts: list[Ids] = [source, batch.targets]
         both = np.concatenate(parts, axis=1)
-        is_text = both < self.special.n_ordinary
-        n_spans = [np.cumsum(part >= self.special.n_ordinary, axis=1) for part in parts]
+        is_text = ~self._is_marker(both)
+        n_spans = [np.cumsum(self._is_marker(part), axis=1) for part in parts]
         segment = np.concatenate([2 * n_spans[0], 2 * n_spans[1] - 1], axis=1)
         order = np.argsort(np.where(is_text, segment, segment.max() + 1), axis=1, kind="stable")
         return np.take_along_axis(np.where(is_text, both, NONE), order, axis=1), order
+
+
+def span_ends(markers: Any) -> Array:
+    """Return the chance of a marker (a sentinel, or the end) at each place of targets, by where markers stand [B, T].
+
+    Every window hides as many tokens in as many spans, and every way to share them out is as likely: of n tokens that
+    are left to find and k spans to come, k / n of the ways end the span here.
+    """
+    n_markers, n_tokens = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (markers, ~markers))
+    ending = np.where(n_tokens == 0, 1.0, (n_markers - 1) / np.maximum(n_tokens, 1))
+    # A target begins with a marker, and no span is empty.
+    return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, ending, 0.0])
 
 
 TASKS: dict[str, type[Task]] = {

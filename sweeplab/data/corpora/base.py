@@ -112,10 +112,6 @@ class Corpus(AnyCorpus):
             raise BadInput(what)
         return text
 
-    def read(self, path: str | None = None) -> str:
-        """Return the corpus' text; `path` is absolute. Raises BadInput as `files` and `text` do."""
-        return self.text(self.files(path))
-
 
 class Pair(NamedTuple):
     """A source and the target that follows from it; pairs of one `group` stay in one split."""

@@ -27,6 +27,8 @@ def _of_jsonl(line: str) -> Sequence[object]:
         found = json.loads(line)
     except ValueError as error:
         raise ValueError(f"is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("has brackets within brackets, too many to read") from None
     if not isinstance(found, dict) or not found.keys() >= set(KEYS):
         raise ValueError('has no source and target; allowed: {"source": "…", "target": "…"}')
     return [found[key] for key in KEYS]
@@ -56,7 +58,7 @@ def _read(files: Sequence[Path]) -> list[Pair]:
             raise BadInput(Problem(f"{file} is no file of pairs", allowed=", ".join(PARSERS)))
         # Not splitlines: that one ends a line at characters that may stand in a text.
         for number, line in enumerate(document(file).split("\n"), start=1):
-            if not line.strip():
+            if not line.strip(" \r"):  # a tab makes it a pair
                 continue
             try:
                 pairs.append(_pair(line.removesuffix("\r"), PARSERS[file.suffix]))

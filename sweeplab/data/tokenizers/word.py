@@ -35,6 +35,10 @@ class WordTokenizer(LearnedTokenizer):
     def _ids(self) -> dict[str, int]:
         return {word: N_BYTES + rank for rank, word in enumerate(self.words)}
 
+    @cached_property
+    def _spelled(self) -> list[bytes]:
+        return [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
+
     @property
     def vocab_size(self) -> int:
         """Return the number of bytes and words."""
@@ -62,8 +66,7 @@ class WordTokenizer(LearnedTokenizer):
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the words and bytes."""
-        spelled = [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
-        return b"".join(spelled[each] for each in self._known(ids).tolist()).decode(errors="replace")
+        return b"".join(self._spelled[each] for each in self._known(ids).tolist()).decode(errors="replace")
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the words."""
