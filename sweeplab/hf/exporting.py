@@ -8,11 +8,12 @@ from typing import Any
 
 from safetensors.torch import save
 
+from sweeplab.data.objectives import objective_of
 from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.hf.architectures import ARCHITECTURES, Architecture
+from sweeplab.hf.architectures import ARCHITECTURES, OBJECTIVE_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, write_tokenizer
 from sweeplab.model.shape import ModelShape
 from sweeplab.tracking.loading import LoadedRun
@@ -22,9 +23,10 @@ def architecture_of(shape: ModelShape) -> Architecture:
     """Return the class that expresses a model.
 
     Raises:
-        BadInput: none does; says which choices the one that comes closest cannot express, and what it can.
+        BadInput: none does; says which choices the closest one of its family cannot express, and what it can.
     """
-    unmet = {each.model_type: each.unmet(shape) for each in ARCHITECTURES.values()}
+    of_family = (each for each in ARCHITECTURES.values() if each.fixed["family"] == shape.family)
+    unmet = {each.model_type: each.unmet(shape) for each in of_family}
     nearest = min(unmet, key=lambda name: len(unmet[name]))
     found = ARCHITECTURES[nearest]
     if not unmet[nearest]:
@@ -45,7 +47,7 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     if (folder / "config.json").exists() and not force:
         raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
     tokens = _token_ids(run)
-    config = architecture.config(run.values) | tokens
+    config = architecture.config(run.values) | tokens | {OBJECTIVE_KEY: objective_of(run.values).name}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.found:

@@ -7,3 +7,4 @@ from sweeplab.hf.architectures.llama import LLAMA
 from sweeplab.hf.architectures.t5 import T5
 
 ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, BERT, T5)}
+OBJECTIVE_KEY = "sweeplab_objective"  # of config.json, whose own keys do not say how a text was laid out
