@@ -8,12 +8,11 @@ from typing import Any
 
 from safetensors.torch import save
 
-from sweeplab.data.objectives import objective_of
 from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.hf.architectures import ARCHITECTURES, OBJECTIVE_KEY, Architecture
+from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, write_tokenizer
 from sweeplab.model.shape import ModelShape
 from sweeplab.tracking.loading import LoadedRun
@@ -47,7 +46,9 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     if (folder / "config.json").exists() and not force:
         raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
     tokens = _token_ids(run)
-    config = architecture.config(run.values) | tokens | {OBJECTIVE_KEY: objective_of(run.values).name}
+    config = (
+        architecture.config(run.values) | tokens | {LAYOUT_KEY: {name: run.values[name] for name in LAYOUT}}
+    )
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.found:

@@ -20,7 +20,7 @@ from sweeplab.data.objectives.span import Span
 from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hf.architectures import ARCHITECTURES, OBJECTIVE_KEY, Architecture
+from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, read_tokenizer
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params
@@ -62,7 +62,7 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
     tokenizer, why = _tokenizer(definition, shape)
     special = _special(source, config, definition, shape)
-    values["objective"] = _objective(config, values, special)
+    values["objective"] = _objective(values, special)
     if special != _own_special(values):
         values["special"] = special
     facts = {
@@ -138,7 +138,8 @@ def _values(
     if head is not None and embedding is not None and not torch.equal(head, embedding):
         tied = {"tie_weights": False, "tie_scale": False}
     try:
-        read = architecture.values(config) | tied
+        said = {**config.get(LAYOUT_KEY, {})}
+        read = architecture.values(config) | tied | {name: said[name] for name in LAYOUT if name in said}
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices({**defaults(), **known}))
     except ValueError as error:
@@ -150,14 +151,13 @@ def _values(
     return {name: values[name] for name in TABLE}
 
 
-def _objective(config: Mapping[str, Any], values: Mapping[str, Any], special: Mapping[str, int]) -> str:
+def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """Return what a model has learned: as an export says it, else as its family and its special tokens do."""
-    said = config.get(OBJECTIVE_KEY)
-    if isinstance(said, str) and said in OBJECTIVES and values["family"] in OBJECTIVES[said].families:
-        return said
     found = settled_objective(values, of_pairs=False)
+    if values["family"] not in OBJECTIVES[found].families:
+        raise BadInput(f"config.json is of the objective {found}, which is none of a {values['family']}'s")
     # Without a token that stands for a span it can only find one text from another.
-    return found if found != Span.name or sentinel(0) in special else PairsObjective.name
+    return PairsObjective.name if found == Span.name and sentinel(0) not in special else found
 
 
 def _own_special(values: Mapping[str, Any]) -> dict[str, int]:

@@ -10,9 +10,12 @@ import pytest
 from hf.models import GPT2, run_of, small
 from trained import run_in
 
+from sweeplab.hf.architectures import LAYOUT
+from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.checkpoint import write_checkpoint
 
 OF_T5 = {"positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu"}
+OF_BERT = {"norm_position": "post", "embedding_norm": True}
 FILES = (
     "config.json",
     "generation_config.json",
@@ -72,16 +75,23 @@ def test_a_study_goes_on_from_it(cli, finished, lab: Path) -> None:
     assert "has n_embd 8, not 192; allowed: a model as the run's" in said.err
 
 
-def test_a_model_of_pairs_comes_back_as_one(cli, folder: Path) -> None:
-    for name, changed in {"both": {"family": "encoder_decoder", **OF_T5}, "one": {}}.items():
-        run_in(folder / name, of_pairs=True, **changed)
-        assert cli("export-hf", name, f"{name}-hf").code == 0
-        assert cli("import-hf", f"{name}-hf").code == 0
-        texts = [
-            cli("generate", run, "--prompt", "the cat", "--max-new-tokens", "9", "--greedy").out
-            for run in (name, f"{name}-hf")
-        ]
-        assert texts[0] == texts[1] != "\n"
+@pytest.mark.parametrize(
+    ("changed", "prompt"),
+    [
+        ({"family": "encoder_decoder", "of_pairs": True, **OF_T5}, "the cat"),
+        ({"of_pairs": True}, "the cat"),
+        ({"family": "encoder", "of_pairs": True, **OF_BERT}, "the[MASK][MASK]"),
+        ({"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3, **OF_T5}, "the[MASK]cat[MASK]s"),
+    ],
+)
+def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed: dict, prompt: str) -> None:
+    run_in(folder / "one", **changed)
+    assert cli("export-hf", "one", "hf").code == cli("import-hf", "hf", "--name", "two").code == 0
+    texts = [cli("generate", run, "--prompt", prompt, "--greedy").out for run in ("one", "two")]
+    assert texts[0] == texts[1] != "\n"
+    one, two = (load_checkpoint(folder / each) for each in ("one", "lab/imported/two"))
+    assert two.special.items() >= one.special.items()
+    assert [two.values[name] for name in LAYOUT] == [one.values[name] for name in LAYOUT]
 
 
 @pytest.mark.parametrize(

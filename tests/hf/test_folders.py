@@ -105,6 +105,10 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
         ({"activation_function": "silu"}, "config.json has activation_function 'silu', which no activation here is"),
         ({"scale_attn_by_inverse_layer_idx": True}, "config.json has scale_attn_by_inverse_layer_idx True, which no"),
         ({"n_embd": "wide"}, "of config.json, n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
+        ({"sweeplab": {"objective": "masked"}}, "config.json is of the objective masked, which is none of a decoder's"),
+        ({"sweeplab": {"objective": "maskd"}}, "of config.json, objective is 'maskd'; allowed: next_token | masked"),
+        ({"sweeplab": 5}, "config.json has what is no value of a model's"),
+        ({"sweeplab": "ab"}, "config.json has what is no value of a model's"),
         ({"activation_function": ["gelu"]}, "config.json has what is no value of a model's"),
         ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] are not those that config.json speaks of"),
         ({"n_layer": 3}, "the folder's tensors lack transformer.h.2.attn.c_attn.bias, which GPT2LMHeadModel has"),
@@ -151,7 +155,7 @@ def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path)
     export_run(run_of(small(T5)), tmp_path / "t5")
     rewritten(tmp_path / "t5", decoder_start_token_id=258, eos_token_id=1, pad_token_id=258)
     config = json.loads((tmp_path / "t5/config.json").read_text())
-    config.pop("sweeplab_objective")
+    config.pop("sweeplab")
     (tmp_path / "t5/config.json").write_text(json.dumps(config))
     import_folder(tmp_path / "t5", tmp_path / "spans", "spans")
     assert load_checkpoint(tmp_path / "spans").values["objective"] == "span"

@@ -150,7 +150,7 @@ def test_a_folder_without_a_run_says_nothing_of_a_model(tmp_path: Path) -> None:
     for content in ("[]", "{", '{"values": 5, "tensors": "a"}'):
         (tmp_path / "run/model.json").write_text(content)
         with pytest.raises(
-            BadInput, match="init_from: there is no checkpoint in .*/run; allowed: a folder with"
+            BadInput, match=r"init_from: there is no checkpoint in .*/run; allowed: a folder with"
         ):
             make_plan(read_study(file), tmp_path / "lab")
 
