@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sweeplab.cli.options import AsJson, Lab, Prompt, Run
+from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from sweeplab.study.generating import Writer
@@ -42,7 +43,16 @@ def generate(
             metavar="N", min=1, help="Search for the likeliest text by N beams.", show_default=False
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="SEED", min=0, help="What is drawn follows from it.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=2**63 - 1,
+            help="What is drawn follows from it.  [default: 0]",
+            show_default=False,
+        ),
+    ] = None,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
@@ -75,17 +85,19 @@ def generate(
     from sweeplab.study.generating import Writer, chosen
     from sweeplab.study.opening import open_run
 
-    given = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "max_new_tokens": max_new_tokens,
-    }
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    drawing = [
+        name for name, each in {**drawn, "seed": seed, "greedy": greedy or None}.items() if each is not None
+    ]
+    if beams is not None and drawing:
+        option = drawing[0].replace("_", "-")
+        raise BadInput(Problem(f"--{option} beside --beams, which draw nothing", "one of them"))
+    given = {**drawn, "max_new_tokens": max_new_tokens}
     chosen({}, given)  # what is out of range is said before anything is loaded
     place = lab_folder(lab)
     opened = open_run(run, place)
     amateur = open_run(contrast, place) if contrast is not None else None
-    writer = Writer(opened, prompt, *chosen(opened.values, given, greedy), seed=seed, amateur=amateur)
+    writer = Writer(opened, prompt, *chosen(opened.values, given, greedy), seed=seed or 0, amateur=amateur)
     if as_json:
         from sweeplab.cli.tables import print_json
 

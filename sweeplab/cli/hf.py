@@ -66,10 +66,11 @@ def import_hf(
     from sweeplab.cli.tables import print_json
     from sweeplab.hf.importing import import_folder
     from sweeplab.study.folder import lab_folder
-    from sweeplab.study.opening import imported_folder
+    from sweeplab.study.opening import check_imported_name, imported_folder
 
-    name = name or folder.absolute().name
-    target = imported_folder(lab_folder(lab), name)
+    place, name = lab_folder(lab), name or folder.resolve().name
+    check_imported_name(place, name)
+    target = imported_folder(place, name)
     found = import_folder(folder, target, name, force)
     if as_json:
         print_json({"run": name, "folder": str(target), **asdict(found)})

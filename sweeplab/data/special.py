@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sweeplab.errors import BadInput
+
 PAD = "pad"  # fills a row up; never read, never a target
 BOS = "bos"  # begins a target; in the one sequence of a decoder or an encoder it stands between source and target
 EOS = "eos"  # ends a target
@@ -37,11 +39,11 @@ class SpecialTokens:
         """Return the id of a special token.
 
         Raises:
-            ValueError: the objective has none of that name.
+            BadInput: the run came without one of that name.
         """
         if self.elsewhere is not None:
             if name not in self.elsewhere:
-                raise ValueError(f"the run came without a token {name!r}")
+                raise BadInput(f"the run came without a token {name!r}, which its objective needs")
             return self.elsewhere[name]
         return self.n_ordinary + self.names.index(name)
 
@@ -49,3 +51,7 @@ class SpecialTokens:
     def ids(self) -> dict[str, int]:
         """Return the id of each special token by its name."""
         return {name: self[name] for name in (self.names if self.elsewhere is None else self.elsewhere)}
+
+    def name_of(self, token: int) -> str | None:
+        """Return the name of a special token, None for one of text; of several names of one token the last."""
+        return {number: name for name, number in self.ids.items()}.get(token)

@@ -12,7 +12,7 @@ from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.hf.architectures import ARCHITECTURES, Architecture
+from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, write_tokenizer
 from sweeplab.model.shape import ModelShape
 from sweeplab.tracking.loading import LoadedRun
@@ -22,9 +22,10 @@ def architecture_of(shape: ModelShape) -> Architecture:
     """Return the class that expresses a model.
 
     Raises:
-        BadInput: none does; says which choices the one that comes closest cannot express, and what it can.
+        BadInput: none does; says which choices the closest one of its family cannot express, and what it can.
     """
-    unmet = {each.model_type: each.unmet(shape) for each in ARCHITECTURES.values()}
+    of_family = (each for each in ARCHITECTURES.values() if each.fixed["family"] == shape.family)
+    unmet = {each.model_type: each.unmet(shape) for each in of_family}
     nearest = min(unmet, key=lambda name: len(unmet[name]))
     found = ARCHITECTURES[nearest]
     if not unmet[nearest]:
@@ -45,7 +46,9 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     if (folder / "config.json").exists() and not force:
         raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
     tokens = _token_ids(run)
-    config = architecture.config(run.values) | tokens
+    config = (
+        architecture.config(run.values) | tokens | {LAYOUT_KEY: {name: run.values[name] for name in LAYOUT}}
+    )
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.found:

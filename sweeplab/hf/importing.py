@@ -14,11 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sweeplab.data.objectives import settled_objective, special_tokens
+from sweeplab.data.objectives import OBJECTIVES, settled_objective, special_tokens
+from sweeplab.data.objectives.pairs import PairsObjective
+from sweeplab.data.objectives.span import Span
 from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hf.architectures import ARCHITECTURES, Architecture
+from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, read_tokenizer
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params
@@ -59,7 +61,9 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     weights = _weights(architecture, shape, config, tensors)
     definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
     tokenizer, why = _tokenizer(definition, shape)
-    if (special := _special(source, config, definition, shape)) != special_tokens(values).ids:
+    special = _special(source, config, definition, shape)
+    values["objective"] = _objective(values, special)
+    if special != _own_special(values):
         values["special"] = special
     facts = {
         "run": name,
@@ -99,9 +103,7 @@ def _architecture(config: Mapping[str, Any]) -> Architecture:
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     """Return the folder's tensors, named as the class with its head names them."""
     index = source / "model.safetensors.index.json"
-    files = (
-        sorted({*_json(index).get("weight_map", {}).values()}) if index.exists() else ["model.safetensors"]
-    )
+    files = _parts(index) if index.exists() else ["model.safetensors"]
     found: dict[str, Tensor] = {}
     for file in files:
         try:
@@ -116,6 +118,14 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     return found
 
 
+def _parts(index: Path) -> list[str]:
+    """Return the files that an index names."""
+    held = _json(index).get("weight_map")
+    if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
+        raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
+    return sorted({*held.values()})
+
+
 def _values(
     architecture: Architecture, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
@@ -128,11 +138,10 @@ def _values(
     if head is not None and embedding is not None and not torch.equal(head, embedding):
         tied = {"tie_weights": False, "tie_scale": False}
     try:
-        read = architecture.values(config) | tied
+        said = {**config.get(LAYOUT_KEY, {})}
+        read = architecture.values(config) | tied | {name: said[name] for name in LAYOUT if name in said}
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices({**defaults(), **known}))
-        values["objective"] = settled_objective(values, of_pairs=False)
-        special_tokens(values)  # a block_size may have no room for them
     except ValueError as error:
         raise BadInput(f"of config.json, {error}") from error
     except (ArithmeticError, AttributeError, TypeError) as error:
@@ -140,6 +149,23 @@ def _values(
     if reason := why_not(ModelShape.of(values)):
         raise BadInput(f"config.json is of a model that cannot be: {reason}")
     return {name: values[name] for name in TABLE}
+
+
+def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
+    """Return what a model has learned: as an export says it, else as its family and its special tokens do."""
+    found = settled_objective(values, of_pairs=False)
+    if values["family"] not in OBJECTIVES[found].families:
+        raise BadInput(f"config.json is of the objective {found}, which is none of a {values['family']}'s")
+    # Without a token that stands for a span it can only find one text from another.
+    return PairsObjective.name if found == Span.name and sentinel(0) not in special else found
+
+
+def _own_special(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the special tokens that a run of these values has where it came with none of its own."""
+    try:
+        return special_tokens(values).ids
+    except ValueError as error:  # a block_size may have no room for them
+        raise BadInput(f"of config.json, {error}") from error
 
 
 def _weights(
@@ -172,7 +198,12 @@ def _special(
     source: Path, config: Mapping[str, Any], definition: Definition | None, shape: ModelShape
 ) -> dict[str, int]:
     """Return the ids of special tokens by our names, as config.json and the tokenizer's own files tell them."""
-    added = {each.get("content"): each.get("id") for each in (definition or {}).get("added_tokens") or []}
+    listed = (definition or {}).get("added_tokens")
+    added = {
+        each["content"]: each.get("id")
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("content"), str)
+    }
     file = source / "tokenizer_config.json"
     named = _json(file) if file.exists() else {}
     first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"

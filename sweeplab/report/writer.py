@@ -67,8 +67,11 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> None:
     """Write texts into a folder, each whole.
 
     Raises:
-        BadInput: the folder cannot be written to.
+        BadInput: the folder cannot be written to, or one stands where a text is to be.
     """
+    for name in contents:
+        if (folder / name).is_dir():
+            raise BadInput(Problem("is a folder", "the name of a file", file=folder / name))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.objectives import check_fits, objective_of
 from sweeplab.errors import BadInput
 from sweeplab.study.datasets import recorded_dataset
 from sweeplab.study.listing import find_study, read_spec, study_names
@@ -20,20 +21,25 @@ if TYPE_CHECKING:
 def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = None) -> dict[str, Any]:
     """Return as plain values what an evaluation of a run finds, and its loss on sequences of `times` block_size.
 
-    `study` is whose data are read where the run is not named by a study. A length that cannot be is among
-    `left_out`, with the reason.
+    `study` is whose data are read; without it those of the study that the run is named by. A length that cannot be
+    is among `left_out`, with the reason.
 
     Raises:
-        BadInput: there is no such run, or no such study; its text is not what the run reads.
+        BadInput: there is no such run, or no such study; its data are not what the run reads.
     """
-    study = study or text.partition("/")[0]
-    if study not in study_names(lab):
-        open_run(text, lab)  # says so if that is what is wrong
+    run = open_run(text, lab)
+    own = text.partition("/")[0]
+    if study is None and own not in study_names(lab):
         raise BadInput(f"run {text} does not say whose data it reads: --study NAME does")
-    folder, run = find_study(lab, study), open_run(text, lab)
+    study = study or own
+    folder = find_study(lab, study)
     dataset = recorded_dataset(folder, read_spec(folder))
     if dataset.tokenizer.to_json() != run.tokenizer.to_json():
         raise BadInput(f"run {text} reads other tokens than study {study}")
+    if (of_pairs := objective_of(run.values).of_pairs) != dataset.of_pairs:
+        learned, has = ("pairs", "one text") if of_pairs else ("one text", "pairs")
+        raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
+    check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
     return {
         "run": run.run_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +22,17 @@ from filelock import FileLock, Timeout
 from sweeplab.files import write_whole
 
 DEFAULT_LAB = "lab"
+NAMES = "letters, digits, . _ and -, at most 100"
 
 
 def lab_folder(given: Path | None = None) -> Path:
     """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here."""
     return (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
+
+
+def is_name(text: str) -> bool:
+    """Say whether what has a folder in the lab may be called so."""
+    return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text) and text.strip("."))
 
 
 @dataclass(frozen=True)

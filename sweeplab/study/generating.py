@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.objectives import OBJECTIVES, special_tokens
+from sweeplab.data.objectives import objective_of, special_tokens
 from sweeplab.data.prompts import HOLE, Ids, Prompt
+from sweeplab.data.special import EOS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
+from sweeplab.model.accounting import n_params
 
 if TYPE_CHECKING:
     from sweeplab.data.tokenizers import Tokenizer
@@ -42,21 +44,13 @@ class Writer:
         Raises:
             BadInput: says what does not.
         """
-        if self.amateur is None:
-            return
-        if self.is_filled:
-            raise BadInput("an encoder fills holes, and contrasts nothing: --contrast needs a decoder")
-        mine, other = (
-            (each.tokenizer.to_json(), special_tokens(each.values)) for each in (self.run, self.amateur)
-        )
-        if mine != other:
-            what = "tokenizers" if mine[0] != other[0] else "special tokens"
-            raise BadInput(f"runs {self.run.run_id} and {self.amateur.run_id} have different {what}")
+        if self.amateur is not None:
+            check_amateur(self.run, self.amateur)
 
     @property
     def is_filled(self) -> bool:
         """Say whether the run is an encoder, which finds all around a hole at once."""
-        return not self.run.model.shape.of_family.sides[-1].causal
+        return fills_holes(self.run)
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -70,7 +64,11 @@ class Writer:
         expert = reader(self.run, self.prompt)
         if self.amateur is None:
             return expert
-        return Contrast(expert, reader(self.amateur, laid_out(self.amateur, self.text)))
+        try:
+            prompt = laid_out(self.amateur, self.text)
+        except BadInput as error:
+            raise BadInput(f"--contrast {self.amateur.run_id}: {error}") from error
+        return Contrast(expert, reader(self.amateur, prompt))
 
     def tokens(self) -> Iterator[int]:
         """Yield what is found, token by token."""
@@ -109,28 +107,26 @@ class Writer:
         if self.is_filled:
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
-            scores = self._next()(torch.empty(1, 0, dtype=torch.long))
+            # What is found of the first hole comes after the marker that begins it.
+            begun = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
+            scores = self._next()(torch.tensor([[*begun]], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
         return [
             [
-                {"token": self._named(token), "id": token, "probability": probability}
+                {"token": named(self.run, token), "id": token, "probability": probability}
                 for token, probability in zip(*row, strict=True)
                 if probability > 0
             ]
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
-    def _named(self, token: int) -> str:
-        """Return a token's text, or the name of one that stands for none."""
-        if token < self.run.tokenizer.vocab_size:
-            return self.run.tokenizer.decode([token])
-        special = special_tokens(self.run.values)
-        return f"<{special.names[token - special.n_ordinary]}>"
-
     def words(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[str]:
         """Yield the text as its tokens come: with the prompt in it, but where the target is another text."""
+        return spaced(self._words(tokens), self.run.tokenizer.blank)
+
+    def _words(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[str]:
         tokenizer, texts = self.run.tokenizer, self.text.split(HOLE)
-        if OBJECTIVES[objective(self.run)].of_pairs:
+        if objective_of(self.run.values).of_pairs:
             yield from pieces(tokenizer, self._ordinary(tokens))
         elif self.is_filled:
             found = dict(zip(self.prompt.holes, tokens, strict=True))
@@ -187,9 +183,36 @@ def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = F
     return Sampling(**settings, greedy=greedy), most
 
 
-def objective(run: LoadedRun) -> str:
-    """Return what a run learned; one from before there was a choice found the next token."""
-    return str(run.values.get("objective", "next_token"))
+def fills_holes(run: LoadedRun) -> bool:
+    """Say whether a run is an encoder."""
+    return not run.model.shape.of_family.sides[-1].causal
+
+
+def check_amateur(run: LoadedRun, amateur: LoadedRun) -> None:
+    """Make sure that a run can be contrasted with a smaller one.
+
+    Raises:
+        BadInput: says what is against it.
+    """
+    for each in (run, amateur):
+        if fills_holes(each):
+            raise BadInput(
+                f"an encoder fills holes, and contrasts nothing: --contrast needs a decoder, and {each.run_id} is none"
+            )
+    mine, other = ((each.tokenizer.to_json(), special_tokens(each.values)) for each in (run, amateur))
+    if mine != other:
+        what = "tokenizers" if mine[0] != other[0] else "special tokens"
+        raise BadInput(f"runs {run.run_id} and {amateur.run_id} have different {what}")
+    most, count = (n_params(each.model.shape) for each in (run, amateur))
+    if count >= most:
+        what = f"--contrast {amateur.run_id} has {count:,} parameters, and {run.run_id} {most:,}"
+        raise BadInput(Problem(what, "a smaller run"))
+
+
+def named(run: LoadedRun, token: int) -> str:
+    """Return a token's text, or the name of one that stands for none."""
+    name = special_tokens(run.values).name_of(token)
+    return f"<{name}>" if name else run.tokenizer.decode([token])
 
 
 def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) -> Prompt:
@@ -199,8 +222,12 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
         BadInput: a character has no token, with its place; or the run cannot read such a prompt.
     """
     given = _encoded(run.tokenizer, text) if encoded is None else encoded
-    prompt = OBJECTIVES[objective(run)].prompt(given, special_tokens(run.values), run.values)
-    return prompt if prompt.end is not None else replace(prompt, end=run.tokenizer.end_of_text)
+    special = special_tokens(run.values)
+    prompt = objective_of(run.values).prompt(given, special, run.values)
+    end = special.ids.get(EOS, run.tokenizer.end_of_text)
+    if prompt.end is not None or prompt.holes or end is None:
+        return prompt
+    return replace(prompt, end=end, markers=[end])
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
@@ -209,8 +236,10 @@ def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
     for piece in text.split(HOLE):
         try:
             found.append(tokenizer.encode(piece).tolist())
-        except ValueError:
-            unknown = next(at for at, each in enumerate(piece) if not _knows(tokenizer, each))
+        except ValueError as error:
+            unknown = next((at for at, each in enumerate(piece) if not _knows(tokenizer, each)), None)
+            if unknown is None:
+                raise BadInput(f"of the prompt, {error}") from None
             what = f"the prompt's character {piece[unknown]!r} at {place + unknown}"
             raise BadInput(f"{what} is none of the {tokenizer.name} tokenizer's") from None
         place += len(piece) + len(HOLE)
@@ -225,12 +254,12 @@ def _knows(tokenizer: Tokenizer, character: str) -> bool:
     return True
 
 
-def reader(run: LoadedRun, prompt: Prompt, remembers: bool = True) -> Next:
+def reader(run: LoadedRun, prompt: Prompt) -> Next:
     """Return what reads a prompt by a run."""
     from sweeplab.model.generation import Reader
 
     model = run.model
-    return Reader(model.transformer, model.stacked, prompt, run.tokenizer.vocab_size, remembers)
+    return Reader(model.transformer, model.stacked, prompt, run.tokenizer.vocab_size)
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
@@ -244,3 +273,13 @@ def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
             yield text[shown:]
             shown = len(text)
     yield tokenizer.decode(found)[shown:]
+
+
+def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
+    """Yield texts with a blank before each that would run into the one before it."""
+    last = " "
+    for text in filter(None, texts):
+        if not last[-1].isspace() and not text[0].isspace():
+            yield blank
+        yield text
+        last = text

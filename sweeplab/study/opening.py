@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.study.best import find_best
-from sweeplab.study.folder import StudyFolder
+from sweeplab.study.folder import NAMES, StudyFolder, is_name
 from sweeplab.study.listing import find_study, study_names
 from sweeplab.tracking.folder import RunFolder
 
@@ -26,6 +27,18 @@ KINDS = (
 def imported_folder(lab: Path, name: str) -> Path:
     """Return where a run lies that came from elsewhere."""
     return lab / "imported" / name
+
+
+def check_imported_name(lab: Path, name: str) -> None:
+    """Make sure that a run from elsewhere can be opened by a name.
+
+    Raises:
+        BadInput: it is none, or a study's.
+    """
+    if not is_name(name):
+        raise BadInput(Problem(f"{name!r} is no name of a run", f"--name of {NAMES}"))
+    if name in study_names(lab):
+        raise BadInput(Problem(f"{name!r} is a study's name, and opens its best run", "--name with another"))
 
 
 def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
@@ -49,7 +62,9 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))
     try:
         return load_checkpoint(checkpoint, name)
-    except (DamagedCheckpoint, FileNotFoundError, KeyError, ValueError) as error:
+    except (AttributeError, TypeError) as error:
+        raise BadInput(f"run {name} cannot be opened: its model.json is none of a run's") from error
+    except (ArithmeticError, DamagedCheckpoint, KeyError, OSError, ValueError) as error:
         why = f"its model.json has no {error}" if isinstance(error, KeyError) else error
         raise BadInput(f"run {name} cannot be opened: {why}") from error
 
@@ -61,7 +76,7 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     folder = find_study(lab, name)
     path = folder.path / "runs" / cell / run if run else Path(find_best(folder, cell or None).runs[0])
     named = f"{name}/{path.parent.name}/{path.name}"
-    if not (path / "run.json").exists():
+    if not _is_file(path / "run.json"):
         known = [each.removeprefix(f"{name}/") for each in _runs(folder)]
         raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, known)))
     if not (checkpoint := RunFolder(path, {}).checkpoint()):
@@ -72,7 +87,12 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
 def _checkpoint(text: str, lab: Path) -> Path | None:
     """Return the folder of a checkpoint that is called by itself, or by the name it was brought in under."""
     places = (Path(text), imported_folder(lab, text))
-    return next((each for each in places if (each / "model.json").is_file()), None)
+    return next((each for each in places if _is_file(each / "model.json")), None)
+
+
+def _is_file(path: Path) -> bool:
+    # The method of paths raises where a part of one is longer than a file's name may be.
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _runs(folder: StudyFolder) -> Iterator[str]:

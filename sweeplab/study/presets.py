@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.study.document import parse
-from sweeplab.study.places import SECTIONS, Complaints, Places
+from sweeplab.study.places import SECTIONS, Complaints, Location, Places
 
 _FOLDER = files("sweeplab") / "presets"
 _SUFFIX = ".yaml"
@@ -65,12 +65,17 @@ def lay_under(document: dict[str, Any], places: Places) -> None:
     name, fixed = document.get("preset"), document.get("fixed") or {}
     if name not in preset_names() or not isinstance(fixed, dict):
         return
+    lay("preset", preset(name).values, document, places)
+
+
+def lay(key: str, values: Mapping[str, Any], document: dict[str, Any], places: Places) -> None:
+    """Write into a document, under `fixed`, the values that follow from its key and that no section gives."""
     sections = (document.get(section) for section in SECTIONS)
     given = {each for section in sections if isinstance(section, dict) for each in section}
-    laid = {each: value for each, value in preset(name).values.items() if each not in given}
-    document["fixed"] = {**laid, **fixed}
-    of_preset = ("preset",)
-    if of_preset in places.values:
-        places.values |= dict.fromkeys((("fixed", each) for each in laid), places.values[of_preset])
-    if of_preset in places.overrides:
-        places.overrides |= dict.fromkeys((("fixed", each) for each in laid), places.overrides[of_preset])
+    laid = {each: value for each, value in values.items() if each not in given}
+    document["fixed"] = {**laid, **(document.get("fixed") or {})}
+    paths: list[Location] = [("fixed", each) for each in laid]
+    if (key,) in places.values:
+        places.values |= dict.fromkeys(paths, places.values[key,])
+    if (key,) in places.overrides:
+        places.overrides |= dict.fromkeys(paths, places.overrides[key,])

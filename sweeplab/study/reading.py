@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from sweeplab.study.checks import study_from
 from sweeplab.study.document import parse, position
 from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted
 from sweeplab.study.plugins import take_in
-from sweeplab.study.presets import lay_under
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.presets import lay, lay_under
+from sweeplab.study.spec import StudySpec, beside
 
 MAX_BYTES = 1_000_000
 # What may be written as the name of its type alone.
@@ -74,7 +75,20 @@ def _read(
         if len(complain.problems) > before:  # what the study names of them is not known
             raise BadInput(*complain.problems)
         lay_under(document, complain.places)
+        _lay_start_under(document, complain.places)
     return study_from(document, complain)
+
+
+def _lay_start_under(document: dict[str, Any], places: Places) -> None:
+    """Write into a study's document, under `fixed`, the model that its runs start from, where it says no other."""
+    if not isinstance(document.get("init_from"), str) or not isinstance(document.get("fixed") or {}, dict):
+        return
+    # Here and not above: with it comes numpy, which is slow to import.
+    from sweeplab.study.starting import NO_CHECKPOINT, open_start
+
+    with suppress(*NO_CHECKPOINT):  # said once the study is planned
+        start = open_start(beside(places.file, document["init_from"]))
+        lay("init_from", start.model_values, document, places)
 
 
 def _text(path: Path) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from sweeplab.errors import Problem, nearest
 from sweeplab.hyperparameters import defaults
 from sweeplab.study.expressions import Expression
+from sweeplab.study.folder import NAMES, is_name
 from sweeplab.study.places import Location, Places
 from sweeplab.study.presets import preset_names
 from sweeplab.study.written import AUTO, Count, PluginFile, Positive, Refusal, Replicate, Seconds, Seed
@@ -219,7 +220,7 @@ class StudySpec(Section):
     )
     init_from: str | None = Field(
         default=None,
-        description="Folder with a checkpoint whose weights and tokenizer runs start from",
+        description="Folder with a checkpoint whose weights, tokenizer and sizes runs start from",
         min_length=1,
     )
     plugins: list[PluginFile] = Field(
@@ -235,8 +236,8 @@ class StudySpec(Section):
     @field_validator("name")
     @classmethod
     def _fit_for_a_folder(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or not name.strip("."):
-            raise Refusal("is no name of a study", "letters, digits, . _ and -, at most 100")
+        if not is_name(name):
+            raise Refusal("is no name of a study", NAMES)
         return name
 
     @field_validator("preset")
@@ -313,21 +314,20 @@ class StudySpec(Section):
     @property
     def data_path(self) -> str | None:
         """Return the corpus' path made absolute: a relative one starts at the study file's folder."""
-        return None if self.data.path is None else self._beside(self.data.path)
+        return None if self.data.path is None else str(beside(self.source, self.data.path))
 
     @property
     def init_folder(self) -> Path | None:
         """Return the folder of the run that the study's runs start from, made absolute as the corpus' path is."""
-        return None if self.init_from is None else Path(self._beside(self.init_from))
+        return None if self.init_from is None else beside(self.source, self.init_from)
 
     @property
     def warm_starts(self) -> list[str]:
         """Return what the study starts from: names of studies, and tables' paths made absolute as the corpus' is."""
-        return [self._beside(each) if each.endswith(TABLE_SUFFIX) else each for each in self.warm_start]
-
-    def _beside(self, path: str) -> str:
-        folder = self.source.absolute().parent if self.source else Path.cwd()
-        return str(folder / Path(path).expanduser())
+        return [
+            str(beside(self.source, each)) if each.endswith(TABLE_SUFFIX) else each
+            for each in self.warm_start
+        ]
 
     def problem(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
@@ -363,6 +363,12 @@ class StudySpec(Section):
                 **({"notify": list(self.notify)} if self.notify else {}),
             },
         }
+
+
+def beside(file: Path | None, path: str) -> Path:
+    """Return a path that a study file names, made absolute: a relative one starts at the file's folder."""
+    folder = file.absolute().parent if file else Path.cwd()
+    return folder / Path(path).expanduser()
 
 
 def searched(entry: SearchSpec) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from trained import run_in
 
 from sweeplab.study.best import find_best
 from sweeplab.study.folder import StudyFolder
+from sweeplab.study.opening import open_run
 
 
 def test_learned_positions_have_nothing_longer(cli, finished) -> None:
@@ -61,9 +63,26 @@ budget: {trials_per_cell: 1}
         (("tny",), "did you mean 'tiny'?"),
         (("tiny", "--lengths", "1,x"), "--lengths 1,x; allowed: whole numbers from 1 to 64"),
         (("tiny", "--lengths", "0"), "--lengths 0; allowed"),
-        (("tiny", "--study", "tny"), "does not say whose data it reads: --study NAME does"),
+        (("tiny", "--study", "tny"), "no study 'tny' in "),
+        (("mine",), "run mine does not say whose data it reads: --study NAME does"),
+        (("mine", "--study", "tiny"), "run mine reads other tokens than study tiny"),
+        (("pairs", "--study", "tiny"), "run pairs has learned from pairs, and study tiny has one text"),
+        (
+            ("long", "--study", "tiny"),
+            "block_size 1000000 is longer than the data: the validation split has ",
+        ),
+        (("tiny", "--report", "folder"), "error: folder: is a folder; allowed: the name of a file"),
+        (("tiny", "--report", "folder/"), "error: folder: is a folder; allowed: the name of a file"),
+        (("tiny", "--report", "."), "error: .: is a folder; allowed: the name of a file"),
     ],
 )
-def test_bad_input_is_said_in_one_line(arguments: tuple[str, ...], said: str, cli, finished) -> None:
+def test_bad_input_is_said_in_one_line(
+    arguments: tuple[str, ...], said: str, cli, finished, folder: Path
+) -> None:
+    tokenizer = open_run("tiny", finished.lab).tokenizer
+    run_in(folder / "mine")
+    run_in(folder / "pairs", tokenizer, of_pairs=True)
+    run_in(folder / "long", tokenizer, positions="rotary", block_size=1_000_000)
+    (folder / "folder").mkdir()
     found = cli("evaluate", *arguments, "--lab", finished.lab)
     assert found.code == 2 and said in found.err and found.err.count("\n") == 1

@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from trained import LETTERS, run_in
 
-from sweeplab.data.tokenizers import ByteTokenizer
+from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
 from sweeplab.model.generation import Sampling
+from sweeplab.study.attending import attention_maps
 from sweeplab.study.folder import StudyFolder
-from sweeplab.study.generating import Writer, pieces
+from sweeplab.study.generating import Writer, laid_out, pieces, reader, spaced
 from sweeplab.study.sample import read_samples
 from sweeplab.tracking.loading import load_checkpoint
 
@@ -97,6 +99,56 @@ def test_next_tokens_are_ranked(runs, cli) -> None:
     assert {"<eos>", "<sentinel_0>"} < {each["token"] for each in marked}
 
 
+def test_of_spans_the_first_token_after_its_sentinel_is_ranked(runs, cli) -> None:
+    run = load_checkpoint(runs / "span")
+    prompt = laid_out(run, "a[MASK]b")
+    (scores,) = reader(run, prompt)(torch.tensor([[run.special["sentinel_0"]]]))
+    found = json.loads(cli("model", "next", "span", "--prompt", "a[MASK]b", "--json").out)["tokens"]
+    assert found[0]["id"] == int(scores.argmax())
+    assert found[0]["probability"] == pytest.approx(float(scores.max().exp()))
+
+
+def test_ids_stand_apart_from_the_prompt(runs, cli) -> None:
+    run_in(runs / "ids", tokenizer=IdsTokenizer(30))
+    run_in(runs / "span-ids", tokenizer=IdsTokenizer(30), **FAMILIES["span"])
+
+    def text(run: str, prompt: str) -> str:
+        return cli("generate", run, "--prompt", prompt, "--max-new-tokens", "4", "--greedy").out
+
+    assert re.fullmatch(r"5 6( [0-9]+){4}\n", text("ids", "5 6"))
+    assert re.fullmatch(r"5 6( [0-9]+){4}\n", text("ids", "5 6 "))
+    assert "".join(spaced(iter(["5", "", "6 ", "7", " 8"]), " ")) == "5 6 7 8"
+    filled = text("span-ids", "5[MASK]6").split()
+    assert filled[0] == "5" and filled[-1] == "6" and all(int(each) < 30 for each in filled)
+
+
+def test_the_coldest_temperature_and_the_largest_seed_are_drawn_by(runs, cli) -> None:
+    command = ("generate", "text", "--prompt", "the cat", "--max-new-tokens", "9")
+    cold = cli(*command, "--temperature", "1e-320", "--top-k", "27", "--seed", str(2**63 - 1))
+    assert cold.code == 0 and cold.out == cli(*command, "--greedy").out
+    assert cli(*command, "--seed", str(2**63)).code == 2
+
+
+def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs, cli) -> None:
+    """Its end is a letter that it would write: there the text is over."""
+    run_in(runs / "own", special={"pad": 0, "eos": 0})
+    text = cli("generate", "text", "--prompt", "the cat", "--max-new-tokens", "40").out[:-1]
+    own = cli("generate", "own", "--prompt", "the cat", "--max-new-tokens", "40").out[:-1]
+    assert " " in text and own == text[: text.index(" ", 7)]
+    ranked = json.loads(cli("model", "next", "own", "--prompt", "a", "--most", "99", "--json").out)["tokens"]
+    assert next(each["token"] for each in ranked if each["id"] == 0) == "<eos>"
+    (first,) = attention_maps(load_checkpoint(runs / "own"), "a b")
+    assert first.keys == ["a", "<eos>", "b"]
+    run_in(runs / "masked", family="encoder", special={"mask": 3})
+    mapped = attention_maps(load_checkpoint(runs / "masked"), "a[MASK]b")[0]
+    assert mapped.keys == ["a", "<mask>", "b"]
+    run_in(runs / "none", family="encoder", special={"pad": 3})
+    said = cli("generate", "none", "--prompt", "a[MASK]")
+    assert said.code == 2 and said.err == (
+        "error: the run came without a token 'mask', which its objective needs\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -110,10 +162,33 @@ def test_next_tokens_are_ranked(runs, cli) -> None:
         ("generate text --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
         ("generate text --prompt a --contrast bytes", "runs text and bytes have different tokenizers"),
         ("generate text --prompt a --contrast pairs", "runs text and pairs have different special tokens"),
-        ("generate text --prompt a --contrast text --beams 2", "beams search for what is likely"),
+        ("generate text --prompt a --contrast smaller --beams 2", "beams search for what is likely"),
+        (
+            "generate text --prompt a --contrast text",
+            "--contrast text has 1,296 parameters, and text 1,296; allowed: a smaller run",
+        ),
+        ("generate smaller --prompt a --contrast text", "--contrast text has 1,296 parameters, and smaller "),
         (
             "generate masked --prompt a[MASK] --contrast masked",
             "an encoder fills holes, and contrasts nothing",
+        ),
+        (
+            "generate pairs --prompt a --contrast pairs-encoder",
+            "an encoder fills holes, and contrasts nothing: --contrast needs a decoder, and pairs-encoder is none",
+        ),
+        (
+            "generate pairs --prompt abcdefghij --contrast shorter",
+            "--contrast shorter: the prompt takes 10 tokens; allowed: 1 to 8 tokens",
+        ),
+        (
+            "generate text --prompt a --beams 2 --greedy",
+            "--greedy beside --beams, which draw nothing; allowed: one of them",
+        ),
+        ("generate text --prompt a --beams 2 --top-k 3", "--top-k beside --beams"),
+        ("generate text --prompt a --beams 2 --seed 0", "--seed beside --beams"),
+        (
+            "generate ids --prompt 99999",
+            "of the prompt, '99999' at 0 is not a token's number from 0 to 29: the run has no tokenizer",
         ),
         ("generate masked --prompt abc", "the prompt has no [MASK]"),
         ("generate text --prompt=", "the prompt is empty"),
@@ -122,6 +197,9 @@ def test_next_tokens_are_ranked(runs, cli) -> None:
 )
 def test_bad_input_is_said_in_a_line(command: str, said: str, runs, cli) -> None:
     run_in(runs / "bytes", tokenizer=ByteTokenizer())
+    run_in(runs / "ids", tokenizer=IdsTokenizer(30))
+    run_in(runs / "smaller", n_embd=4)
+    run_in(runs / "shorter", family="encoder_decoder", of_pairs=True, n_embd=4, block_size=8)
     found = cli(*command.split())
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith(f"error: {said}") and len(found.err.splitlines()) == 1, found.err

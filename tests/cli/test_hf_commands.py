@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 from hf.models import GPT2, run_of, small
+from trained import run_in
 
+from sweeplab.hf.architectures import LAYOUT
+from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.checkpoint import write_checkpoint
 
+OF_T5 = {"positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu"}
+OF_BERT = {"norm_position": "post", "embedding_norm": True}
 FILES = (
     "config.json",
     "generation_config.json",
@@ -62,12 +67,58 @@ def test_a_study_goes_on_from_it(cli, finished, lab: Path) -> None:
     cli("export-hf", "tiny/n_embd=8", "out")
     cli("import-hf", "out", "--name", "back")
     text = finished.file.read_text().replace("grid: {n_embd: [8, 16]}", "init_from: lab/imported/back")
-    Path("more.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
+    Path("more.yaml").write_text(text)
     assert cli("study", "plan", "more.yaml").code == 0
-    Path("wide.yaml").write_text(text)
-    said = cli("study", "plan", "wide.yaml")
+    assert cli("study", "plan", "more.yaml", "-o", "n_embd=8", "-o", "d_ff=32").code == 0
+    said = cli("study", "plan", "more.yaml", "-o", "n_embd=192")
     assert said.code == 2 and said.err.count("\n") == 1
-    assert "has n_embd 8, not 192; d_ff 32, not 768; head_dim 4, not 96" in said.err
+    assert "has n_embd 8, not 192; allowed: a model as the run's" in said.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "prompt"),
+    [
+        ({"family": "encoder_decoder", "of_pairs": True, **OF_T5}, "the cat"),
+        ({"of_pairs": True}, "the cat"),
+        ({"family": "encoder", "of_pairs": True, **OF_BERT}, "the[MASK][MASK]"),
+        ({"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3, **OF_T5}, "the[MASK]cat[MASK]s"),
+    ],
+)
+def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed: dict, prompt: str) -> None:
+    run_in(folder / "one", **changed)
+    assert cli("export-hf", "one", "hf").code == cli("import-hf", "hf", "--name", "two").code == 0
+    texts = [cli("generate", run, "--prompt", prompt, "--greedy").out for run in ("one", "two")]
+    assert texts[0] == texts[1] != "\n"
+    one, two = (load_checkpoint(folder / each) for each in ("one", "lab/imported/two"))
+    assert two.special.items() >= one.special.items()
+    assert [two.values[name] for name in LAYOUT] == [one.values[name] for name in LAYOUT]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["out", "--name", "../../esc"],
+            "'../../esc' is no name of a run; allowed: --name of letters, digits",
+        ),
+        (["out", "--name", ".."], "'..' is no name of a run"),
+        (["out", "--name", "tiny"], "'tiny' is a study's name, and opens its best run; allowed: --name with"),
+    ],
+)
+def test_a_name_that_could_not_be_opened_is_refused(cli, lab: Path, arguments: list[str], said: str) -> None:
+    cli("export-hf", "tiny", "out")
+    told = cli("import-hf", *arguments)
+    assert (told.code, told.out) == (2, "") and told.err.startswith(f"error: {said}")
+    assert told.err.count("\n") == 1 and not (lab / "imported").exists()
+
+
+def test_a_folder_is_called_as_it_is_wherever_one_stands(cli, lab: Path, monkeypatch) -> None:
+    cli("export-hf", "tiny", "out")
+    Path("out/inner").mkdir()
+    monkeypatch.setenv("SWEEPLAB_LAB", str(lab))
+    monkeypatch.chdir("out/inner")
+    assert json.loads(cli("import-hf", "..", "--json").out)["run"] == "out"
+    assert (lab / "imported/out/model.json").exists() and not (lab / "model.json").exists()
 
 
 @pytest.mark.parametrize(

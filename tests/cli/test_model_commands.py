@@ -95,6 +95,8 @@ def test_trace_refuses_what_does_not_fit(cli: Cli) -> None:
     said = cli("model", "trace", "--token", "300")
     assert said.code == 2 and "token 300; allowed: 0 to 255" in said.err
     assert cli("model", "trace", "tiny", "--preset", "gpt2").code == 2
+    said = cli("model", "trace", "--seed", "-1")
+    assert said.code == 2 and "'--seed': Input should be greater than or equal to 0" in said.err
 
 
 def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
@@ -105,6 +107,9 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     found = json.loads(said.out)
     assert Path(found["output"]).read_text().count('class="figure"') == len(found["maps"]) == 1
     assert found["maps"][0]["keys"] == list("The␣print")
+    Path("pages").mkdir()
+    said = cli("model", "attention", *asked, "--prompt", "a", "--output", "pages")
+    assert (said.code, said.err) == (2, "error: pages: is a folder; allowed: the name of a file\n")
     said = cli("model", "attention", "tniy", "--lab", finished.lab, "--prompt", "a")
     assert said.code == 2 and "did you mean 'tiny'" in said.err
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from trained import run_in
 
 import sweeplab
 from sweeplab.errors import BadInput
@@ -39,6 +40,8 @@ def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
         ("tiny/n_embd=9", "study tiny has no runs in cell 'n_embd=9'.*; did you mean 'n_embd=8'?"),
         ("0" * 32, "no run 0{32} at sqlite:"),
         ("no/folder", "no run 'no/folder'"),
+        ("n" * 300, "no run 'n{300}'"),
+        ("tiny/" + "n" * 300 + "/0-0", "no run 'n{300}/0-0' in study tiny"),
     ],
 )
 def test_what_is_no_run(text: str, said: str, finished) -> None:
@@ -61,3 +64,22 @@ def test_a_checkpoint_that_is_missing_or_damaged(finished, folder: Path) -> None
     (folder / "mine/model.json").write_text(json.dumps({"values": {}}))
     with pytest.raises(BadInput, match="run mine cannot be opened: "):
         open_run("mine", folder / "lab")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ["[]", "5", '{"tensors": 5}', '{"tensors": "."}', {"values": []}, {"values": {"n_head": 0}},
+     {"values": {"n_embd": "wide"}}, {"tokenizer": []}, {"tokenizer": {"name": []}}],
+)  # fmt: skip
+def test_a_model_file_of_another_form_is_said_in_a_line(changed: str | dict, folder: Path) -> None:
+    file = run_in(folder / "mine") / "model.json"
+    known = json.loads(file.read_text())
+    if isinstance(changed, dict):
+        values = changed.get("values")
+        if isinstance(values, dict):
+            changed = {"values": known["values"] | values}
+        changed = json.dumps(known | changed)
+    file.write_text(changed)
+    with pytest.raises(BadInput, match="run mine cannot be opened: ") as refused:
+        open_run("mine", folder / "lab")
+    assert "\n" not in str(refused.value)

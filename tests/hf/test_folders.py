@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shapes, run_of, small, tokens_of
 from model.cases import legal_shapes
 from safetensors.torch import load_file, save_file
 
+from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
@@ -19,6 +21,7 @@ from sweeplab.hf.importing import import_folder
 from sweeplab.model.accounting import n_params
 from sweeplab.model.declaring import declared
 from sweeplab.model.shape import ModelShape
+from sweeplab.study.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint
 
 
@@ -79,6 +82,8 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
         (GPT2, {"head_dim": 6}, "GPT2LMHeadModel cannot express head_dim 6; allowed: head_dim n_embd / n_head"),
         (LLAMA, {"norm": "layernorm"}, "LlamaForCausalLM cannot express norm layernorm; allowed: norm rmsnorm"),
         (LLAMA, {"qk_norm": True}, "LlamaForCausalLM cannot express qk_norm true; allowed: qk_norm false"),
+        (BERT, {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"},
+         "BertForMaskedLM cannot express positions rotary, norm rmsnorm, activation swiglu; allowed: positions"),
         (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, for"),
         (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, for it"),
         (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, for"),
@@ -100,6 +105,10 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
         ({"activation_function": "silu"}, "config.json has activation_function 'silu', which no activation here is"),
         ({"scale_attn_by_inverse_layer_idx": True}, "config.json has scale_attn_by_inverse_layer_idx True, which no"),
         ({"n_embd": "wide"}, "of config.json, n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
+        ({"sweeplab": {"objective": "masked"}}, "config.json is of the objective masked, which is none of a decoder's"),
+        ({"sweeplab": {"objective": "maskd"}}, "of config.json, objective is 'maskd'; allowed: next_token | masked"),
+        ({"sweeplab": 5}, "config.json has what is no value of a model's"),
+        ({"sweeplab": "ab"}, "config.json has what is no value of a model's"),
         ({"activation_function": ["gelu"]}, "config.json has what is no value of a model's"),
         ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] are not those that config.json speaks of"),
         ({"n_layer": 3}, "the folder's tensors lack transformer.h.2.attn.c_attn.bias, which GPT2LMHeadModel has"),
@@ -124,6 +133,52 @@ def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> No
     (gpt2 / "config.json").write_text("[")
     with pytest.raises(BadInput, match=r"config.json: no JSON"):
         import_folder(gpt2, tmp_path / "run", "bad")
+
+
+@pytest.mark.parametrize("held", [[], {"a": 5}, 5, None])
+def test_an_index_that_names_no_files(held, gpt2: Path, tmp_path: Path) -> None:
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
+    with pytest.raises(BadInput, match=r"index.json: weight_map does not say in which file each tensor is"):
+        import_folder(gpt2, tmp_path / "run", "bad")
+
+
+@pytest.mark.parametrize("added", [5, ["<s>"], [{"content": []}], [{"id": 3}], {"a": 1}])
+def test_a_tokenizer_of_another_form_leaves_ids(added, gpt2: Path, tmp_path: Path) -> None:
+    file = gpt2 / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"added_tokens": added}))
+    found = import_folder(gpt2, tmp_path / "run", "odd")
+    assert found.tokenizer == "ids" and found.without.startswith("tokenizer.json is none that we have: ")
+
+
+def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path) -> None:
+    """As a model that was trained on pairs elsewhere, or came without its tokenizer."""
+    export_run(run_of(small(T5)), tmp_path / "t5")
+    rewritten(tmp_path / "t5", decoder_start_token_id=258, eos_token_id=1, pad_token_id=258)
+    config = json.loads((tmp_path / "t5/config.json").read_text())
+    config.pop("sweeplab")
+    (tmp_path / "t5/config.json").write_text(json.dumps(config))
+    import_folder(tmp_path / "t5", tmp_path / "spans", "spans")
+    assert load_checkpoint(tmp_path / "spans").values["objective"] == "span"
+    (tmp_path / "t5/tokenizer.json").unlink()
+    import_folder(tmp_path / "t5", tmp_path / "pairs", "pairs")
+    run = load_checkpoint(tmp_path / "pairs")
+    assert run.values["objective"] == "pairs"
+    prompt = laid_out(run, "5 6")
+    assert (prompt.start, prompt.source, prompt.end) == ([258], [5, 6], 1)
+
+
+def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path: Path) -> None:
+    """BERT's own ids lie among those of its text."""
+    export_run(run_of(small(BERT)), tmp_path / "bert")
+    added = [{"id": 103, "content": "[MASK]"}]
+    (tmp_path / "bert/tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    (tmp_path / "bert/tokenizer_config.json").write_text(json.dumps({"mask_token": "[MASK]"}))
+    import_folder(tmp_path / "bert", tmp_path / "run", "run")
+    back = load_checkpoint(tmp_path / "run")
+    objective = make_objective(np.arange(200, dtype=np.uint16), {**back.values, "mask_share": 0.5})
+    assert objective.special.ids == back.special and back.special["mask"] == 103
+    batch = objective.training(0, 0)
+    assert (batch.inputs[(batch.targets >= 0) & (batch.inputs != batch.targets)] == 103).mean() > 0.7
 
 
 def test_nothing_is_replaced_unasked(gpt2: Path, tmp_path: Path) -> None:

@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 from hf.models import run_of
 from model.cases import shape_of
+from trained import run_in
 
 from sweeplab.data.dataset import prepare
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.exporting import export_run
 from sweeplab.hf.importing import import_folder
+from sweeplab.study.cells import cells
 from sweeplab.study.identity import check_same_study, write_study
 from sweeplab.study.plan import make_plan
+from sweeplab.study.reading import read_study
 from sweeplab.study.runner import Runner
+from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, Choices, DataSpec, Track
-from sweeplab.study.starting import start_weights
+from sweeplab.study.starting import read_start, start_weights
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -93,13 +97,76 @@ def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, t
         assert "\n" not in str(problem)
         return str(problem)
 
-    assert "has n_embd 16, not 32; d_ff 64, not 128" in refused(grid={"n_embd": [16, 32]})
+    assert "has n_embd 16, not 32; allowed: a model" in refused(grid={"n_embd": [16, 32]})
     assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
     assert "block_size 16, not 8" in refused(values={"block_size": 8})
     assert "there is no checkpoint in" in refused(init_from=str(tmp_path / "none"))
     (tensors,) = trained.glob("*.safetensors")
     tensors.write_bytes(b"")
     assert "is not what was written there: its hash differs" in refused()
+
+
+STUDY = """
+name: more
+data: {corpus: python-docs, tokenizer: char}
+init_from: run
+fixed: {batch_size: 4, max_iters: 4, device: cpu}
+budget: {trials_per_cell: 1}
+"""
+SHAPES = (
+    {"n_embd": 16, "n_layer": 2, "d_ff": 24, "norm_eps": 1e-3},
+    {"family": "encoder", "n_embd": 12, "n_kv_head": 1},
+    {"n_embd": 16, "pad": 10},
+)
+
+
+@pytest.mark.parametrize("changed", SHAPES)
+def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, tmp_path: Path) -> None:
+    tokenizer = prepare("python-docs", "char").tokenizer
+    n_more = changed.get("pad", 0)
+    changed = {name: value for name, value in changed.items() if name != "pad"}
+    run_in(tmp_path / "run", tokenizer, **changed)
+    if n_more:
+        shape = shape_of(vocab_size=tokenizer.vocab_size + n_more, **changed)
+        export_run(run_of(shape, tokenizer=tokenizer), tmp_path / "hf")
+        import_folder(tmp_path / "hf", tmp_path / "run", "run", force=True)
+    file = tmp_path / "more.yaml"
+    file.write_text(STUDY)
+    spec, start = read_study(file), read_start(read_study(file))
+    assert make_plan(spec, tmp_path / "lab")[0].trials == 1
+    assert spec.fixed.items() >= changed.items() and ("vocab_size" in spec.fixed) == bool(n_more)
+    (space,) = (Space(spec, cell, tokenizer.vocab_size) for cell in cells(spec, tokenizer.vocab_size)[0])
+    assert not start.differences(next(space.draws(1)))
+    other = read_study(file, ["n_layer=3"])
+    with pytest.raises(BadInput, match=rf"has n_layer {start.shape.n_layer}, not 3; allowed: a model as"):
+        make_plan(other, tmp_path / "lab")
+    assert "n_layer" not in read_study(file, ["grid.n_layer=[1, 2]"]).fixed
+
+
+def test_a_folder_without_a_run_says_nothing_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    file = tmp_path / "more.yaml"
+    file.write_text(STUDY)
+    for content in ("[]", "{", '{"values": 5, "tensors": "a"}'):
+        (tmp_path / "run/model.json").write_text(content)
+        with pytest.raises(
+            BadInput, match=r"init_from: there is no checkpoint in .*/run; allowed: a folder with"
+        ):
+            make_plan(read_study(file), tmp_path / "lab")
+
+
+def test_nothing_goes_on_from_a_run_that_hides_tokens_by_another_id(tmp_path: Path) -> None:
+    tokenizer = prepare("python-docs", "char").tokenizer
+    run_in(tmp_path / "run", tokenizer, family="encoder", special={"pad": 0, "mask": 5})
+    file = tmp_path / "more.yaml"
+    file.write_text(STUDY)
+    with pytest.raises(
+        BadInput, match="has its special token mask at 5, and a study's come last: at "
+    ) as error:
+        make_plan(read_study(file), tmp_path / "lab")
+    assert "\n" not in str(error.value)
+    run_in(tmp_path / "run", tokenizer, special={"pad": 0, "eos": 5})  # which its objective does not need
+    assert make_plan(read_study(file), tmp_path / "lab")[0].trials == 1
 
 
 def test_where_places_have_no_weights_texts_may_be_longer(tiny, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def next_(
 ) -> None:
     """Rank the most probable tokens after a prompt.
 
-    Of an encoder those in each [MASK] of the prompt, and of a model with a source the first of the
-    target. The probabilities are the model's own, at a temperature of 1.
+    Of an encoder those in each [MASK] of the prompt, of a model of spans those that begin the first
+    [MASK], and of one of pairs the first of the target. The probabilities are the model's own, at a temperature of 1.
 
     \b
     $ sweeplab model next small --prompt "import "

@@ -32,7 +32,8 @@ def trace(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", help="Draws the other tokens, and weights where no run has them.")
+        int,
+        typer.Option(metavar="N", min=0, help="Draws the other tokens, and weights where no run has them."),
     ] = 0,
     values: Annotated[int, typer.Option(metavar="N", help="Numbers to show of each step.", min=1)] = 5,
     lab: Lab = None,

@@ -33,7 +33,7 @@ class Objective(ABC):
     shortest_block: ClassVar[int] = 1
 
     def __init__(self, split: Any, values: Values) -> None:
-        self.special = SpecialTokens(values["vocab_size"], self.special_names(values))
+        self.special = SpecialTokens(values["vocab_size"], self.special_names(values), values.get("special"))
         self._draws = Draws(self._take(split, values), values["batch_size"])
         self._stride = self.stride(values)
 

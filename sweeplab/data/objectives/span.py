@@ -126,10 +126,11 @@ class Span(TextObjective):
         first = next(self.whole()).source
         assert first is not None  # its batches have one
         source = first[0][:-1].tolist()
-        return cut(source, [place for place, token in enumerate(source) if token >= self.special.n_ordinary])
+        return cut(source, [place for place, token in enumerate(source) if token in self._sentinels])
 
     def _take(self, split: NDArray[np.uint16], values: Values) -> int:
         self._counts = corruption(values)
+        self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
         return super()._take(split, values)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:
@@ -137,7 +138,7 @@ class Span(TextObjective):
         starts = self._segments(len(texts), noise)
         segment = np.cumsum(starts, axis=1) - 1
         is_hidden = segment % 2 == 1
-        sentinels = self.special[sentinel(0)] + segment // 2
+        sentinels = self._sentinels[segment // 2]
         source = self._without(is_hidden, texts, sentinels, starts)
         targets = self._without(~is_hidden, texts, sentinels, starts)
         inputs = np.roll(targets, 1, axis=1)

@@ -33,6 +33,7 @@ class Tokenizer(ABC):
 
     name: ClassVar[str]
     version: ClassVar[str] = ""  # another one cuts other tokens: those kept are not used
+    blank: ClassVar[str] = ""  # what stands between two tokens of a text
 
     @property
     @abstractmethod

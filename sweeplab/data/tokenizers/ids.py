@@ -22,6 +22,7 @@ class IdsTokenizer(Tokenizer):
     """
 
     name: ClassVar[str] = "ids"
+    blank: ClassVar[str] = " "
     n_tokens: int
 
     @property
@@ -44,7 +45,7 @@ class IdsTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the ids with blanks between them."""
-        return " ".join(map(str, self._known(ids).tolist()))
+        return self.blank.join(map(str, self._known(ids).tolist()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the number of ids."""

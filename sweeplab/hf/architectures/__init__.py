@@ -7,3 +7,6 @@ from sweeplab.hf.architectures.llama import LLAMA
 from sweeplab.hf.architectures.t5 import T5
 
 ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, BERT, T5)}
+# Where config.json has these, for which it has no keys of its own: how a text was laid out.
+LAYOUT_KEY = "sweeplab"
+LAYOUT = ("objective", "mask_share", "span_length")

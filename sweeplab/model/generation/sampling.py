@@ -35,7 +35,8 @@ class Sampling:
         else:
             if self.top_k is not None:
                 ranked[..., self.top_k :] = -torch.inf
-            kept = (ranked / self.temperature).softmax(dim=-1)
+            # The best score first made 0: by a temperature close to 0 it would be divided to infinity.
+            kept = ((ranked - ranked[..., :1]) / self.temperature).softmax(dim=-1)
             if self.top_p is not None:
                 before = kept.cumsum(dim=-1) - kept
                 kept = kept * (before < self.top_p)
