@@ -10,6 +10,7 @@ import torch
 from model.cases import shape_of
 
 from sweeplab.model.attention import ATTENTION, Sight
+from sweeplab.model.attention.linear import _feature
 from sweeplab.model.dropout import Dropout, Site, element_hashes
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.positions.alibi import slopes
@@ -96,6 +97,25 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
     draws = torch.stack(found)
     expected = kind.attend(q, k, v, shape, Sight(True, 2), None)
     assert ((draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear_attentions_features_are_never_nothing(dtype: torch.dtype) -> None:
+    q, k = (torch.full((1, 1, 3, 4), at, dtype=dtype, requires_grad=True) for at in (-20.0, -25.0))
+    v = torch.arange(12, dtype=dtype).view(1, 1, 3, 4)
+    mixed = ATTENTION["linear"].attend(q, k, v, shape_of(), Sight(True, 1), None)
+    torch.testing.assert_close(mixed[0, 0], torch.stack([v[0, 0, : end + 1].mean(0) for end in range(3)]))
+    slopes = torch.autograd.grad(mixed.sum(), (q, k))
+    assert all(slope.isfinite().all() for slope in slopes)
+
+
+def test_linear_attentions_features_are_elu_and_one() -> None:
+    x = torch.linspace(-3, 3, 25, dtype=torch.float64, requires_grad=True)
+    ours, theirs = _feature(x), torch.nn.functional.elu(x) + 1
+    torch.testing.assert_close(ours, theirs)
+    slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (ours, theirs)]
+    torch.testing.assert_close(*slopes)
+    assert slopes[0][12] == 1
 
 
 def test_local_attention_never_holds_the_square() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sweeplab.data.dataset import prepare
+from sweeplab.data.objectives import n_special
 from sweeplab.errors import BadInput
 from sweeplab.train.devices import cuda_count, settle_devices
 from sweeplab.train.run import Run
@@ -29,6 +31,22 @@ def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> N
     single = losses(values, tokens)
     assert half == pytest.approx(single, abs=0.05)
     assert half != single
+
+
+def test_linear_attention_lives_in_bfloat16(values_of) -> None:
+    """Where queries and keys grow, as they do here, elu + 1 rounds to nothing from -7 on, and that through itself."""
+    data = prepare("reverse", "char")
+    values = values_of(
+        family="decoder", objective="pairs", attention="linear", dtype="bfloat16", n_head=8, head_dim=4, grad_clip=None,
+        block_size=32, batch_size=16, learning_rate=0.03, warmup_iters=0, dropout=0.0, max_iters=200, eval_interval=100,
+        seed=1,
+    )  # fmt: skip
+    values |= {"vocab_size": data.tokenizer.vocab_size + n_special(values)}
+    stack = Stack(values, data.train, data.val)
+    stack.admit(Run("run", values))
+    (before,), (after,) = stack.advance(), stack.advance()
+    assert after.iteration == 100
+    assert after.val_loss < before.val_loss
 
 
 @pytest.mark.slow
