@@ -196,7 +196,7 @@ _ROWS = (
         low=0.0, below=1.0, automatic=True,
     ),
     _row(
-        "attention_dropout", "model", "float", 0.2, "Share of attention weights dropped in training; dropout, unless given",
+        "attention_dropout", "model", "float", 0.2, "Share of attention weights dropped in training; dropout, unless given; linear attention has none",
         low=0.0, below=1.0, automatic=True,
     ),
     _row(

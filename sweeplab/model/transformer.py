@@ -54,7 +54,7 @@ class Transformer:
             for layer in range(n_layer):
                 block = f"{side.prefix}blocks.{layer}"
                 for part in side.sub_layers:
-                    if part != "feed_forward":
+                    if part != "feed_forward" and ATTENTION[self.shape.attention].has_scores:
                         found[f"{block}.{part}"] = ("attention", 1.0)
                     found[f"{block}.{part}.residual"] = ("residual", 1.0)
                     depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
@@ -65,7 +65,7 @@ class Transformer:
         shape, length = self.shape, self.shape.block_size
         kinds = {ATTENTION[shape.attention], across(shape.attention)}
         weights = max(
-            kind.n_weights(shape, length, length, side.causal)
+            kind.n_weights(shape, length, length, side.causal) if kind.has_scores else 0
             for kind in kinds
             for side in shape.of_family.sides
         )

@@ -87,6 +87,13 @@ def test_at_the_base_only_attention_is_scaled_otherwise(tied: bool) -> None:
     torch.testing.assert_close(found, Transformer(standard).logits(views, batch), atol=1e-6, rtol=1e-5)
 
 
+def test_linear_attention_has_no_scores_to_scale_otherwise() -> None:
+    own, standard = (shape(32, attention="linear", parametrization=each) for each in ("mup", "standard"))
+    views = Layout(own).views(Layout(own).initial_row(1)[None])
+    batch = Batch(torch.arange(24).view(1, 2, 12), None)
+    assert torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
+
+
 def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
     layout = Layout(shape(128))
     views = layout.views(layout.initial_row(1)[None])

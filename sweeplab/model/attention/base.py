@@ -71,6 +71,7 @@ class Kind:
     flops(shape, n_queries, n_keys, causal): of a sequence's products in a layer's forward pass, as they are computed.
     n_weights(shape, n_queries, n_keys, causal): the weights of a sequence and head that are held at once.
     crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
+    has_scores: weights are a softmax of scaled scores, which muP scales otherwise, and of which dropout drops.
     """
 
     attend: Attend
@@ -78,6 +79,7 @@ class Kind:
     flops: Callable[[ModelShape, int, int, bool], int]
     n_weights: Callable[[ModelShape, int, int, bool], int]
     crosses: bool = False
+    has_scores: bool = True
     requires: tuple[Requirement, ...] = ()
 
 

@@ -99,6 +99,7 @@ LINEAR = Kind(
     _flops,
     _n_weights,
     crosses=True,
+    has_scores=False,
     requires=(
         requirement(
             "linear attention has no scores that relative or alibi positions could shift",
