@@ -162,16 +162,17 @@ def test_buckets_are_t5s() -> None:
 
 def test_rotary_keeps_lengths_and_sees_only_distances() -> None:
     shape = shape_of(head_dim=6)
-    turn = POSITIONS["rotary"].turn
+    turning = POSITIONS["rotary"].turning
     q, k = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64).expand(2, 1, 1, 20, 6)
-    turned = turn(q, shape, range(20))
+    turn = turning(shape, range(20), q)
+    turned = turn(q)
     torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
-    products = (turned @ turn(k, shape, range(20)).mT)[0, 0]
+    products = (turned @ turn(k).mT)[0, 0]
     for offset in (0, 3, 11):
         diagonal = products.diagonal(-offset)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
     assert not torch.isclose(products[5, 0], products[0, 5])
-    torch.testing.assert_close(turn(q, shape, range(20))[:, :, 7:], turn(q[:, :, 7:], shape, range(7, 20)))
+    torch.testing.assert_close(turned[:, :, 7:], turning(shape, range(7, 20), q)(q[:, :, 7:]))
 
 
 def test_rotary_is_a_product_of_complex_numbers() -> None:
@@ -179,7 +180,7 @@ def test_rotary_is_a_product_of_complex_numbers() -> None:
     x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
     angles = torch.arange(9)[:, None] * torch.tensor([1.0, 100.0**-0.5], dtype=torch.float64)
     expected = torch.complex(x[..., :2], x[..., 2:]) * torch.polar(torch.ones_like(angles), angles)
-    found = POSITIONS["rotary"].turn(x, shape, range(9))
+    found = POSITIONS["rotary"].turning(shape, range(9), x)(x)
     torch.testing.assert_close(found, torch.cat([expected.real, expected.imag], dim=-1))
 
 
