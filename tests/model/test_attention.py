@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from model.cases import shape_of
+from model.cases import batch_of, rows_of, shape_of
 
 from sweeplab.model.attention import ATTENTION, Sight
 from sweeplab.model.attention.linear import _feature
@@ -15,6 +16,7 @@ from sweeplab.model.dropout import Dropout, Site, element_hashes
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.positions.alibi import slopes
 from sweeplab.model.positions.relative import buckets
+from sweeplab.model.transformer import Transformer
 
 VISIBLE = {
     "full": lambda distance, shape: distance == distance,
@@ -192,3 +194,49 @@ def test_sinusoids_are_the_originals(width: int) -> None:
         angle = place / 10_000 ** (2 * (column // 2) / width)
         expected = math.cos(angle) if column % 2 else math.sin(angle)
         assert found[place, column].item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("positions", "part"), [("rotary", "turning"), ("alibi", "bias"), ("relative", "bias")]
+)
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+def test_the_layers_of_a_side_share_what_positions_do(family, positions, part, monkeypatch) -> None:
+    calls, scheme = [], POSITIONS[positions]
+
+    def counting(*given):
+        calls.append(given)
+        return getattr(scheme, part)(*given)
+
+    monkeypatch.setitem(POSITIONS, positions, replace(scheme, **{part: counting}))
+    model = Transformer(shape_of(family=family, positions=positions, n_layer=3))
+    model.logits(model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2))
+    assert len(calls) == len(model.shape.of_family.sides)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "relative", "rotary"])
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+def test_full_attention_is_the_kernels_unless_weights_are_dropped(family, positions, monkeypatch) -> None:
+    model = Transformer(shape_of(family=family, positions=positions))
+    views, batch = model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2)
+    none = dict.fromkeys(("embedding", "residual", "depth"), 0.0)
+    kept = Dropout(
+        [1, 2],
+        [0, 0],
+        [none | {"attention": 1e-9}] * 2,
+        model.sites,
+        element_hashes(4000, views["token_embedding"].device),
+    )
+    dropping = model.logits(views, batch, kept)
+    calls, kernel = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counting(*given, **named):
+        calls.append(given)
+        return kernel(*given, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counting)
+    torch.testing.assert_close(model.logits(views, batch), dropping, atol=1e-5, rtol=1e-4)
+    n_kernels = len(calls)
+    model.logits(views, batch, kept)
+    assert (n_kernels, len(calls)) == (
+        sum(len(side.sub_layers) - 1 for side in model.shape.of_family.sides),
+    ) * 2
