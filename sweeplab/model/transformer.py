@@ -197,8 +197,8 @@ def cross_entropy(
 
 
 def _present(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Return which of tokens [K, B, T] are no padding, [K*B, T]; an empty sequence has its first one."""
+    """Return which of tokens [K, B, T] are no padding, [K*B, T]."""
     if lengths is None:
         return None
     places = torch.arange(tokens.shape[2], device=tokens.device)
-    return places < lengths.reshape(-1, 1).clamp(min=1)
+    return places < lengths.reshape(-1, 1)
