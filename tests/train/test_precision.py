@@ -7,6 +7,7 @@ import pytest
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.errors import BadInput
+from sweeplab.train import devices
 from sweeplab.train.devices import cuda_count, settle_devices
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -55,6 +56,14 @@ def test_linear_attention_lives_in_bfloat16(values_of) -> None:
 def test_a_compiled_step_learns_the_same(values_of, tokens) -> None:
     values = values_of(learning_rate=5e-3, dropout=0.1)
     assert losses(values | {"compile": True}, tokens) == pytest.approx(losses(values, tokens), abs=1e-3)
+
+
+def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeypatch) -> None:
+    monkeypatch.setattr(devices, "cuda_count", lambda: 1)
+    values = values_of(max_iters=5000) | {"device": "auto", "compile": "auto"}
+    changes = ({}, {"max_iters": 100}, {"n_expert": 4})
+    assert [settle_devices(values | each)["compile"] for each in changes] == [True, False, False]
+    assert settle_devices(values | {"n_expert": 4, "compile": True})["compile"]
 
 
 @pytest.mark.skipif(cuda_count() > 0, reason="this machine has a CUDA device")
