@@ -37,7 +37,6 @@ class Muon(Optimiser):
     """Orthogonal steps for hidden matrices, AdamW for the rest."""
 
     meaning = "orthogonalised momentum for hidden matrices, AdamW for the rest (Jordan et al. 2024)"
-    reads = ("momentum", "betas", "eps")
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
