@@ -196,7 +196,7 @@ _ROWS = (
         low=0.0, below=1.0, automatic=True,
     ),
     _row(
-        "attention_dropout", "model", "float", 0.2, "Share of attention weights dropped in training; dropout, unless given",
+        "attention_dropout", "model", "float", 0.2, "Share of attention weights dropped in training; dropout, unless given; linear attention has none",
         low=0.0, below=1.0, automatic=True,
     ),
     _row(
@@ -285,7 +285,7 @@ _ROWS = (
         unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64),
     ),
     _row(
-        "grad_accum", "training", "int", 1, "Equal parts into which a batch is cut, so that it needs less memory; must divide batch_size",
+        "grad_accum", "training", "int", 1, "Equal parts into which a batch is cut, so that it needs less memory; must divide batch_size. Experts are balanced within each",
         low=1, high=2**16, shape=True,
     ),
     _row(

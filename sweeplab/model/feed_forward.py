@@ -57,7 +57,8 @@ def _answer(p: Pass, name: str, run: int, expert: int, x: Tensor) -> Tensor:
     def weight(part: str) -> Tensor:
         return p.w[f"{name}.{part}.weight"][run, expert]
 
-    return _bent(p.shape.activation, 1, lambda part: x @ weight(part)) @ weight("down")
+    bent = _bent(p.shape.activation, 1, lambda part: torch.mm(x, weight(part)))
+    return torch.mm(bent, weight("down"))
 
 
 def _route(p: Pass, name: str, present: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:

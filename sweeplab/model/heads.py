@@ -25,9 +25,11 @@ def self_attention(p: Pass, name: str, sight: Sight, read: Normed) -> Tensor:
     widths = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
     q, k, v = _heads(p, p.linear(f"{name}.qkv", read), sum(widths)).split_with_sizes(widths, dim=1)
     q, k = _normed(p, f"{name}.q_norm", q), _normed(p, f"{name}.k_norm", k)
-    if turn := POSITIONS[shape.positions].turn:
-        places = p.places(q.shape[2])
-        q, k = turn(q, shape, places), turn(k, shape, places)
+    if turning := POSITIONS[shape.positions].turning:
+        length = q.shape[2]
+        if length not in p.turns:
+            p.turns[length] = turning(shape, p.places(length), q)
+        q, k = p.turns[length](q), p.turns[length](k)
     return _attend(p, name, ATTENTION[shape.attention], (q, k, v), sight)
 
 

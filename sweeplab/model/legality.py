@@ -37,6 +37,11 @@ GENERAL = (
         lambda shape: shape.tie_weights or not shape.tie_scale,
     ),
     requirement(
+        "head_bias is of an untied head: tie_weights must be false, and family not encoder, whose head follows bias",
+        "head_bias tie_weights family",
+        lambda shape: not shape.head_bias or (not shape.tie_weights and not shape.of_family.transforms),
+    ),
+    requirement(
         "mup says itself what follows the width: init must be normal, scale_embedding and tie_scale false",
         "parametrization init scale_embedding tie_scale",
         lambda shape: (

@@ -5,7 +5,7 @@ Legend: K runs, B sequences, T positions, C n_embd, N = B*T. Every weight has a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,7 +45,8 @@ class Routing(NamedTuple):
 class Pass:
     """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer.
 
-    With a memory the tokens of a causal side come after those that it has, and are taken in.
+    With a memory the tokens of a causal side come after those that it has, and are taken in. The layers share what
+    turns queries and keys of a length.
     """
 
     shape: ModelShape
@@ -55,6 +56,7 @@ class Pass:
     dropout: Dropout | None = None
     memory: Memory | None = None
     routings: list[Routing] = field(default_factory=list)
+    turns: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def places(self, length: int) -> range:
         """Return the places of the next tokens."""

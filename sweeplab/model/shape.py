@@ -10,6 +10,7 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.model.activations import ACTIVATIONS
+from sweeplab.model.attention import ATTENTION
 from sweeplab.model.families import FAMILIES, Family, Side
 from sweeplab.model.norms import NORMS
 
@@ -139,8 +140,9 @@ class ModelShape:
 
     @property
     def query_factor(self) -> float:
-        """Return what queries are multiplied by: under muP scores are divided by head_dim, not by its root."""
-        return 1.0 / math.sqrt(self.head_dim) if self.parametrization == "mup" else 1.0
+        """Return what queries are multiplied by: under muP scores, if any, are divided by head_dim, not by its root."""
+        scales = self.parametrization == "mup" and ATTENTION[self.attention].has_scores
+        return 1.0 / math.sqrt(self.head_dim) if scales else 1.0
 
     @property
     def has_qkv_bias(self) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import Batch
+from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.model.activations import ACTIVATIONS, by_run
 from sweeplab.model.attention import ATTENTION, Sight, across
 from sweeplab.model.dropout import Dropout, Site
@@ -54,7 +54,7 @@ class Transformer:
             for layer in range(n_layer):
                 block = f"{side.prefix}blocks.{layer}"
                 for part in side.sub_layers:
-                    if part != "feed_forward":
+                    if part != "feed_forward" and ATTENTION[self.shape.attention].has_scores:
                         found[f"{block}.{part}"] = ("attention", 1.0)
                     found[f"{block}.{part}.residual"] = ("residual", 1.0)
                     depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
@@ -65,7 +65,7 @@ class Transformer:
         shape, length = self.shape, self.shape.block_size
         kinds = {ATTENTION[shape.attention], across(shape.attention)}
         weights = max(
-            kind.n_weights(shape, length, length, side.causal)
+            kind.n_weights(shape, length, length, side.causal) if kind.has_scores else 0
             for kind in kinds
             for side in shape.of_family.sides
         )
@@ -86,7 +86,7 @@ class Transformer:
         of the routers' losses, balance and z, which are added. `dense` promises that every target counts.
         """
         p = self._pass(w, batch, dropout)
-        losses = _cross_entropy(self._logits(p, batch), batch.targets, smoothing, dense)
+        losses = cross_entropy(self._logits(p, batch), batch.targets, smoothing, dense)
         if router is not None:
             balance, z = router
             for routing in p.routings:
@@ -177,25 +177,28 @@ class Transformer:
         return logits.contiguous()
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor, smoothing: Tensor | None, dense: bool) -> Tensor:
-    """Return each run's mean [K] over its counted targets [K, B, T], of logits [K, N, V]."""
+def cross_entropy(
+    logits: Tensor, targets: Tensor, smoothing: Tensor | None = None, dense: bool = False
+) -> Tensor:
+    """Return each run's mean [K] over its counted targets [K, B, T], of logits [K, N, V]: see `losses`."""
     n_runs, flat = len(targets), targets.reshape(-1)
     logits = logits.view(len(flat), -1)
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    each = F.cross_entropy(logits, flat, reduction="none", ignore_index=-1)
+    given = logits.log_softmax(dim=-1)
+    each = F.nll_loss(given, flat, reduction="none", ignore_index=NO_TARGET)
     if smoothing is not None:
-        even = -logits.log_softmax(dim=-1).mean(dim=-1)
+        even = -given.mean(dim=-1)
         share = smoothing.to(each.dtype).repeat_interleave(len(flat) // n_runs)
-        each = each + share * (even * (flat >= 0) - each)
+        each = each + share * (even * (flat != NO_TARGET) - each)
     each = each.view(n_runs, -1)
     if dense:
         return each.mean(dim=1)
-    return each.sum(dim=1) / (flat >= 0).view(n_runs, -1).sum(dim=1).clamp(min=1)
+    return each.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
 
 
 def _present(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Return which of tokens [K, B, T] are no padding, [K*B, T]; an empty sequence has its first one."""
+    """Return which of tokens [K, B, T] are no padding, [K*B, T]."""
     if lengths is None:
         return None
     places = torch.arange(tokens.shape[2], device=tokens.device)
-    return places < lengths.reshape(-1, 1).clamp(min=1)
+    return places < lengths.reshape(-1, 1)

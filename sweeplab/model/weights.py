@@ -43,7 +43,8 @@ class Declarations:
 
     `normal` starts as GPT-2: deviation 0.02, and projections back into the residual stream smaller by the root
     of their number. `xavier` starts as the original: matrices by Glorot and Bengio (2010), uniform, with the
-    joined query, key and value taken for three matrices; embeddings normally with deviation n_embd^-0.5.
+    joined query, key and value taken for three matrices as wide as the queries, also where n_kv_head is less than
+    n_head and keys and values are narrower; embeddings normally with deviation n_embd^-0.5.
     """
 
     def __init__(self, shape: ModelShape) -> None:

@@ -5,8 +5,8 @@ parametrization is right, the mean absolute size of a layer's activations after 
 Under `standard` with Adam some grow, the logits first. Before the first step muP's logits fall as the root of the
 width, which is as it should be.
 
-Departures: every product's output is measured on one fixed batch, the head's and those inside of a block alike;
-attention's scores are not, for its kernel does not show them.
+Departures: every product's output is measured on one fixed batch, the head's and those inside of a block alike, that
+of experts over all tokens that they got; attention's scores are not, for its kernel does not show them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
 PRODUCTS = (torch.bmm, torch.baddbmm)
+EXPERTS_PRODUCT = torch.mm
 _DROPPING = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout", "stochastic_depth")
 
 
@@ -62,18 +63,27 @@ class _Watched(Mapping[str, Tensor]):
 
 
 class _Sizes(TorchFunctionMode):
-    """Notes the size of every product by the weight that was read before it; the last product of a weight counts."""
+    """Notes the size of every product by the weight that was read before it.
+
+    The last product of a weight counts, or all those of experts, each of which has its part of the weight.
+    """
 
     def __init__(self, weights: _Watched) -> None:
         super().__init__()
         self._weights = weights
-        self.found: dict[str, float] = {}
+        self._sums: dict[str, tuple[float, int]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in PRODUCTS:
-            self.found[self._weights.last] = float(result.abs().mean())
+        if func in PRODUCTS or func is EXPERTS_PRODUCT:
+            name = self._weights.last
+            total, count = self._sums.get(name, (0.0, 0)) if func is EXPERTS_PRODUCT else (0.0, 0)
+            self._sums[name] = total + float(result.abs().sum()), count + result.numel()
         return result
+
+    def found(self) -> dict[str, float]:
+        """Return the mean absolute size by weight."""
+        return {name: total / count for name, (total, count) in self._sums.items()}
 
 
 def coordinates(values: Mapping[str, Any], tokens: Split, n_steps: int) -> Iterator[Coordinate]:
@@ -106,7 +116,7 @@ def _sizes(stack: Stack, weights: Mapping[str, Tensor], batch: Batch) -> dict[st
     sizes = _Sizes(watched)
     with sizes:
         stack.transformer.losses(watched, batch)
-    return sizes.found
+    return sizes.found()
 
 
 def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:

@@ -1,8 +1,10 @@
 """What a run's training reads and computes, and the memory it takes, by its hyperparameters (no torch).
 
-A row is a sequence to learn from, with the source of it where there is one. Its lengths are the objective's: of
-pairs, whose rows may be shorter, the most that block_size has room for. While a batch warms up the rows that stand
-in it again are not counted, for only a stack computes them.
+A row is a sequence to learn from, with the source of it where there is one. Its lengths are the objective's. Pairs
+are counted as if every row, and every source that stands apart, were block_size long: what is computed is as long as
+the training split's longest pair needs, which the hyperparameters do not say, so that tokens, FLOPs and memory are
+then upper bounds. While a batch warms up the rows that stand in it again are not counted, for only a stack computes
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def row_lengths(values: Values) -> tuple[int, int]:
 
 
 def train_tokens(values: Values, iteration: int) -> int:
-    """Return the tokens that a run has read by `iteration`: of sequences and sources, padding and repeats too."""
+    """Return the tokens that a run has read by `iteration`: of sequences and sources, with their padding."""
     return rows_seen(values, iteration) * sum(row_lengths(values))
 
 

@@ -41,5 +41,7 @@ def settle_devices(values: Mapping[str, Any]) -> dict[str, Any]:
     if settled["dtype"] == AUTO:
         settled["dtype"] = "bfloat16" if on_cuda else "float32"
     if settled["compile"] == AUTO:
-        settled["compile"] = on_cuda and settled["max_iters"] >= COMPILE_PAYS_FROM_ITERATIONS
+        # A router's choice waits for the device in each layer, where what is compiled would break off.
+        is_whole, is_long = settled["n_expert"] == 1, settled["max_iters"] >= COMPILE_PAYS_FROM_ITERATIONS
+        settled["compile"] = on_cuda and is_whole and is_long
     return settled

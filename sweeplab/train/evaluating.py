@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives.base import Objective
-from sweeplab.model.transformer import Transformer
+from sweeplab.model.transformer import Transformer, cross_entropy
 from sweeplab.train.matching import exact_matches
 
 Weights = Mapping[str, Tensor]
@@ -41,9 +41,10 @@ class Evaluation:
 
     def __call__(self, weights: Weights, n_runs: int) -> dict[str, list[float]]:
         """Return what the split says of each run [K], by the measure's name; `val_loss` is one."""
-        found = {"val_loss": self._mean_loss(weights, n_runs, self._batches())}
         if self._objective.finds_whole:
-            found["exact_match"] = self._share_whole(weights, n_runs)
+            found = self._loss_and_share_whole(weights, n_runs)
+        else:
+            found = {"val_loss": self._mean_loss(weights, n_runs, self._batches())}
         if alone := self._objective.alone(N_ALONE):
             found["pseudo_perplexity"] = self._mean_loss(weights, n_runs, alone).exp()
         if self._transformer.shape.n_expert > 1:
@@ -65,14 +66,17 @@ class Evaluation:
             n_targets += n_counted
         return losses / n_targets
 
-    def _share_whole(self, weights: Weights, n_runs: int) -> Tensor:
-        """Return the share [K] of sequences whose every target is found."""
+    def _loss_and_share_whole(self, weights: Weights, n_runs: int) -> dict[str, Tensor]:
+        """Return the mean cross-entropy [K], and of the same logits the share [K] of sequences found whole."""
+        losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
         for each in self._batches():
-            batch = self._place(each, n_runs)
-            matches = matches + exact_matches(self._transformer.logits(weights, batch), batch.targets)
-            n_sequences += len(each.targets)
-        return matches / n_sequences
+            batch, n_counted = self._place(each, n_runs), each.n_targets
+            logits = self._transformer.logits(weights, batch)
+            losses = losses + cross_entropy(logits, batch.targets).double() * n_counted
+            matches = matches + exact_matches(logits, batch.targets)
+            n_targets, n_sequences = n_targets + n_counted, n_sequences + len(each.targets)
+        return {"val_loss": losses / n_targets, "exact_match": matches / n_sequences}
 
     def _expert_use(self, weights: Weights, n_runs: int) -> dict[str, Tensor]:
         """Return how uneven the experts' use is in the worst layer, by the first batch.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+# Their steps are, number by number, as large as the learning rate, on which muP's table rests.
+FOLLOW_WIDTH = ("adamw", "lion")
+
 # As a study's constraints are written.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
-    # muP's table is for optimisers whose steps are, number by number, as large as the learning rate.
-    "parametrization == 'standard' or optimiser == 'adamw' or optimiser == 'lion'",
+    " or ".join(["parametrization == 'standard'", *(f"optimiser == '{name}'" for name in FOLLOW_WIDTH)]),
 )

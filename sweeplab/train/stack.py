@@ -262,7 +262,8 @@ class Stack:
     def _differentiate(self, weights: Tensor, batch: Batch, gradient: Tensor) -> Tensor:
         """Write the gradient of each run's loss into its row and return the losses [n].
 
-        A part of the batch weighs by its number of targets, so that all parts together are the batch at once.
+        A part of the batch weighs by its number of targets, so that all parts together are the batch at once. Not so
+        the routers' losses: their balance is a product of means, taken within each part.
         """
         layout, found, beside = self.transformer.layout, [], self._beside()
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}

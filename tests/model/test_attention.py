@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from model.cases import shape_of
+from model.cases import batch_of, rows_of, shape_of
 
 from sweeplab.model.attention import ATTENTION, Sight
+from sweeplab.model.attention.linear import _feature
 from sweeplab.model.dropout import Dropout, Site, element_hashes
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.positions.alibi import slopes
 from sweeplab.model.positions.relative import buckets
+from sweeplab.model.transformer import Transformer
 
 VISIBLE = {
     "full": lambda distance, shape: distance == distance,
@@ -98,6 +101,25 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
     assert ((draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear_attentions_features_are_never_nothing(dtype: torch.dtype) -> None:
+    q, k = (torch.full((1, 1, 3, 4), at, dtype=dtype, requires_grad=True) for at in (-20.0, -25.0))
+    v = torch.arange(12, dtype=dtype).view(1, 1, 3, 4)
+    mixed = ATTENTION["linear"].attend(q, k, v, shape_of(), Sight(True, 1), None)
+    torch.testing.assert_close(mixed[0, 0], torch.stack([v[0, 0, : end + 1].mean(0) for end in range(3)]))
+    slopes = torch.autograd.grad(mixed.sum(), (q, k))
+    assert all(slope.isfinite().all() for slope in slopes)
+
+
+def test_linear_attentions_features_are_elu_and_one() -> None:
+    x = torch.linspace(-3, 3, 25, dtype=torch.float64, requires_grad=True)
+    ours, theirs = _feature(x), torch.nn.functional.elu(x) + 1
+    torch.testing.assert_close(ours, theirs)
+    slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (ours, theirs)]
+    torch.testing.assert_close(*slopes)
+    assert slopes[0][12] == 1
+
+
 def test_local_attention_never_holds_the_square() -> None:
     shape = shape_of(attention_window=8, attention_stride=16)
     assert ATTENTION["full"].n_weights(shape, 1024, 1024, True) == 1024 * 1024
@@ -142,16 +164,17 @@ def test_buckets_are_t5s() -> None:
 
 def test_rotary_keeps_lengths_and_sees_only_distances() -> None:
     shape = shape_of(head_dim=6)
-    turn = POSITIONS["rotary"].turn
+    turning = POSITIONS["rotary"].turning
     q, k = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64).expand(2, 1, 1, 20, 6)
-    turned = turn(q, shape, range(20))
+    turn = turning(shape, range(20), q)
+    turned = turn(q)
     torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
-    products = (turned @ turn(k, shape, range(20)).mT)[0, 0]
+    products = (turned @ turn(k).mT)[0, 0]
     for offset in (0, 3, 11):
         diagonal = products.diagonal(-offset)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
     assert not torch.isclose(products[5, 0], products[0, 5])
-    torch.testing.assert_close(turn(q, shape, range(20))[:, :, 7:], turn(q[:, :, 7:], shape, range(7, 20)))
+    torch.testing.assert_close(turned[:, :, 7:], turning(shape, range(7, 20), q)(q[:, :, 7:]))
 
 
 def test_rotary_is_a_product_of_complex_numbers() -> None:
@@ -159,7 +182,7 @@ def test_rotary_is_a_product_of_complex_numbers() -> None:
     x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
     angles = torch.arange(9)[:, None] * torch.tensor([1.0, 100.0**-0.5], dtype=torch.float64)
     expected = torch.complex(x[..., :2], x[..., 2:]) * torch.polar(torch.ones_like(angles), angles)
-    found = POSITIONS["rotary"].turn(x, shape, range(9))
+    found = POSITIONS["rotary"].turning(shape, range(9), x)(x)
     torch.testing.assert_close(found, torch.cat([expected.real, expected.imag], dim=-1))
 
 
@@ -171,3 +194,49 @@ def test_sinusoids_are_the_originals(width: int) -> None:
         angle = place / 10_000 ** (2 * (column // 2) / width)
         expected = math.cos(angle) if column % 2 else math.sin(angle)
         assert found[place, column].item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("positions", "part"), [("rotary", "turning"), ("alibi", "bias"), ("relative", "bias")]
+)
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+def test_the_layers_of_a_side_share_what_positions_do(family, positions, part, monkeypatch) -> None:
+    calls, scheme = [], POSITIONS[positions]
+
+    def counting(*given):
+        calls.append(given)
+        return getattr(scheme, part)(*given)
+
+    monkeypatch.setitem(POSITIONS, positions, replace(scheme, **{part: counting}))
+    model = Transformer(shape_of(family=family, positions=positions, n_layer=3))
+    model.logits(model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2))
+    assert len(calls) == len(model.shape.of_family.sides)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "relative", "rotary"])
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+def test_full_attention_is_the_kernels_unless_weights_are_dropped(family, positions, monkeypatch) -> None:
+    model = Transformer(shape_of(family=family, positions=positions))
+    views, batch = model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2)
+    none = dict.fromkeys(("embedding", "residual", "depth"), 0.0)
+    kept = Dropout(
+        [1, 2],
+        [0, 0],
+        [none | {"attention": 1e-9}] * 2,
+        model.sites,
+        element_hashes(4000, views["token_embedding"].device),
+    )
+    dropping = model.logits(views, batch, kept)
+    calls, kernel = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counting(*given, **named):
+        calls.append(given)
+        return kernel(*given, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counting)
+    torch.testing.assert_close(model.logits(views, batch), dropping, atol=1e-5, rtol=1e-4)
+    n_kernels = len(calls)
+    model.logits(views, batch, kept)
+    assert (n_kernels, len(calls)) == (
+        sum(len(side.sub_layers) - 1 for side in model.shape.of_family.sides),
+    ) * 2

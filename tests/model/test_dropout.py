@@ -70,6 +70,15 @@ def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout:
     )
 
 
+def test_linear_attention_has_no_weights_to_drop_and_none_to_make_room_for() -> None:
+    linear, full = (
+        Transformer(shape_of(attention=each, n_head=8, head_dim=1)) for each in ("linear", "full")
+    )
+    assert [*linear.sites] == [name for name, site in full.sites.items() if site.kind != "attention"]
+    assert linear.most_dropped(3) == 3 * 10 * 8
+    assert full.most_dropped(3) == 3 * 8 * 10 * 10
+
+
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
 @pytest.mark.parametrize("attention", ["full", "local", "strided", "linear"])
 def test_every_kind_of_site_drops_its_own(family: str, attention: str) -> None:

@@ -11,7 +11,7 @@ from sweeplab.model.parametrization import kind, learning_rate_factor, std_facto
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.optimisers import OPTIMISERS, Rates
-from sweeplab.train.requirements import REQUIREMENTS
+from sweeplab.train.requirements import FOLLOW_WIDTH
 
 
 def shape(n_embd: int, **changed) -> ModelShape:
@@ -87,6 +87,13 @@ def test_at_the_base_only_attention_is_scaled_otherwise(tied: bool) -> None:
     torch.testing.assert_close(found, Transformer(standard).logits(views, batch), atol=1e-6, rtol=1e-5)
 
 
+def test_linear_attention_has_no_scores_to_scale_otherwise() -> None:
+    own, standard = (shape(32, attention="linear", parametrization=each) for each in ("mup", "standard"))
+    views = Layout(own).views(Layout(own).initial_row(1)[None])
+    batch = Batch(torch.arange(24).view(1, 2, 12), None)
+    assert torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
+
+
 def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
     layout = Layout(shape(128))
     views = layout.views(layout.initial_row(1)[None])
@@ -99,7 +106,7 @@ def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
     assert ours.abs().mean() > 0.5  # the bias
 
 
-@pytest.mark.parametrize("name", [name for name, each in OPTIMISERS.items() if each.follows_width])
+@pytest.mark.parametrize("name", FOLLOW_WIDTH)
 def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
     ends = {}
     for way in ("standard", "mup"):
@@ -117,10 +124,3 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
         torch.testing.assert_close(
             ends["mup"][weight.name], ends["standard"][weight.name] * factor, atol=1e-6, rtol=1e-3
         )
-
-
-def test_the_requirement_names_the_optimisers_that_follow_the_width() -> None:
-    (text,) = (each for each in REQUIREMENTS if "parametrization" in each)
-    assert {name for name in OPTIMISERS if f"'{name}'" in text} == {
-        name for name, each in OPTIMISERS.items() if each.follows_width
-    }

@@ -37,6 +37,14 @@ IMPOSSIBLE = {
         "no place for cross-attention",
     ),
     "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
+    "a bias of a tied head": (
+        {"head_bias": True},
+        "head_bias is of an untied head: tie_weights must be false",
+    ),
+    "a bias of an encoder's head": (
+        {"head_bias": True, "tie_weights": False, "family": "encoder"},
+        "family not encoder, whose head follows bias",
+    ),
     "a source embedding without a source": ({"share_embeddings": False}, "family must be encoder_decoder"),
     "encoder layers of a decoder": ({"n_encoder_layer": 5}, "elsewhere n_layer says it"),
     "an odd number of buckets": (

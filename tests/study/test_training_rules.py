@@ -14,6 +14,7 @@ from sweeplab.study.rules import facts
 from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget
 from sweeplab.train.optimisers import OPTIMISERS
+from sweeplab.train.requirements import FOLLOW_WIDTH
 
 
 def points(**parts) -> list[dict]:
@@ -36,7 +37,7 @@ def test_parts_that_do_not_divide_the_batch_are_refused() -> None:
 def test_mup_goes_with_optimisers_that_follow_the_width() -> None:
     found = points(grid={"parametrization": ["standard", "mup"], "optimiser": list(OPTIMISERS)})
     chosen = {each["optimiser"] for each in found if each["parametrization"] == "mup"}
-    assert chosen == {name for name, kind in OPTIMISERS.items() if kind.follows_width}
+    assert chosen == set(FOLLOW_WIDTH)
     assert len(found) == len(OPTIMISERS) + len(chosen)
     with pytest.raises(BadInput, match=r'where optimiser is "sgd", parametrization is "mup"'):
         points(fixed={"parametrization": "mup", "optimiser": "sgd"})

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
+from sweeplab.data.batches import changed
+from sweeplab.data.objectives import make_objective
+from sweeplab.model import feed_forward
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
 from sweeplab.train.optimisers import adamw
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
 
 WIDTHS = (32, 64, 128, 256)
 N_STEPS = 5
+answer = feed_forward._answer
 
 
 @pytest.fixture
@@ -75,6 +82,32 @@ def test_rows_say_every_layer_step_and_width(values_of, tokens) -> None:
     assert {(row.n_embd, row.step, row.layer) for row in rows} == {
         (width, step, layer) for width in (16, 32) for step in range(3) for layer in layers
     }
+
+
+def test_experts_are_one_layer(values_of, tokens) -> None:
+    values = values_of(n_expert=4, n_expert_active=2, max_iters=1)
+    found = {row.layer: row.size for row in coordinates(values, tokens, n_steps=1) if row.step == 0}
+    assert {
+        layer.removeprefix("blocks.0.") for layer in found if layer.startswith("blocks.0.feed_forward")
+    } == {f"feed_forward.{part}.weight" for part in ("router", "up", "down")}
+    # By hand: every expert's first product of the tokens that it got.
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    weights = {name: each[None] for name, each in stack.weights("run").items()}
+    (probe,) = make_objective(tokens, values).evaluation(1)
+    products = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            feed_forward,
+            "_answer",
+            lambda p, name, run, expert, x: (
+                products.append((name, x @ p.w[f"{name}.up.weight"][run, expert]))
+                or answer(p, name, run, expert, x)
+            ),
+        )
+        stack.transformer.losses(weights, changed(probe, lambda each: torch.from_numpy(each[None])))
+    sizes = torch.cat([each.flatten() for name, each in products if name.startswith("blocks.0.")])
+    assert found["blocks.0.feed_forward.up.weight"] == pytest.approx(sizes.abs().mean().item(), rel=1e-5)
 
 
 def test_growth_is_the_power() -> None:

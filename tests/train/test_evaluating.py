@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from sweeplab.data.batches import NO_TARGET, changed
-from sweeplab.data.objectives import make_objective
+from sweeplab.data.dataset import prepare
+from sweeplab.data.objectives import make_objective, n_special
+from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import N_ALONE
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -61,6 +63,25 @@ def test_only_encoders_of_text_have_a_pseudo_perplexity(values_of, tokens) -> No
     stack.admit(Run("run", values_of()))
     (record,) = stack.advance()
     assert record.measures == {}
+
+
+def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> None:
+    data = prepare("reverse", "char")
+    values = values_of(family="encoder_decoder", objective="pairs")
+    values |= {"vocab_size": data.tokenizer.vocab_size + n_special(values)}
+    stack = Stack(values, data.train, data.val)
+    stack.admit(Run("run", values))
+    passes, read = [], Transformer._logits
+    monkeypatch.setattr(Transformer, "_logits", lambda *given: passes.append(given) or read(*given))
+    (record,) = stack.advance()
+    assert len(passes) == values["eval_iters"]
+    assert record.measures.keys() == {"exact_match"}
+    weights = {name: weight[None] for name, weight in stack.weights("run").items()}
+    total, n_targets = torch.zeros((), dtype=torch.float64), 0
+    for batch in make_objective(data.val, values).evaluation(values["eval_iters"]):
+        loss = stack.transformer.losses(weights, changed(batch, lambda part: torch.from_numpy(part)[None]))
+        total, n_targets = total + loss.double() * batch.n_targets, n_targets + batch.n_targets
+    assert record.val_loss == (total / n_targets).item()
 
 
 def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:

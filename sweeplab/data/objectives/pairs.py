@@ -87,7 +87,7 @@ class PairsObjective(Objective):
 
     @classmethod
     def lengths(cls, values: Values) -> tuple[int, int]:
-        """Return block_size, and again where a source stands apart."""
+        """Return block_size, and again where a source stands apart: upper bounds of a split's rows."""
         block_size = int(values["block_size"])
         return block_size, 0 if FORMS[values["family"]].has_source else block_size
 

@@ -38,11 +38,27 @@ class Sight:
     present: Tensor | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     _shifts: dict[str, Tensor] = field(default_factory=dict)
+    _mask: Tensor | None = None
 
     @property
     def visible(self) -> Tensor | None:
         """Return `present` where it hides anything: what a causal side sees ends before the padding."""
         return None if self.causal else self.present
+
+    def mask(self, n: int, distances: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return what positions shift of all scores [n, H, T, S], with -inf on hidden ones and on padding.
+
+        The layers share it.
+        """
+        if self._mask is None:
+            assert self.bias is not None
+            shift = self.bias(distances)
+            shift = shift if hidden is None else shift.masked_fill(hidden, -math.inf)
+            found = shift[:, None].expand(-1, n // len(shift), -1, -1, -1).flatten(0, 1)
+            if self.visible is not None:
+                found = found.masked_fill(~self.visible[:, None, None], -math.inf)
+            self._mask = found
+        return self._mask
 
     def shifted(self, scores: Tensor, part: str, distances: Tensor) -> Tensor:
         """Add what positions shift, [K or 1, H, ...], to scores [K*B, H, (blocks,) ...] of these distances.
@@ -71,6 +87,7 @@ class Kind:
     flops(shape, n_queries, n_keys, causal): of a sequence's products in a layer's forward pass, as they are computed.
     n_weights(shape, n_queries, n_keys, causal): the weights of a sequence and head that are held at once.
     crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
+    has_scores: weights are a softmax of scaled scores, which muP scales otherwise, and of which dropout drops.
     """
 
     attend: Attend
@@ -78,6 +95,7 @@ class Kind:
     flops: Callable[[ModelShape, int, int, bool], int]
     n_weights: Callable[[ModelShape, int, int, bool], int]
     crosses: bool = False
+    has_scores: bool = True
     requires: tuple[Requirement, ...] = ()
 
 
@@ -85,6 +103,15 @@ def for_queries(x: Tensor, shape: ModelShape) -> Tensor:
     """Return heads of keys or values [K*B, G, …] as often as heads of queries share them: [K*B, H, …]."""
     n_shared = shape.n_head // shape.n_kv_head
     return x if n_shared == 1 else x.repeat_interleave(n_shared, dim=1)
+
+
+def between(q: Tensor, k: Tensor) -> Tensor:
+    """Return the distances [T, S] of queries' places over keys', where the last query stands at the last key."""
+    import torch
+
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    places = torch.arange(n_keys, device=q.device)
+    return places[n_keys - n_queries :, None] - places
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:

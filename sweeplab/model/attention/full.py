@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sweeplab.model.attention.base import Kind, Sight, products, scores, weights
+from sweeplab.model.attention.base import Kind, Sight, between, products, scores, weights
 from sweeplab.model.attention.recall import recalling
 
 if TYPE_CHECKING:
@@ -28,26 +28,24 @@ def attend(
     """Attend to all that is in sight: also what cross-attention does."""
     import torch
 
+    kernel = torch.nn.functional.scaled_dot_product_attention
     if drop is None and sight.bias is None:
         seen = None if sight.visible is None else sight.visible[:, None, None]
-        kernel = torch.nn.functional.scaled_dot_product_attention
         return kernel(q, k, v, attn_mask=seen, is_causal=sight.causal)
-    # As the kernel would, with our own masks on the weights: it draws its own from one generator.
-    n_queries, n_keys = q.shape[2], k.shape[2]
-    found = scores(q, k)
+    distances = between(q, k)
+    hidden = distances < 0 if sight.causal else None
     if sight.bias:
-        # The last query stands at the last key.
-        places = torch.arange(n_keys, device=q.device)
-        found = sight.shifted(found, "all", places[n_keys - n_queries :, None] - places)
-    if sight.causal:
-        hidden = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device).triu_(
-            1 + n_keys - n_queries
-        )
-        found = weights(found, hidden)
-    elif sight.visible is not None:
-        found = weights(found, ~sight.visible[:, None, None])
+        mask = sight.mask(len(q), distances, hidden)
+        # The kernel is no faster where the mask has a gradient.
+        if drop is None and not mask.requires_grad:
+            return kernel(q, k, v, attn_mask=mask)
+        found = (scores(q, k) + mask).softmax(dim=-1)
     else:
-        found = found.softmax(dim=-1)
+        if sight.visible is not None:
+            hidden = ~sight.visible[:, None, None]
+        found = scores(q, k)
+        found = found.softmax(dim=-1) if hidden is None else weights(found, hidden)
+    # With our own masks on the weights: the kernel would draw its own from one generator.
     return torch.matmul(drop(found) if drop else found, v)
 
 

@@ -54,8 +54,14 @@ def _features(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Te
     """Return queries and keys under elu + 1, and values with their column of ones."""
     from torch.nn import functional as F
 
-    q, k = (by_run(F.elu, each, sight.n_runs) + 1 for each in (q, k))
+    q, k = (by_run(_feature, each, sight.n_runs) for each in (q, k))
     return q, k, F.pad(v, (0, 1), value=1.0)
+
+
+def _feature(x: Tensor) -> Tensor:
+    """Return elu + 1 as exp below zero: exp - 1 + 1 is nothing in single precision below -17, and then 0 / 0."""
+    positive = x.relu()
+    return (x - positive).exp() + positive
 
 
 def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -93,6 +99,7 @@ LINEAR = Kind(
     _flops,
     _n_weights,
     crosses=True,
+    has_scores=False,
     requires=(
         requirement(
             "linear attention has no scores that relative or alibi positions could shift",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sweeplab.model.attention.base import Attend, Kept, Recall, Sight, for_queries, scores, weights
+from sweeplab.model.attention.base import Attend, Kept, Recall, Sight, between, for_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,18 +56,14 @@ def _mixed(
     sees: Callable[[ModelShape, Tensor], Tensor] | None,
 ) -> Tensor:
     """Return what the last places [K*B, H, T, D] mix of all keys and values [K*B, G, S, D]."""
-    import torch
     from torch.nn import functional as F
 
-    n_queries, n_keys = q.shape[2], k.shape[2]
     k, v = for_queries(k, shape), for_queries(v, shape)
-    places = torch.arange(n_keys, device=q.device)
-    distances = places[n_keys - n_queries :, None] - places
-    seen: Tensor | None = None
-    if n_queries > 1 or sees:  # else it sees all that is kept
-        seen = (distances >= 0) & (distances < (width or n_keys))
-        seen = seen & sees(shape, distances) if sees else seen
-    if sight.bias is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-    found = sight.shifted(scores(q, k), "all", distances)
-    return (found.softmax(dim=-1) if seen is None else weights(found, ~seen)).matmul(v)
+    distances = between(q, k)
+    mask: Tensor | None = None
+    if q.shape[2] > 1 or sees:  # else it sees all that is kept
+        mask = (distances >= 0) & (distances < (width or k.shape[2]))
+        mask = mask & sees(shape, distances) if sees else mask
+    if sight.bias:
+        mask = sight.mask(len(q), distances, None if mask is None else ~mask)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

@@ -22,7 +22,7 @@ class Positions:
     component, parameters: where its weights are counted, and how many they are by accounting's legend.
     declare(declarations, prefix): declares a side's weights.
     add(w, shape, prefix, places, like): what is added to embeddings like `like`, [K or 1, 1, T, C] for T places.
-    turn(x, shape, places): queries and keys [..., T, D], turned.
+    turning(shape, places, like): what turns queries and keys [..., T, D] like `like` for T places.
     is_bounded: places beyond block_size have nothing.
     bias(w, shape, prefix, distances, causal): what is added to scores, [K or 1, H, ...] for distances [...] of
     a query's place over a key's.
@@ -32,7 +32,7 @@ class Positions:
     parameters: str = "0"
     declare: Callable[[Declarations, str], None] | None = None
     add: Callable[[Mapping[str, Tensor], ModelShape, str, range, Tensor], Tensor] | None = None
-    turn: Callable[[Tensor, ModelShape, range], Tensor] | None = None
+    turning: Callable[[ModelShape, range, Tensor], Callable[[Tensor], Tensor]] | None = None
     bias: Callable[[Mapping[str, Tensor], ModelShape, str, Tensor, bool], Tensor] | None = None
     is_bounded: bool = False
     requires: tuple[Requirement, ...] = ()

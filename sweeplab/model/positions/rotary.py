@@ -5,6 +5,7 @@ Pairs are a column of a head's first half and the one of its second half, as in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sweeplab.model.positions.base import Positions
@@ -16,20 +17,24 @@ if TYPE_CHECKING:
     from sweeplab.model.shape import ModelShape
 
 
-def _turn(x: Tensor, shape: ModelShape, places: range) -> Tensor:
+def _turning(shape: ModelShape, places: range, like: Tensor) -> Callable[[Tensor], Tensor]:
     import torch
 
     half = shape.head_dim // 2
-    place = torch.arange(places.start, places.stop, device=x.device, dtype=torch.float64)
-    pair = torch.arange(half, device=x.device, dtype=torch.float64)
+    place = torch.arange(places.start, places.stop, device=like.device, dtype=torch.float64)
+    pair = torch.arange(half, device=like.device, dtype=torch.float64)
     angles = place[:, None] * shape.rotary_base ** (-pair / half)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+    def turn(x: Tensor) -> Tensor:
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    return turn
 
 
 ROTARY = Positions(
-    turn=_turn,
+    turning=_turning,
     requires=(
         requirement(
             "rotary positions turn pairs of a head's columns: head_dim must be even",

@@ -121,7 +121,7 @@ def likeness(p: Pass, x: Array) -> Step:
     """
     shape = p.shape
     name = "token_embedding" if shape.tie_weights else "head.weight"
-    scale = (shape.n_embd**-0.5 if shape.tie_scale and shape.tie_weights else 1.0) / shape.width_ratio
+    scale = (shape.n_embd**-0.5 if shape.tie_scale else 1.0) / shape.width_ratio
     weight, bias = p.weights[name], p.weights.get("head.bias", np.zeros(1))
 
     def back(dy: Array) -> Array:

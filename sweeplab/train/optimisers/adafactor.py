@@ -29,7 +29,6 @@ class Adafactor(Optimiser):
     """Second moments by rows and columns, and clipped updates."""
 
     meaning = "second moments factored into rows and columns, clipped updates (Shazeer & Stern 2018)"
-    reads = ()
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)

@@ -14,7 +14,6 @@ class Adam(Optimiser):
     """Adam, its weight decay an L2 term of the gradient (of matrices and embeddings only), and so of the moments."""
 
     meaning = "Adam with weight decay in the gradient, as an L2 term (Kingma & Ba 2015)"
-    reads = ("betas", "eps")
 
     def buffers(self) -> dict[str, int]:
         """Return one row each for the first and the second moment."""

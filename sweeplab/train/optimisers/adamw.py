@@ -16,8 +16,6 @@ class AdamW(Optimiser):
     """Adam with weight decay outside of the gradient; under muP each weight has its own learning rate."""
 
     meaning = "Adam with decoupled weight decay (Loshchilov & Hutter 2019)"
-    reads = ("betas", "eps")
-    follows_width = True
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)

@@ -37,15 +37,9 @@ class Rates(NamedTuple):
 
 
 class Optimiser(ABC):
-    """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here.
-
-    `reads` are the hyperparameters it uses besides learning_rate and weight_decay. `follows_width` says that its
-    updates are, number by number, as large as the learning rate, on which muP's table rests.
-    """
+    """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here."""
 
     meaning: ClassVar[str]
-    reads: ClassVar[tuple[str, ...]]
-    follows_width: ClassVar[bool] = False
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

@@ -20,8 +20,6 @@ class Lion(Optimiser):
     """The sign of a momentum, with decoupled weight decay; under muP each weight has its own learning rate."""
 
     meaning = "the sign of a momentum, with decoupled weight decay (Chen et al. 2023)"
-    reads = ("betas",)
-    follows_width = True
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)

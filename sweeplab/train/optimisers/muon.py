@@ -1,8 +1,9 @@
 """Muon: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024).
 
 A hidden matrix moves along the nearest half-orthogonal matrix of its momentum (Nesterov's), found by five
-Newton-Schulz steps; embeddings, the head, routers, gains and biases are AdamW's. As there, query, key and value
-are matrices of their own, though they lie in one weight; so is every expert.
+Newton-Schulz steps; embeddings, the head's own table, routers, gains and biases are AdamW's; what an encoder has
+before its head, head.transform, is a hidden matrix. As there, query, key and value are matrices of their own, though
+they lie in one weight; so is every expert.
 
 Departures: one learning rate serves both, for an update is scaled by 0.2 sqrt(max(in, out)), which gives its
 numbers AdamW's usual size (Liu et al., "Muon is scalable for LLM training", 2025; torch.optim.Muon's
@@ -37,7 +38,6 @@ class Muon(Optimiser):
     """Orthogonal steps for hidden matrices, AdamW for the rest."""
 
     meaning = "orthogonalised momentum for hidden matrices, AdamW for the rest (Jordan et al. 2024)"
-    reads = ("momentum", "betas", "eps")
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)

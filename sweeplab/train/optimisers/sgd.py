@@ -13,7 +13,6 @@ class SGD(Optimiser):
     """Gradient descent with momentum, not Nesterov's; its weight decay is an L2 term of the gradient."""
 
     meaning = "gradient descent with momentum and an L2 term (Polyak 1964)"
-    reads = ("momentum",)
 
     def buffers(self) -> dict[str, int]:
         """Return one row for the momentum."""
