@@ -76,7 +76,9 @@ def _print(found: dict[str, Any]) -> None:
     from sweeplab.cli.tables import print_rows
 
     print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
-    if rows := [{name: row[name] for name in row if name != "by_position"} for row in found["lengths"]]:
+    if rows := [
+        {name: row[name] for name in row if name != "by_position"} for row in found["length_extrapolation"]
+    ]:
         print()
         print_rows(rows, [])
         print("\nmean loss by position")
@@ -88,10 +90,11 @@ def _print(found: dict[str, Any]) -> None:
 def _stretches(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row a stretch of positions, with the mean loss of each length there."""
     width = max(1, found["block_size"] // STRETCHES)
-    longest = max(row["length"] for row in found["lengths"])
+    lines = {f"{row['times']}x": row["by_position"] for row in found["length_extrapolation"]}
+    longest = 1 + max(at for line in lines.values() for at, loss in enumerate(line) if math.isfinite(loss))
     return [
         {"positions": f"{start}–{min(start + width, longest) - 1}"}
-        | {f"{row['times']}x": _mean(row["by_position"][start : start + width]) for row in found["lengths"]}
+        | {name: _mean(line[start : start + width]) for name, line in lines.items()}
         for start in range(0, longest, width)
     ]
 

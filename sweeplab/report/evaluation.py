@@ -27,7 +27,7 @@ def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
                 f"{each['times']} x block_size",
                 f"loss {each['val_loss']:.4f} nats/token, {each['targets']:,} targets",
             )
-            for each in found["lengths"]
+            for each in found["length_extrapolation"]
         ),
     ]
     text = render("evaluation", Summary(found["run"], tuple(entries)), [positions_panel(found)], {})

@@ -46,7 +46,7 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
         "study": study,
         "block_size": run.values["block_size"],
         "measures": _measures(run, dataset),
-        "lengths": lengths,
+        "length_extrapolation": lengths,
         "left_out": left_out,
     }
 

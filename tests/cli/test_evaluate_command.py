@@ -20,7 +20,7 @@ def test_learned_positions_have_nothing_longer(cli, finished) -> None:
     best = find_best(StudyFolder(finished.lab, "tiny"))
     assert found["measures"]["val_loss"] == pytest.approx(best.value, rel=1e-6)
     assert set(found["measures"]) == {"val_loss", "perplexity", "bits_per_byte"}
-    (own,) = found["lengths"]
+    (own,) = found["length_extrapolation"]
     assert own["times"] == 1 and own["length"] == len(own["by_position"]) == found["block_size"]
     assert own["val_loss"] == pytest.approx(best.value, rel=1e-6)
     assert [each["times"] for each in found["left_out"]] == [2, 4]
@@ -39,7 +39,7 @@ def test_a_run_of_longer_reach(cli, folder: Path) -> None:
     (folder / "longer.yaml").write_text(text)
     assert cli("study", "run", "longer.yaml").code == 0
     found = json.loads(cli("evaluate", "longer", "--lengths", "1,3", "--json").out)
-    assert [(row["times"], row["length"]) for row in found["lengths"]] == [(1, 8), (3, 24)]
+    assert [(row["times"], row["length"]) for row in found["length_extrapolation"]] == [(1, 8), (3, 24)]
     assert not found["left_out"]
     said = cli("evaluate", "longer", "--lengths", "1,3,4", "--report", "page.html")
     assert "16–17" in said.out and said.out.endswith("page.html written\n")

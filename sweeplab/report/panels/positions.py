@@ -25,7 +25,7 @@ def positions_panel(found: Mapping[str, Any]) -> Panel:
     data = DataFrame(
         [
             {"times": length["times"], "position": position, "loss": loss}
-            for length in found["lengths"]
+            for length in found["length_extrapolation"]
             for position, loss in enumerate(length["by_position"])
         ],
         columns=["times", "position", "loss"],
