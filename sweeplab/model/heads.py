@@ -11,7 +11,7 @@ from functools import partial
 
 from torch import Tensor
 
-from sweeplab.model.attention import ATTENTION, Kind, Sight, across, for_queries
+from sweeplab.model.attention import ATTENTION, Kind, Sight, across, for_queries, query_factor
 from sweeplab.model.norms import NORMS
 from sweeplab.model.passes import Normed, Pass
 from sweeplab.model.positions import POSITIONS
@@ -67,8 +67,8 @@ def _normed(p: Pass, name: str, x: Tensor) -> Tensor:
 
 def _attend(p: Pass, name: str, kind: Kind, heads: Heads, sight: Sight) -> Tensor:
     shape, (q, k, v) = p.shape, heads
-    if shape.query_factor != 1.0:
-        q = q * shape.query_factor
+    if (factor := query_factor(shape)) != 1.0:
+        q = q * factor
     if p.memory and sight.causal:
         mixed, p.memory.kept[name] = kind.recall(q, k, v, shape, sight, p.memory.kept.get(name))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -10,7 +9,6 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.model.activations import ACTIVATIONS
-from sweeplab.model.attention import ATTENTION
 from sweeplab.model.families import FAMILIES, Family, Side
 from sweeplab.model.norms import NORMS
 
@@ -137,12 +135,6 @@ class ModelShape:
     def width_ratio(self) -> float:
         """Return the width in units of muP's base; 1 in the standard parametrization, which knows none."""
         return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
-
-    @property
-    def query_factor(self) -> float:
-        """Return what queries are multiplied by: under muP scores, if any, are divided by head_dim, not by its root."""
-        scales = self.parametrization == "mup" and ATTENTION[self.attention].has_scores
-        return 1.0 / math.sqrt(self.head_dim) if scales else 1.0
 
     @property
     def has_qkv_bias(self) -> bool:

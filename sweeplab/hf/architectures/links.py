@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.errors import BadInput
+from sweeplab.model.attention import query_factor
 from sweeplab.model.declaring import declared
 from sweeplab.model.shape import ModelShape
 
@@ -124,7 +125,7 @@ class Links:
         """Return the columns of a joined query, key and value; `factor` is what else the queries take in."""
         keys = self.shape.n_kv_head * self.shape.head_dim
         return [
-            (self.shape.n_head * self.shape.head_dim, self.shape.query_factor * factor),
+            (self.shape.n_head * self.shape.head_dim, query_factor(self.shape) * factor),
             (keys, 1.0),
             (keys, 1.0),
         ]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.model.attention import query_factor
 from sweeplab.model.reference.functions import (
     Array,
     Function,
@@ -117,7 +118,7 @@ def heads(p: Pass, name: str, role: str, x: Array, turned: bool = False) -> Step
     if role in "qk" and turned:
         functions.append(partial(rotate, base=shape.rotary_base))
     if role == "q":  # under muP scores are divided by D, not by its root
-        functions.append(partial(scaled, factor=shape.query_factor))
+        functions.append(partial(scaled, factor=query_factor(shape)))
     if role in "qk" and shape.attention == "linear":
         functions.append(elu_plus_one)
     if role in "kv":
