@@ -16,6 +16,7 @@ from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
+from sweeplab.study.listing import TASK
 from sweeplab.study.rules import SETTLED, follows
 
 # The state of a trial is that of its seed which stands first here.
@@ -65,7 +66,7 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
 
 def tasks_of(runs: DataFrame) -> Series:
     """Return in a few words what each run's loss is of: those of one task may be compared."""
-    rows: list[dict[Any, Any]] = runs.to_dict("records")
+    rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict("records")
     return Series([task_of(row) for row in rows], index=runs.index, dtype=object)
 
 

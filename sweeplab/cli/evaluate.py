@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, Run
+from sweeplab.cli.options import AsJson, Lab, Run, whole_numbers
 from sweeplab.errors import BadInput, Problem
 
 STRETCHES = 4  # of a block_size's positions, over which the table takes the mean
@@ -66,10 +66,10 @@ def evaluate(
 
 
 def _times(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) <= 64 for part in parts):
+    found = whole_numbers(text)
+    if not found or found[-1] > 64:
         raise BadInput(Problem(f"--lengths {text}", "whole numbers from 1 to 64, such as 1,2,4"))
-    return sorted({int(part) for part in parts})
+    return found
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -91,7 +91,8 @@ def _stretches(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row a stretch of positions, with the mean loss of each length there."""
     width = max(1, found["block_size"] // STRETCHES)
     lines = {f"{row['times']}x": row["by_position"] for row in found["length_extrapolation"]}
-    longest = 1 + max(at for line in lines.values() for at, loss in enumerate(line) if math.isfinite(loss))
+    known = (at for line in lines.values() for at, loss in enumerate(line) if math.isfinite(loss))
+    longest = 1 + max(known, default=0)
     return [
         {"positions": f"{start}–{min(start + width, longest) - 1}"}
         | {name: _mean(line[start : start + width]) for name, line in lines.items()}

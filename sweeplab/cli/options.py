@@ -76,3 +76,10 @@ AllowPlugins = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Return the numbers above 0 of a list such as 1,2,4, in order and each once; none where it is no such list."""
+    parts = [part.strip() for part in text.split(",")]
+    are_numbers = all(part.isdecimal() and int(part) > 0 for part in parts)
+    return sorted({int(part) for part in parts}) if are_numbers else []

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.finding import find_trial
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.identity import as_written
-from sweeplab.study.listing import VALUED, read_spec
+from sweeplab.study.listing import VALUED, read_spec, task_in
 from sweeplab.study.packing import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
 from sweeplab.study.writing import study_file
@@ -72,7 +72,7 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
         raise BadInput(
             Problem(f"study {folder.name} has no runs in cell {cell!r}", ", ".join(keys), nearest(cell, keys))
         )
-    by_task = _best_places(runs, cell)
+    by_task = _best_places(runs, task_in(folder), cell)
     if not by_task:
         where = f" in cell {cell}" if cell is not None else ""
         raise BadInput(f"no trial of study {folder.name}{where} has come to its end yet")
@@ -85,7 +85,7 @@ def find_best(folder: StudyFolder, cell: str | None = None, number: int | None =
 def find_best_of_tasks(folder: StudyFolder) -> list[Trial]:
     """Return the trial of the lowest value of each thing that the study's runs are to find."""
     runs = _runs(folder)
-    return [_trial(folder, *place, runs[place]) for place in _best_places(runs)]
+    return [_trial(folder, *place, runs[place]) for place in _best_places(runs, task_in(folder))]
 
 
 def _runs(folder: StudyFolder) -> dict[tuple[str, int], list[RunFolder]]:
@@ -97,17 +97,17 @@ def _runs(folder: StudyFolder) -> dict[tuple[str, int], list[RunFolder]]:
 
 
 def _best_places(
-    runs: Mapping[tuple[str, int], list[RunFolder]], cell: str | None = None
+    runs: Mapping[tuple[str, int], list[RunFolder]],
+    task: Callable[[RunFolder], str],
+    cell: str | None = None,
 ) -> list[tuple[str, int]]:
     """Return the cell and number of the best trial of each task that has one which ended."""
-    from sweeplab.data.objectives import task_of
-
     best: dict[str, tuple[float, tuple[str, int]]] = {}
     for place, each in runs.items():
         outcome = each[0].outcome if cell in (None, place[0]) else None
         if outcome and outcome["ending"]["outcome"] in VALUED and outcome["value"] is not None:
-            task = task_of(each[0].description["values"])
-            best[task] = min((outcome["value"], place), best.get(task, (math.inf, place)))
+            found = task(each[0])
+            best[found] = min((outcome["value"], place), best.get(found, (math.inf, place)))
     return [place for _, place in best.values()]
 
 

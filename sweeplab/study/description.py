@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.study.folder import RunFolder, StudyFolder
 from sweeplab.study.identity import as_written
-from sweeplab.study.listing import VALUED, have_one_task
+from sweeplab.study.listing import VALUED, has_one_task, task_in
 from sweeplab.tracking.tracker import Description, Summary
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 def summarise(folder: StudyFolder, state: str) -> Summary:
     """Return how a study stands: its runs by state, and its best trials; of unlike tasks none is best of all."""
     trials = best_trials(folder)
-    one_task = have_one_task(run.description for run in folder.runs())
-    best = trials[0] if trials and one_task else {"value": None, "key": None}
+    best = trials[0] if trials and has_one_task(folder) else {"value": None, "key": None}
     return {
         "state": state,
         "counts": folder.states(),
@@ -59,8 +58,6 @@ def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]
 
     Where runs are to find unlike things these are the best of each.
     """
-    from sweeplab.data.objectives import task_of
-
     trials: dict[tuple[Path, str], tuple[float, RunFolder]] = {}
     for run in folder.runs():
         outcome = run.outcome
@@ -69,8 +66,9 @@ def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]
             trial = run.path.parent, run.path.name.partition("-")[0]
             trials.setdefault(trial, (outcome["value"], run))
     by_task: dict[str, list[tuple[float, RunFolder]]] = defaultdict(list)
-    for each in trials.values():
-        by_task[task_of(each[1].description["values"])].append(each)
+    task = task_in(folder)
+    for value, run in trials.values():
+        by_task[task(run)].append((value, run))
     share = -(-most // max(1, len(by_task)))
     found = [
         trial for own in by_task.values() for trial in heapq.nsmallest(share, own, key=lambda each: each[0])

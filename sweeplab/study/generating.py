@@ -279,7 +279,7 @@ def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
     """Yield texts with a blank before each that would run into the one before it."""
     last = " "
     for text in filter(None, texts):
-        if not last[-1].isspace() and not text[0].isspace():
+        if blank and not last[-1].isspace() and not text[0].isspace():
             yield blank
         yield text
         last = text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -71,23 +71,32 @@ def study_rows(lab: Path) -> list[dict[str, Any]]:
         cells = tallies(folder).values()
         states = sum((each.states for each in cells), Counter[str]())
         best = min((each.best for each in cells if each.best is not None), default=None)
-        if best is not None and _may_have_tasks(folder):
-            best = best if have_one_task(run.description for run in folder.runs()) else None
         rows.append(
             {
                 "name": name,
                 "trials": sum(states.values()),
                 "states": dict(states),
-                "best_value": best,
+                "best_value": best if best is not None and has_one_task(folder) else None,
                 "folder": str(folder.path),
             }
         )
     return rows
 
 
-def _may_have_tasks(folder: StudyFolder) -> bool:
-    """Say whether cells differ in what decides on what is to be found; their runs tell."""
-    return any(name in TASK for cell in folder.read(folder.plan_file)["cells"] for name in cell["values"])
+def has_one_task(folder: StudyFolder) -> bool:
+    """Say whether all runs of a study are to find one thing; they are read only where its plan lets them differ."""
+    cells = folder.read(folder.plan_file)["cells"]
+    may_differ = any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
+    return not may_differ or have_one_task(run.description for run in folder.runs())
+
+
+def task_in(folder: StudyFolder) -> Callable[[RunFolder], str]:
+    """Return what says of a study's run what it is to find; nothing is read of it where all are to find one thing."""
+    if has_one_task(folder):
+        return lambda run: ""
+    from sweeplab.data.objectives import task_of
+
+    return lambda run: task_of(run.description["values"])
 
 
 def states_in_words(states: Mapping[str, int]) -> str:

@@ -80,7 +80,7 @@ def check_coordinates(
     spec = read_study(file, overrides)
     data = placed_dataset(spec)
     base = int(spec.fixed.get("mup_base_width", TABLE["mup_base_width"].default))
-    widths = sorted(set(widths)) or [base * each for each in TIMES]
+    widths = list(widths) or [base * each for each in TIMES]
     if len(widths) < 2:
         raise BadInput(Problem(f"one width, {widths[0]}", "two or more"))
     models = [

@@ -136,9 +136,8 @@ def _differences(
         return [Difference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs], False
     inverse = np.linalg.inv(design.T @ design)
     effects = inverse @ design.T @ values
-    level = float(
-        np.mean(values - design[:, : len(cells)] @ effects[: len(cells)])
-    )  # a seed's part of a loss
+    n_cells = len(cells)
+    level = float(np.mean(values - design[:, :n_cells] @ effects[:n_cells]))  # a seed's part of a loss
     pooled = float(((values - design @ effects) ** 2).sum()) / freedom
     apart = np.array([effects[b] - effects[a] for a, b in pairs])
     spread = np.array([inverse[a, a] + inverse[b, b] - 2 * inverse[a, b] for a, b in pairs])

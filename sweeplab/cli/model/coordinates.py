@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, Overrides
+from sweeplab.cli.options import AsJson, Lab, Overrides, whole_numbers
 from sweeplab.errors import BadInput, Problem
 
 
@@ -82,7 +82,8 @@ def coordinates(
 
 
 def _widths(text: str | None) -> list[int]:
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+    if text is None:
+        return []
+    if not (found := whole_numbers(text)):
         raise BadInput(Problem(f"--widths {text}", "whole numbers above 0, such as 64,128,256"))
-    return [int(part) for part in parts]
+    return found

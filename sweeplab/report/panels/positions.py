@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +28,10 @@ def positions_panel(found: Mapping[str, Any]) -> Panel:
             {"times": length["times"], "position": position, "loss": loss}
             for length in found["length_extrapolation"]
             for position, loss in enumerate(length["by_position"])
+            if math.isfinite(loss)
         ],
         columns=["times", "position", "loss"],
-    ).dropna()
+    )
     return PositionsPanel(
         title="Loss by position",
         data=data,
