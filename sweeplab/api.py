@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.study.events import Callbacks, OnEvaluation, OnTrialEnd
-from sweeplab.study.feed import Event
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.identity import check_same_study
-from sweeplab.study.listing import VALUED, show_study, tracking_uri_of
+from sweeplab.lab.events import Callbacks, OnEvaluation, OnTrialEnd
+from sweeplab.lab.feed import Event
+from sweeplab.lab.identity import check_same_study
+from sweeplab.lab.listing import VALUED, show_study, tracking_uri_of
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import Plan, make_plan
 from sweeplab.study.space import LONGEST_KEY
-from sweeplab.study.supervisor import Progress, run_study
+from sweeplab.sweep.work.supervisor import Progress, run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Study(Results):
         if self._is_run_here:
             self._is_to_stop = True
             return
-        from sweeplab.study import steering
+        from sweeplab.sweep.control import steering
 
         steering.stop(self.folder)
 

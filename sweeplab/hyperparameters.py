@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Category = Literal[
-    "data", "model", "training", "optimiser", "scheduler", "precision", "validation", "logging", "generation"
+    "data", "model", "training", "optimizer", "scheduler", "precision", "validation", "logging", "generation"
 ]
 Kind = Literal["int", "float", "bool", "str", "floats"]
 
@@ -21,7 +21,7 @@ CATEGORIES: dict[Category, str] = {
     "data": "Data",
     "model": "Model",
     "training": "Training loop",
-    "optimiser": "Optimiser",
+    "optimizer": "Optimizer",
     "scheduler": "LR scheduler",
     "precision": "Precision / hardware",
     "validation": "Validation / early stop",
@@ -232,7 +232,7 @@ _ROWS = (
         "activation", "model", "str", "gelu", "Non-linearity of the feed-forward layers",
         choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), shape=True, suggested=("gelu", "relu"),
     ),
-    _row("norm", "model", "str", "layernorm", "Normalisation of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True),
+    _row("norm", "model", "str", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True),
     _row("norm_eps", "model", "float", 1e-5, "What a norm adds to the mean square before its root", above=0.0, shape=True),
     _row(
         "norm_position", "model", "str", "pre", "The norm comes before each sub-layer, or after its residual is added",
@@ -303,34 +303,34 @@ _ROWS = (
     ),
     _row("seed", "training", "int", 0, "Seed of a run; a study's `seeds` says which are trained", low=0, high=2**31 - 1),
     _row(
-        "optimiser", "optimiser", "str", "adamw", "What makes a step of a gradient",
+        "optimizer", "optimizer", "str", "adamw", "What makes a step of a gradient",
         choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"),
     ),
     _row(
-        "learning_rate", "optimiser", "float", 3e-4, "The optimiser's peak learning rate",
+        "learning_rate", "optimizer", "float", 3e-4, "The optimizer's peak learning rate",
         above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True},
     ),
     _row(
-        "weight_decay", "optimiser", "float", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
+        "weight_decay", "optimizer", "float", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
         low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True},
     ),
     _row(
-        "betas", "optimiser", "floats", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
+        "betas", "optimizer", "floats", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
         low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)),
     ),
     _row(
-        "eps", "optimiser", "float", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
+        "eps", "optimizer", "float", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
         above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True},
     ),
     _row(
-        "momentum", "optimiser", "float", 0.9, "Share of the last step's direction that sgd and muon keep",
+        "momentum", "optimizer", "float", 0.9, "Share of the last step's direction that sgd and muon keep",
         low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98),
     ),
     _row(
-        "parametrization", "optimiser", "str", "standard", "How initial weights and learning rates follow the width; mup goes with adamw or lion",
+        "parametrization", "optimizer", "str", "standard", "How initial weights and learning rates follow the width; mup goes with adamw or lion",
         choices=("standard", "mup"), shape=True, suggested=("standard", "mup"),
     ),
-    _row("mup_base_width", "optimiser", "int", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16, shape=True),
+    _row("mup_base_width", "optimizer", "int", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16, shape=True),
     _row("lr_decay", "scheduler", "bool", True, "Lower the learning rate after the warm-up", suggested=(True, False)),
     _row(
         "warmup_iters", "scheduler", "int", 100, "Steps over which the learning rate rises linearly to its peak",

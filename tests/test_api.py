@@ -13,7 +13,7 @@ import sweeplab
 from sweeplab.api import StudyResult
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
-from sweeplab.study.events import Evaluation, TrialEnd
+from sweeplab.lab.events import Evaluation, TrialEnd
 from sweeplab.tracking.tracker import ENDED
 
 STUDY = """\

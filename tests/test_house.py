@@ -81,7 +81,7 @@ def test_imports_only_what_stands_above_it(room: str, path: Path) -> None:
         ("sweeplab.hf.exporting", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.hf.importing", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),
-        ("sweeplab.study.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
+        ("sweeplab.sweep.work.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
     ],
 )
 def test_heavy_libraries_come_only_where_they_are_used(module: str, without: list[str]) -> None:

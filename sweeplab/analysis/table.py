@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
-from sweeplab.tracking.folder import BEST_MEASURES
+from sweeplab.records.tracked import BEST_MEASURES
 from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
 from sweeplab.train.counting import train_tokens
 

@@ -16,7 +16,7 @@ from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.listing import TASK
+from sweeplab.lab.listing import TASK
 from sweeplab.study.rules import SETTLED, follows
 
 # The state of a trial is that of its seed which stands first here.

@@ -12,7 +12,7 @@ from sweeplab.cli.options import AsJson, Lab
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sweeplab.study.doctor import Check
+    from sweeplab.doctor import Check
 
 COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
@@ -35,9 +35,9 @@ def doctor(
     from dataclasses import asdict
 
     from sweeplab.cli.tables import console, print_json
-    from sweeplab.study.doctor import examine
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.listing import find_study
+    from sweeplab.doctor import examine
+    from sweeplab.lab.listing import find_study
+    from sweeplab.records.folders import lab_folder
 
     checks, out = [], console()
     for check in examine(lab_folder(lab), find_study(lab, name) if name else None):

@@ -49,8 +49,8 @@ def evaluate(
     $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
     """
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.evaluating import evaluated
-    from sweeplab.study.folder import lab_folder
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.evaluating import evaluated
 
     found = evaluated(run, lab_folder(lab), _times(lengths), study)
     if report:

@@ -18,7 +18,7 @@ def watch(name: StudyName, lab: Lab = None) -> None:
     $ sweeplab study watch small
     """
     from sweeplab.cli.live import watch_with_view
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
 
     raise typer.Exit(watch_with_view(find_study(lab, name)))
 
@@ -39,8 +39,8 @@ def logs(
     import json
     import time
 
-    from sweeplab.study.listing import find_study
-    from sweeplab.study.logs import log_lines
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control.logs import log_lines
 
     def say(line: dict[str, Any]) -> None:
         if as_json:

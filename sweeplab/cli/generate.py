@@ -10,7 +10,7 @@ from sweeplab.cli.options import AsJson, Lab, Prompt, Run
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
-    from sweeplab.study.generating import Writer
+    from sweeplab.runs.generating import Writer
 
 
 def generate(
@@ -81,9 +81,9 @@ def generate(
     $ sweeplab generate small --prompt "def " --contrast small/n_layer=1,n_embd=32
     $ sweeplab generate masked --prompt "The [MASK] sat"
     """
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.generating import Writer, chosen
-    from sweeplab.study.opening import open_run
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.generating import Writer, chosen
+    from sweeplab.runs.opening import open_run
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawing = [

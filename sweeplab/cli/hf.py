@@ -28,8 +28,8 @@ def export_hf(
     """
     from sweeplab.cli.tables import print_json
     from sweeplab.hf.exporting import export_run
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.opening import open_run
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.opening import open_run
 
     architecture = export_run(open_run(run, lab_folder(lab)), folder, force)
     if as_json:
@@ -65,8 +65,8 @@ def import_hf(
 
     from sweeplab.cli.tables import print_json
     from sweeplab.hf.importing import import_folder
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.opening import check_imported_name, imported_folder
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.opening import check_imported_name, imported_folder
 
     place, name = lab_folder(lab), name or folder.resolve().name
     check_imported_name(place, name)

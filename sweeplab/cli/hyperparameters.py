@@ -61,7 +61,7 @@ def _json(rows: list[Hyperparameter]) -> str:
 
 
 def _markdown(rows: list[Hyperparameter]) -> str:
-    from sweeplab.study.template import range_in_words
+    from sweeplab.study.file.template import range_in_words
 
     headings = ("Category", "Parameter", "Sample Value", "Allowed", "Suggested", "Meaning")
     lines = [tuple(f"**{heading}**" for heading in headings), ("---",) * len(headings)]
@@ -76,7 +76,7 @@ def _print_table(rows: list[Hyperparameter]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    from sweeplab.study.template import range_in_words
+    from sweeplab.study.file.template import range_in_words
 
     name = Column("Parameter", style="cyan", no_wrap=True)
     table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
@@ -99,7 +99,7 @@ def _print_table(rows: list[Hyperparameter]) -> None:
 
 def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
-    from sweeplab.study.template import scalar
+    from sweeplab.study.file.template import scalar
 
     if isinstance(value, float):
         return scalar(value)

@@ -41,9 +41,9 @@ def init(
     $ sweeplab study init mine --minimal --search learning_rate,dropout
     $ sweeplab study init mine --preset nanogpt-char
     """
-    from sweeplab.study.markdown import MarkdownTables, read_tables
-    from sweeplab.study.presets import preset as preset_of
-    from sweeplab.study.template import study_text
+    from sweeplab.study.file.markdown import MarkdownTables, read_tables
+    from sweeplab.study.file.presets import preset as preset_of
+    from sweeplab.study.file.template import study_text
 
     if not _NAME.fullmatch(name):
         raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))

@@ -19,9 +19,9 @@ from sweeplab.cli.show_study import print_study
 from sweeplab.cli.tables import console as make_console
 from sweeplab.cli.tables import print_json
 from sweeplab.cli.view import STOPPING, Lines, View
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.listing import show_study, states_in_words
-from sweeplab.study.watching import watch_study
+from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.control.watching import watch_study
 
 EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
 REFRESH_PER_SECOND = 4

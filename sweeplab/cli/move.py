@@ -20,8 +20,8 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None, as_json: AsJson = Fal
     $ sweeplab study rm small
     """
     from sweeplab.cli.steer import print_done
-    from sweeplab.study.listing import find_study, states_in_words
-    from sweeplab.study.moving import remove_study
+    from sweeplab.lab.listing import find_study, states_in_words
+    from sweeplab.lab.moving import remove_study
 
     folder = find_study(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
@@ -43,8 +43,8 @@ def rename(
     $ sweeplab study rename small first-try
     """
     from sweeplab.cli.steer import print_done
-    from sweeplab.study.listing import find_study
-    from sweeplab.study.moving import rename_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.lab.moving import rename_study
 
     folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)

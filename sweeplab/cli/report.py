@@ -91,8 +91,8 @@ def sweep(
     $ sweeplab report sweep small --audit-pruning 5
     """
     if audit_pruning is not None:
-        from sweeplab.study.listing import find_study
-        from sweeplab.study.pruned import audit_pruning as audit
+        from sweeplab.lab.listing import find_study
+        from sweeplab.sweep.work.pruned import audit_pruning as audit
 
         audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
     _write("sweep", [name], lab, None, dashboard, form, as_json)
@@ -143,7 +143,7 @@ def _write(
 ) -> None:
     from sweeplab.api import write_report
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
 
     folders = [find_study(lab, name) for name in names]
     files = write_report(page, folders[0].lab, names, output, dashboard, form.value)

@@ -31,8 +31,8 @@ def clone(
     \b
     $ sweeplab study clone small longer -o max_iters=1000
     """
-    from sweeplab.study.cloning import clone_text
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.cloning import clone_text
+    from sweeplab.lab.listing import find_study
 
     text = clone_text(find_study(lab, name), new, override or ())
     file = file_of(new, output)
@@ -61,8 +61,8 @@ def diff(
     """
     from sweeplab.cli.show_best import print_differences
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.differences import differ
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.differences import differ
+    from sweeplab.lab.listing import find_study
 
     found = differ(find_study(lab, a), find_study(lab, b))
     if as_json:
@@ -98,8 +98,8 @@ def best(
     """
     from sweeplab.cli.show_best import print_best
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.best import find_best, rerun_text
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.best import find_best, rerun_text
+    from sweeplab.lab.listing import find_study
 
     folder = find_study(lab, name)
     found = find_best(folder, cell, trial)

@@ -15,6 +15,6 @@ def schema() -> None:
     """
     import json
 
-    from sweeplab.study.schema import study_schema
+    from sweeplab.study.file.schema import study_schema
 
     typer.echo(json.dumps(study_schema(), indent=2))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeplab.cli.tables import cell_text, console, print_rows
-from sweeplab.study.best import Trial
-from sweeplab.study.differences import KINDS
+from sweeplab.lab.best import Trial
+from sweeplab.lab.differences import KINDS
 from sweeplab.study.places import shown
 
 SAME = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sweeplab.cli.tables import cell_text, console, print_rows
-from sweeplab.study.listing import baselines_in_words
+from sweeplab.lab.listing import baselines_in_words
 
 
 def print_study(shown: dict[str, Any]) -> None:

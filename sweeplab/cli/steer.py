@@ -9,7 +9,7 @@ import typer
 from sweeplab.cli.options import AllowPlugins, AsJson, Lab, StudyName
 
 if TYPE_CHECKING:
-    from sweeplab.study.steering import Done
+    from sweeplab.sweep.control.steering import Done
 
 
 def print_done(done: Done, as_json: bool) -> None:
@@ -33,8 +33,8 @@ def stop(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     \b
     $ sweeplab study stop small
     """
-    from sweeplab.study import steering
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import steering
 
     print_done(steering.stop(find_study(lab, name)), as_json)
 
@@ -48,8 +48,8 @@ def pause(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     \b
     $ sweeplab study pause small
     """
-    from sweeplab.study import steering
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import steering
 
     print_done(steering.pause(find_study(lab, name)), as_json)
 
@@ -64,8 +64,8 @@ def resume(
     \b
     $ sweeplab study resume small
     """
-    from sweeplab.study import steering
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import steering
 
     folder = find_study(lab, name)
     if done := steering.resume(folder):
@@ -102,8 +102,8 @@ def extend(
     $ sweeplab study extend small --trials-per-cell 8
     $ sweeplab study extend small --time 2h
     """
-    from sweeplab.study import steering
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import steering
 
     print_done(steering.extend(find_study(lab, name), trials_per_cell, time), as_json)
 
@@ -129,8 +129,8 @@ def enqueue(
     \b
     $ sweeplab study enqueue small learning_rate=1e-3 n_layer=4
     """
-    from sweeplab.study import queueing
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import queueing
 
     print_done(queueing.enqueue(find_study(lab, name), values), as_json)
 
@@ -143,7 +143,7 @@ def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     \b
     $ sweeplab study retry small
     """
-    from sweeplab.study import queueing
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import queueing
 
     print_done(queueing.retry(find_study(lab, name)), as_json)

@@ -83,8 +83,8 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
     $ sweeplab study list --json
     """
     from sweeplab.cli.tables import print_json, print_rows
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.listing import states_in_words, study_rows
+    from sweeplab.lab.listing import states_in_words, study_rows
+    from sweeplab.records.folders import lab_folder
 
     rows = study_rows(lab_folder(lab))
     if as_json:
@@ -119,12 +119,12 @@ def show(
     """
     from sweeplab.cli.show_study import print_study
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.listing import find_study, show_study
+    from sweeplab.lab.listing import find_study, show_study
 
     folder = find_study(lab, name)
     if trial is not None:
         from sweeplab.cli.show_trial import print_trial
-        from sweeplab.study.inspecting import show_trial
+        from sweeplab.lab.inspecting import show_trial
 
         shown, printed = show_trial(folder, trial, cell), print_trial
     else:
@@ -156,7 +156,7 @@ def export(
     from sweeplab.analysis.table import export as write
     from sweeplab.analysis.table import runs_table
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.listing import find_study, tracking_uri_of
+    from sweeplab.lab.listing import find_study, tracking_uri_of
 
     folder = find_study(lab, name)
     frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))

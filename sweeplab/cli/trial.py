@@ -34,7 +34,7 @@ def stop(
     $ sweeplab trial stop small 3 --cell n_layer=1,n_embd=32
     """
     from sweeplab.cli.steer import print_done
-    from sweeplab.study import queueing
-    from sweeplab.study.listing import find_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.sweep.control import queueing
 
     print_done(queueing.stop_trial(find_study(lab, name), trial, cell), as_json)

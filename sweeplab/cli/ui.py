@@ -15,7 +15,7 @@ from sweeplab.cli.completion import studies
 from sweeplab.cli.options import AsJson, Lab
 
 if TYPE_CHECKING:
-    from sweeplab.study.browse import Shown
+    from sweeplab.report.browse import Shown
 
 
 def ui(
@@ -60,7 +60,7 @@ def ui(
     \b
     $ sweeplab ui small
     """
-    from sweeplab.study.browse import browse
+    from sweeplab.report.browse import browse
 
     # However it is ended, also with its terminal, it takes the server along; a script's background ignores Ctrl-C.
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

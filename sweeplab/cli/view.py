@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sweeplab.cli.words import counted, duration, workers_in_words
 from sweeplab.study.plan import CellPlan
-from sweeplab.study.supervisor import Event, Progress
+from sweeplab.sweep.work.supervisor import Event, Progress
 
 # What is said of the first and the second Ctrl-C.
 STOPPING = (

@@ -27,8 +27,8 @@ def work(
     $ sweeplab study work small
     """
     from sweeplab.cli.live import Interrupts, write_line
-    from sweeplab.study.joining import work_along
-    from sweeplab.study.listing import find_study, read_spec
+    from sweeplab.lab.listing import find_study, read_spec
+    from sweeplab.sweep.control.joining import work_along
 
     folder = find_study(lab, name)
     metric = read_spec(folder).objective.metric

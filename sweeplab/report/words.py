@@ -10,9 +10,9 @@ import numpy as np
 from pandas import Series
 
 from sweeplab.analysis.trials import STATES
-from sweeplab.study.template import scalar
+from sweeplab.study.file.template import scalar
 
-# What stands before a verdict, and the colour it has: neither says more than the word does.
+# What stands before a verdict, and the color it has: neither says more than the word does.
 MARKS = {
     "identified": ("✓", "good"),
     "weak": ("≈", "fair"),

@@ -20,7 +20,7 @@ from sweeplab.study.starting import read_start
 N_DRAWS = 64  # until one meets the study's rules
 
 if TYPE_CHECKING:
-    from sweeplab.study.folder import StudyFolder
+    from sweeplab.records.folders import StudyFolder
     from sweeplab.study.space import Space
     from sweeplab.study.spec import StudySpec
 

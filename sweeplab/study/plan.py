@@ -20,17 +20,17 @@ from sweeplab.data.dataset import Dataset, WrongVocabulary
 from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import SHAPE, TABLE
+from sweeplab.lab.listing import TASK
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells, unmet
 from sweeplab.study.datasets import cut_warning, describe_data, distinct, study_dataset
-from sweeplab.study.engines import Allotment, allot
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.known import Source, read_warm_starts
-from sweeplab.study.listing import TASK
 from sweeplab.study.packing import free_memory_bytes, stack_capacity
 from sweeplab.study.places import Location
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.starting import check_start, read_start
+from sweeplab.sweep.trials.known import Source, read_warm_starts
+from sweeplab.sweep.work.engines import Allotment, allot
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.counting import train_memory_bytes
 from sweeplab.train.devices import cuda_count, settle_devices

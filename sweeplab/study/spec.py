@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from sweeplab.errors import Problem, nearest
 from sweeplab.hyperparameters import defaults
+from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.expressions import Expression
-from sweeplab.study.folder import NAMES, is_name
+from sweeplab.study.file.presets import preset_names
 from sweeplab.study.places import Location, Places
-from sweeplab.study.presets import preset_names
 from sweeplab.study.written import AUTO, Count, PluginFile, Positive, Refusal, Replicate, Seconds, Seed
 
 DEFAULT_TRIALS_PER_CELL = 10

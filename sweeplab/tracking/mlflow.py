@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from sweeplab.errors import BadInput
+from sweeplab.records.tracked import RunFolder, read_json
 from sweeplab.tracking.bulk import read_histories, read_runs
 from sweeplab.tracking.connection import database_file, reaching
 from sweeplab.tracking.describe import (
@@ -31,7 +32,6 @@ from sweeplab.tracking.describe import (
     texts,
 )
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted
-from sweeplab.tracking.folder import RunFolder, read_json
 from sweeplab.tracking.tracker import Description, Measure, Summary, TrackedRun, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sweeplab.errors import BadInput
+from sweeplab.records.tracked import FACTS, METRICS, TOTALS
 from sweeplab.tracking.connection import reaching
 from sweeplab.tracking.experiment import Experiment
-from sweeplab.tracking.folder import FACTS, METRICS, TOTALS
 
 TAGS = ("state", "cell", "trial", "seed")
 NUMBERS = (*TOTALS, *FACTS)

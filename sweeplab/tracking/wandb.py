@@ -17,7 +17,7 @@ from typing import Any
 import wandb
 
 from sweeplab.files import write_whole
-from sweeplab.tracking.folder import OVER_TOKENS, RunFolder, read_json
+from sweeplab.records.tracked import OVER_TOKENS, RunFolder, read_json
 from sweeplab.tracking.tracker import Description, Measure, Mirror, Summary, TrackingUnavailable
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there

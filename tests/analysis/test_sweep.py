@@ -24,8 +24,8 @@ from sweeplab.analysis.sweep.regions import FOUND, NOT_FOUND, regions
 from sweeplab.analysis.sweep.trials import sweep_of
 from sweeplab.analysis.trials import searched_of
 from sweeplab.study.expressions import Expression
-from sweeplab.study.pruned import Audited
 from sweeplab.study.spec import Choices, Range
+from sweeplab.sweep.work.pruned import Audited
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 

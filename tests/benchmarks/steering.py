@@ -27,9 +27,9 @@ import psutil
 from benchmarks.setting import print_table, setting
 from optuna.trial import TrialState, create_trial
 
-from sweeplab.study import queueing, steering
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.orders import Orders
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.control import queueing, steering
+from sweeplab.sweep.trials.orders import Orders
 
 STUDY = """\
 name: long
@@ -156,7 +156,7 @@ def has_workers(process: subprocess.Popen) -> bool:
     """Say whether the study's workers are there."""
     try:
         found = psutil.Process(process.pid).children()
-        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+        return any("sweeplab.sweep.work.worker" in each.cmdline() for each in found)
     except psutil.NoSuchProcess:  # one of them, just now
         return process.poll() is None
 

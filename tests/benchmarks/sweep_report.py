@@ -25,10 +25,10 @@ STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 
 def plant(lab: Path, n_trials: int) -> None:
     """Write down and ship a study of so many trials in nine cells."""
-    from sweeplab.study.folder import StudyFolder, run_key
-    from sweeplab.study.identity import write_study
+    from sweeplab.lab.identity import write_study
+    from sweeplab.records.folders import StudyFolder, run_key
+    from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import make_plan
-    from sweeplab.study.reading import read_study
     from sweeplab.study.space import Space, facts
     from sweeplab.tracking.tracker import TRACKERS
     from sweeplab.train.devices import settle_devices

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 from sweeplab.cli.init import init
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import MINIMAL
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
 
 app = typer.Typer()
 app.command()(init)

@@ -16,7 +16,7 @@ from sweeplab.analysis.ledger.chain import append, read_chain
 from sweeplab.analysis.ledger.sizes import Counting, rows_at
 from sweeplab.analysis.studies import read_studies
 from sweeplab.errors import BadInput
-from sweeplab.study.folder import StudyFolder
+from sweeplab.records.folders import StudyFolder
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
 SMALL = ("--params", "2e8", "--tokens", "4e9")

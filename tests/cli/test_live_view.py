@@ -13,9 +13,9 @@ from rich.console import Console
 from terminal import Played, Screen, play
 
 from sweeplab.cli.view import View
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import make_plan
-from sweeplab.study.reading import read_study
-from sweeplab.study.supervisor import Progress
+from sweeplab.sweep.work.supervisor import Progress
 from sweeplab.tracking.connection import connect, tracking_uri
 
 MANY = """\
@@ -87,11 +87,11 @@ def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
     assert "1 complete, 1 pruned, " in text and "2/4" in text
 
 
-def test_no_colour_where_none_is_wanted(drawn, monkeypatch) -> None:
-    colour = re.compile(r"\x1b\[[\d;]*3[1-7]")
-    assert colour.search(drawn(0, interrupts=1, color_system="standard"))
+def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
+    color = re.compile(r"\x1b\[[\d;]*3[1-7]")
+    assert color.search(drawn(0, interrupts=1, color_system="standard"))
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not colour.search(drawn(0, interrupts=1, color_system="standard"))
+    assert not color.search(drawn(0, interrupts=1, color_system="standard"))
 
 
 def test_in_a_terminal(finished) -> None:
@@ -141,7 +141,7 @@ def nothing_runs(folder: Path) -> bool:
     """Say whether no process works in the folder, and tracking has no run as running."""
     commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     workers = [
-        command for command in commands if "sweeplab.study.worker" in command and str(folder) in command
+        command for command in commands if "sweeplab.sweep.work.worker" in command and str(folder) in command
     ]
     return not workers and "RUNNING" not in statuses(folder / "lab")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.study.folder import StudyFolder
+from sweeplab.records.folders import StudyFolder
 
-# Each moves something that a loss could rest on: neighbours in the stack, threads, seeds, patience, which evaluation.
+# Each moves something that a loss could rest on: neighbors in the stack, threads, seeds, patience, which evaluation.
 STUDIES = {
     "stacked, two workers of a thread": "engine: {workers: 2, threads: 1, stack: 8}",
     "stacked, two threads": "engine: {workers: 1, threads: 2, stack: 4}",

@@ -12,9 +12,9 @@ import pytest
 from cli.conftest import STUDY
 from terminal import PROGRAM
 
-from sweeplab.study.description import summarise
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.sample import read_samples
+from sweeplab.lab.description import summarize
+from sweeplab.records.folders import StudyFolder
+from sweeplab.runs.sample import read_samples
 
 OWN = """\
 # Parts of my own.
@@ -215,7 +215,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     assert decoder["bits_per_byte"] == pytest.approx(decoder["best_val_loss"] / 0.6931472, rel=0.01)
     (row,) = json.loads(cli("study", "list", "--json").out)
     assert row["best_value"] is None
-    summary = summarise(StudyFolder(folder / "lab", "tiny"), "complete")
+    summary = summarize(StudyFolder(folder / "lab", "tiny"), "complete")
     assert summary["best_run"] is None and len(summary["best_trials"]) == 2, "the best of each"
     told = cli("study", "show", "tiny", "--trial", "0", "--cell", "family=encoder").out
     assert re.search(r"^family +encoder +grid *$", told, re.MULTILINE)

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from terminal import PROGRAM, play
 
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.orders import Orders
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.trials.orders import Orders
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
@@ -153,7 +153,7 @@ def test_a_removed_study_leaves_its_name_free_and_comes_back(cli, lab: Path, fin
 def has_workers(process: subprocess.Popen) -> bool:
     try:
         found = psutil.Process(process.pid).children()
-        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+        return any("sweeplab.sweep.work.worker" in each.cmdline() for each in found)
     except psutil.NoSuchProcess:  # one of them, just now
         return True
 

@@ -43,7 +43,7 @@ def test_equals_a_plain_module_in_loss_and_gradient(shape: ModelShape) -> None:
             torch.testing.assert_close(parameter.grad, expected.data, rtol=1e-10, atol=1e-12, msg=name)
 
 
-def test_initialisation_is_gpt2s() -> None:
+def test_initialization_is_gpt2s() -> None:
     shape = ModelShape(vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=128)
     model = Transformer(shape)
     weights = {name: view[0] for name, view in model.layout.views(model.layout.initial_row(3)[None]).items()}

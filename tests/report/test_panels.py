@@ -9,11 +9,11 @@ from pandas import DataFrame
 
 from sweeplab.analysis.trials import ENDED, STATES, plain, searched_of, trials_table
 from sweeplab.report.drawing import draw
-from sweeplab.report.drawing.style import colours, ticks_of
+from sweeplab.report.drawing.style import colors, ticks_of
 from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.base import PanelSpec
 from sweeplab.report.panels.material import Material
-from sweeplab.report.summary import summarise
+from sweeplab.report.summary import summarize
 from sweeplab.report.words import short, written
 
 LOSS = PanelSpec("loss", x="n_params", log=("x", "y"))
@@ -256,20 +256,20 @@ def test_written(value: object, text: str) -> None:
 
 @pytest.mark.parametrize("ground", [(255, 255, 255), (21, 23, 27)], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [1, 2, 3, 9, 40])
-def test_colours_are_distinct_and_stand_out_from_the_ground(n: int, ground: tuple[int, int, int]) -> None:
+def test_colors_are_distinct_and_stand_out_from_the_ground(n: int, ground: tuple[int, int, int]) -> None:
     def luminance(rgb: tuple[int, ...]) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    made = [tuple(int(part) for part in re.findall(r"\d+", colour)) for colour in colours(n)]
+    made = [tuple(int(part) for part in re.findall(r"\d+", color)) for color in colors(n)]
     assert len(set(made)) == n
-    for colour in made:
-        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
+    for color in made:
+        light, dark = sorted((luminance(color), luminance(ground)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3
 
 
 def test_summary_says_what_there_is(typed, plant) -> None:
-    summary = summarise(plain(typed(plant(USUAL, seeds=2)).runs))
+    summary = summarize(plain(typed(plant(USUAL, seeds=2)).runs))
     words = dict(summary.entries)
     assert summary.study == "planted"
     assert words["Runs"] == (
@@ -285,6 +285,6 @@ def test_summary_says_what_there_is(typed, plant) -> None:
 
 
 def test_summary_of_a_study_in_which_nothing_ended(plant) -> None:
-    summary = summarise(plant(["running"]).runs)
+    summary = summarize(plant(["running"]).runs)
     assert dict(summary.entries)["Lowest loss"] == "no trial has ended with a loss yet"
     assert summary.best == {}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sweeplab.data.dataset import prepare
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
-from sweeplab.study.folder import StudyFolder
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Range, StudySpec
-from sweeplab.study.store import Store
+from sweeplab.sweep.trials.store import Store
 
 FIXED = {
     "n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 20, "dropout": 0.0,

@@ -1,6 +1,6 @@
 import pytest
 
-from sweeplab.study.engines import Allotment, allot
+from sweeplab.sweep.work.engines import Allotment, allot
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sweeplab.study.feed import Feed
+from sweeplab.lab.feed import Feed
+from sweeplab.lab.tally import tallies
 from sweeplab.study.plan import make_plan
-from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.study.supervisor import Progress
-from sweeplab.study.tally import tallies
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.work.supervisor import Progress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,7 +9,7 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.model.legality import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
 from sweeplab.study.cells import cells
-from sweeplab.study.checks import study_from
+from sweeplab.study.file.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.spec import StudySpec

@@ -12,8 +12,8 @@ import pytest
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.study import notify
-from sweeplab.study.notify import Notifier
+from sweeplab.sweep.work import notify
+from sweeplab.sweep.work.notify import Notifier
 
 pytest.importorskip("apprise", reason="apprise, of the extra notify, is not installed")
 

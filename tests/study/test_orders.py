@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from optuna.trial import TrialState
 
-from sweeplab.study.orders import Orders
-from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.trials.orders import Orders
+from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

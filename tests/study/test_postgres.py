@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.study.folder import StudyFolder
+from sweeplab.records.folders import StudyFolder
 
 PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
 STUDY = """\

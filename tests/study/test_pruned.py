@@ -10,8 +10,8 @@ import pytest
 
 from sweeplab import load_study
 from sweeplab.errors import BadInput
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.pruned import audit_pruning, audited_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.work.pruned import audit_pruning, audited_trials
 
 STUDY = """\
 name: pruned

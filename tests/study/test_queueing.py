@@ -8,10 +8,10 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
+from sweeplab.lab.identity import write_study
 from sweeplab.study.expressions import Expression
-from sweeplab.study.identity import write_study
-from sweeplab.study.queueing import enqueue, retry, stop_trial
 from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Range, Sampler
+from sweeplab.sweep.control.queueing import enqueue, retry, stop_trial
 
 
 @pytest.fixture

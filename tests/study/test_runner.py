@@ -11,12 +11,12 @@ from optuna.trial import TrialState
 from references.serial_loop import windows
 
 from sweeplab.data.objectives import make_objective
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
 from sweeplab.study.datasets import study_dataset
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
-from sweeplab.study.store import Store
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.stack import Stack
 
@@ -159,7 +159,7 @@ def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, w
         "diverged": 2 * n_bad,
         "complete": 2 * (6 - n_bad),
     }
-    # What a seed did is written down before its neighbour ends their trial.
+    # What a seed did is written down before its neighbor ends their trial.
     assert {outcome["iteration"] for outcome in found if outcome["state"] == "diverged"} == {10}
     assert all(outcome["train_flops"] > 0 for outcome in found)
 

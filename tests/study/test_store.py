@@ -12,9 +12,9 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from sweeplab.study.leases import Owner, is_dead
 from sweeplab.study.spec import Budget, Choices, Range, Sampler
-from sweeplab.study.store import LeaseLost
+from sweeplab.sweep.trials.leases import Owner, is_dead
+from sweeplab.sweep.trials.store import LeaseLost
 
 
 def test_claims_until_the_budget_is_used(tiny, opened) -> None:
@@ -100,8 +100,8 @@ CLAIM_AND_DIE = """
 import os, signal, sys
 from sweeplab.data.dataset import prepare
 from sweeplab.study.cells import cells
-from sweeplab.study.store import Store
-from sweeplab.study.leases import Leases
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.leases import Leases
 import optuna
 sys.path.insert(0, sys.argv[3])
 from study_for_children import spec
@@ -153,7 +153,7 @@ sys.path.insert(0, sys.argv[2])
 from study_for_children import spec
 from sweeplab.data.dataset import prepare
 from sweeplab.study.cells import cells
-from sweeplab.study.store import Store
+from sweeplab.sweep.trials.store import Store
 vocab = prepare("python-docs", "char").tokenizer.vocab_size
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 numbers = []
@@ -177,7 +177,7 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_p
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
     from sweeplab.study.cells import cells
-    from sweeplab.study.store import Store
+    from sweeplab.sweep.trials.store import Store
 
     drawn = []
     for place in ("one", "two"):
@@ -196,7 +196,7 @@ def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbour(tiny, opened) -> None:
+def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, opened) -> None:
     spec = tiny(grid={"n_embd": [16, 32, 128]}, budget=Budget(trials_per_cell=2))
     _, store = opened(spec)
     best = {}

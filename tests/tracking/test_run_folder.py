@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.tracking.folder import RunFolder
+from sweeplab.records.tracked import RunFolder
 
 RUN = {"key": "a/b=1/2/3", "started": 1000.5, "facts": {"n_params": 7}}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sweeplab.analysis.ledger.sizes import Counting, same_point, sizes_of
 
 if TYPE_CHECKING:
-    from sweeplab.study.folder import StudyFolder
+    from sweeplab.records.folders import StudyFolder
 
 
 @dataclass(frozen=True)

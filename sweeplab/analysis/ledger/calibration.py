@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.columns import Array
-from sweeplab.analysis.laws.intervals import LEVEL
+from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.ledger.outcomes import Outcome
 from sweeplab.analysis.ledger.scoring import LAST_POINT, LAW, LOG_LINE
 

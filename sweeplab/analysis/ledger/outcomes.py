@@ -110,8 +110,8 @@ class Runs:
 
     def _digest(self, name: str) -> str | None:
         """Return the digest of a study; None where it has not been run."""
-        from sweeplab.study.folder import StudyFolder
-        from sweeplab.study.listing import read_spec
+        from sweeplab.lab.listing import read_spec
+        from sweeplab.records.folders import StudyFolder
 
         if name not in self._digests:
             folder = StudyFolder(self._lab, name)
@@ -124,7 +124,7 @@ class Runs:
     def _reading(self, names: Sequence[str], counting: Counting) -> tuple[tuple[BegunRun, ...], Points | str]:
         """Return the runs that have begun, the first first, and the points, or why there are none."""
         from sweeplab.analysis.studies import read_studies
-        from sweeplab.study.folder import StudyFolder
+        from sweeplab.records.folders import StudyFolder
 
         key = repr((sorted(names), counting))
         if key not in self._read:

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.laws.fitting import Fit
-from sweeplab.analysis.laws.groups import Shared
-from sweeplab.analysis.laws.intervals import LEVEL, profile
-from sweeplab.analysis.laws.quantities import loss_at
-from sweeplab.analysis.laws.verdicts import Verdict, gate, judge
+from sweeplab.analysis.fit.fitting import Fit
+from sweeplab.analysis.fit.groups import Shared
+from sweeplab.analysis.fit.intervals import LEVEL, profile
+from sweeplab.analysis.fit.quantities import loss_at
+from sweeplab.analysis.fit.verdicts import Verdict, gate, judge
 from sweeplab.analysis.ledger.scoring import LAST_POINT, LOG_LINE, Normal
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
@@ -74,7 +74,7 @@ def predict(
     """
     if missing := [name for name in fit.law.columns if name not in at]:
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
-    quantity = loss_at(fit.law, fit.centre, at)
+    quantity = loss_at(fit.law, fit.center, at)
     interval = profile(fit, quantity, shared)
     if interval.open_low or interval.open_high:
         raise BadInput(
@@ -127,17 +127,17 @@ def _line(points: Points, x_name: str, where: float) -> Naive:
 
     x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
     total = float(weights.sum())
-    centre = float(weights @ x) / total
-    spread = float(weights @ (x - centre) ** 2)
+    center = float(weights @ x) / total
+    spread = float(weights @ (x - center) ** 2)
     if points.n < _FEWEST_FOR_A_LINE or spread < 1e-12:
         return Naive(None, f"{points.n} rows at {len(np.unique(x))} values of {x_name} make no line")
-    slope = float(weights @ ((x - centre) * y)) / spread
+    slope = float(weights @ ((x - center) * y)) / spread
     offset = float(weights @ y) / total
-    residual = y - offset - slope * (x - centre)
+    residual = y - offset - slope * (x - center)
     variance = float(weights @ residual**2) / (points.n - 2)
-    error = math.sqrt(variance * (1 / float(np.median(weights)) + 1 / total + (where - centre) ** 2 / spread))
+    error = math.sqrt(variance * (1 / float(np.median(weights)) + 1 / total + (where - center) ** 2 / spread))
     quantile = float(t_distribution.ppf((1 + LEVEL) / 2, points.n - 2))
-    mean = offset + slope * (where - centre)
+    mean = offset + slope * (where - center)
     return Naive(Normal(mean, error * quantile / _NORMAL_END), f"log loss as a line of log {x_name}")
 
 

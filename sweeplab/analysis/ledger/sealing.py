@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.laws.assessment import Assessment
-from sweeplab.analysis.laws.verdicts import IDENTIFIED
+from sweeplab.analysis.fit.assessment import Assessment
+from sweeplab.analysis.fit.verdicts import IDENTIFIED
 from sweeplab.analysis.ledger.begun import BegunRun, begun_in_words, begun_runs, runs_at
 from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.digest import code_version, data_digest, row_marks
@@ -21,7 +21,7 @@ from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
-    from sweeplab.study.folder import StudyFolder
+    from sweeplab.records.folders import StudyFolder
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _forecast(
         "fit": {
             "law": fit.law.name,
             "formula": fit.law.formula,
-            "parameters": fit.minimiser(),
+            "parameters": fit.minimizer(),
             "verdicts": {each.quantity.name: each.verdict.verdict for each in assessment.estimates},
             "delta": assessment.delta,
             "delta_log_units": delta if math.isfinite(delta) else None,

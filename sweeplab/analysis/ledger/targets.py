@@ -88,8 +88,8 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     Raises:
         BadInput: the study could not start, or another of its name stands in the lab.
     """
-    from sweeplab.study.folder import StudyFolder
-    from sweeplab.study.identity import check_same_study
+    from sweeplab.lab.identity import check_same_study
+    from sweeplab.records.folders import StudyFolder
     from sweeplab.study.plan import make_plan
     from sweeplab.study.space import Space, facts
 

@@ -12,7 +12,7 @@ from pandas import DataFrame
 from sweeplab.analysis.sweep.trials import Sweep
 
 if TYPE_CHECKING:
-    from sweeplab.study.pruned import Audited
+    from sweeplab.sweep.work.pruned import Audited
 
 LEVEL = 0.9
 

@@ -35,8 +35,8 @@ def compare(
     $ sweeplab laws compare runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws compare small --laws chinchilla,joint --json
     """
-    from sweeplab.analysis.laws.assessment import find_law
-    from sweeplab.analysis.laws.comparison import compare as hold
+    from sweeplab.analysis.fit.assessment import find_law
+    from sweeplab.analysis.misfit.comparison import compare as hold
     from sweeplab.cli.tables import print_json
 
     names = list(dict.fromkeys(name.strip() for name in laws.split(","))) if laws else []

@@ -62,7 +62,7 @@ def fit(
     $ sweeplab laws fit small --law power-n --json
     $ sweeplab laws fit runs.csv --report law.html
     """
-    from sweeplab.analysis.laws.assessment import assess, find_law, parse_target
+    from sweeplab.analysis.fit.assessment import assess, find_law, parse_target
     from sweeplab.cli.laws.show_fit import print_assessment
     from sweeplab.cli.tables import print_json
 

@@ -60,14 +60,14 @@ def forecast(
     $ sweeplab laws forecast small --params 2e6 --tokens 1e8
     $ sweeplab laws forecast small --study studies/small.yaml
     """
-    from sweeplab.analysis.laws.assessment import assess, find_law
+    from sweeplab.analysis.fit.assessment import assess, find_law
     from sweeplab.analysis.ledger.sealing import seal
     from sweeplab.analysis.ledger.targets import CellTargets, cell_targets, point_target
     from sweeplab.cli.laws.show_ledger import print_sealed, sealed_as_dict
     from sweeplab.cli.tables import print_json
     from sweeplab.errors import BadInput
-    from sweeplab.study.folder import StudyFolder, lab_folder
-    from sweeplab.study.reading import read_study
+    from sweeplab.records.folders import StudyFolder, lab_folder
+    from sweeplab.study.file.reading import read_study
 
     form, sizes = find_law(law), {"params": params, "tokens": tokens, "flops": flops}
     if study and any(sizes.values()):

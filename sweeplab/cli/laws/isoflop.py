@@ -11,7 +11,7 @@ from sweeplab.cli.laws.source import Columns, Count, Source, is_file, points_fro
 from sweeplab.cli.options import AsJson, Lab
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.laws.curves import Curves
+    from sweeplab.analysis.compute_optimal.curves import Curves
     from sweeplab.analysis.points import Points
 
 
@@ -49,8 +49,8 @@ def isoflop(
     $ sweeplab laws isoflop runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws isoflop small --budgets 6 --json
     """
-    from sweeplab.analysis.laws.budgets import parse_budgets
-    from sweeplab.analysis.laws.roads import roads
+    from sweeplab.analysis.compute_optimal.approaches import roads
+    from sweeplab.analysis.compute_optimal.budgets import parse_budgets
     from sweeplab.cli.tables import print_json
 
     asked = parse_budgets(budgets) if budgets else None
@@ -70,7 +70,7 @@ def _read(
         return points_from(source, columns, lab, count), None
     from sweeplab.analysis.conventions import parse_conventions
     from sweeplab.analysis.points import parse_columns
-    from sweeplab.study.folder import lab_folder
+    from sweeplab.records.folders import lab_folder
 
     studies = studies_from(source, lab)
     chosen = studies.settled(parse_conventions(count) if count else None)

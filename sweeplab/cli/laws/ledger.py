@@ -19,7 +19,7 @@ def ledger(ledger: Ledger = None, lab: Lab = None, as_json: AsJson = False) -> N
     from sweeplab.analysis.ledger.outcomes import outcomes
     from sweeplab.cli.laws.show_ledger import print_ledger, scores_as_dict
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.folder import lab_folder
+    from sweeplab.records.folders import lab_folder
 
     chain = read_chain(ledger_file(ledger, lab))
     found = outcomes(chain.entries, lab_folder(lab))

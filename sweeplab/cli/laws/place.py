@@ -21,6 +21,6 @@ Ledger = Annotated[
 def ledger_file(given: Path | None, lab: Path | None) -> Path:
     """Return the ledger: as given, else the lab's."""
     from sweeplab.analysis.ledger.chain import FILE_NAME
-    from sweeplab.study.folder import lab_folder
+    from sweeplab.records.folders import lab_folder
 
     return (given or lab_folder(lab) / FILE_NAME).expanduser().absolute()

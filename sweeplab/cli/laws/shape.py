@@ -19,7 +19,7 @@ def shape(
     $ sweeplab laws shape small
     $ sweeplab laws shape runs.csv --columns params=N,loss=loss --json
     """
-    from sweeplab.analysis.shape import shape_of
+    from sweeplab.analysis.compute_optimal.shape import shape_of
     from sweeplab.cli.tables import print_json
 
     found = shape_of(points_from(source, columns, lab, count)).as_dict()

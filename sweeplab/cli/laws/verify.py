@@ -54,7 +54,7 @@ def verify(
     from sweeplab.cli.laws.show_ledger import print_scores, scores_as_dict
     from sweeplab.cli.tables import print_json
     from sweeplab.errors import BadInput
-    from sweeplab.study.folder import lab_folder
+    from sweeplab.records.folders import lab_folder
 
     counting = None
     if columns or count:

@@ -37,10 +37,10 @@ def attention(
     $ sweeplab model attention small --prompt "The print function" --layer 0
     """
     from sweeplab.cli.tables import print_json
+    from sweeplab.records.folders import lab_folder
     from sweeplab.report.attention import write_attention
-    from sweeplab.study.attending import attention_maps
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.opening import open_run
+    from sweeplab.runs.attending import attention_maps
+    from sweeplab.runs.opening import open_run
 
     opened = open_run(run, lab_folder(lab))
     maps = attention_maps(opened, prompt, layer, head)

@@ -52,9 +52,9 @@ def coordinates(
     from rich.console import Console
 
     from sweeplab.cli.tables import print_json
+    from sweeplab.records.folders import lab_folder
     from sweeplab.report.coordinates import steepest_in_words, write_coordinates
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.widths import check_coordinates
+    from sweeplab.runs.coordinates import check_coordinates
 
     with Console(stderr=True).status("") as status:
         found = check_coordinates(file, override or (), cell, _widths(widths), steps, status.update)

@@ -26,9 +26,9 @@ def next_(
     $ sweeplab model next masked --prompt "The [MASK] sat" --most 3 --json
     """
     from sweeplab.cli.tables import print_json, print_rows
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.generating import Writer, chosen
-    from sweeplab.study.opening import open_run
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.generating import Writer, chosen
+    from sweeplab.runs.opening import open_run
 
     opened = open_run(run, lab_folder(lab))
     ranked = Writer(opened, prompt, *chosen(opened.values, {})).ranked(most)

@@ -12,7 +12,7 @@ from sweeplab.cli.options import AsJson, Overrides, Preset
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
-    from sweeplab.study.models import Sized
+    from sweeplab.runs.models import Sized
 
 
 def params(
@@ -37,7 +37,7 @@ def params(
     $ sweeplab model params studies/small.yaml --json
     """
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.models import model_of, models_of
+    from sweeplab.runs.models import model_of, models_of
 
     if file and preset:
         raise BadInput(Problem("a file and a preset", "one of them; a file may have `preset: NAME`"))

@@ -49,7 +49,7 @@ def trace(
     $ sweeplab model trace small --token 42 --position 3 --json
     """
     from sweeplab.cli.tables import print_json
-    from sweeplab.study.models import model_of, opened, started
+    from sweeplab.runs.models import model_of, opened, started
 
     if run and (preset or override):
         raise BadInput(Problem("a run and a model without one", "RUN, or --preset and -o"))

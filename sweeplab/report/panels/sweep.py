@@ -159,7 +159,7 @@ def parallel_panel(spec: PanelSpec, material: Material) -> Panel:
         title=spec.title or "Parallel coordinates",
         width=spec.width,
         data=data[data["standing"].notna()],
-        notes=("Coloured by where a trial stands in its cell; the best fifth in front.", *_thinned(data)),
+        notes=("Colored by where a trial stands in its cell; the best fifth in front.", *_thinned(data)),
         dimensions=(*(sweep.grid if not spec.params else ()), *_dimensions(spec, [sweep])),
         y=y,
     )
@@ -185,7 +185,7 @@ def rank_panel(spec: PanelSpec, material: Material) -> Panel:
         title=spec.title or "Rank of the trials over pairs of hyperparameters",
         width=spec.width,
         data=data[data["standing"].notna()],
-        notes=("Coloured by where a trial stands in its cell; those cut short stand last.", *_thinned(data)),
+        notes=("Colored by where a trial stands in its cell; those cut short stand last.", *_thinned(data)),
         dimensions=tuple(dimensions),
         y=y,
     )

@@ -1,0 +1,216 @@
+"""The studies of a lab, and how far each is, from what stands in its folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.records.folders import RunFolder, StudyFolder, lab_folder
+from sweeplab.lab.tally import tallies
+from sweeplab.records.tracked import MEASURES
+from sweeplab.tracking.tracker import ENDED
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+
+_Run = tuple[RunFolder, dict[str, Any], dict[str, Any] | None]
+
+MOST_NAMED = 10
+_CELLS_NAMED = 3
+# Runs in these states have a value that counts.
+VALUED = ("complete", "stopped")
+# What decides what is to be found, and how hard it is.
+TASK = ("family", "objective", "mask_share", "span_length")
+
+
+def study_names(lab: Path) -> list[str]:
+    """Return the names of a lab's studies."""
+    return sorted(file.parent.name for file in (lab / "studies").glob("*/study.json"))
+
+
+def find_study(lab: Path | None, name: str) -> StudyFolder:
+    """Return a study's folder.
+
+    Raises:
+        BadInput: there is no such study; offers the nearest name.
+    """
+    folder = lab_folder(lab)
+    names = study_names(folder)
+    if name not in names:
+        if not names:
+            raise BadInput(
+                f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
+            )
+        known = f"{', '.join(names[:MOST_NAMED])}{', …' if len(names) > MOST_NAMED else ''}"
+        raise BadInput(Problem(f"no study {name!r} in {folder}", known, nearest(name, names)))
+    return StudyFolder(folder, name)
+
+
+def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
+    """Return the study as it was last run; without its plugins only the names of their parts are known."""
+    from sweeplab.study.file.reading import read_study
+
+    return read_study(folder.canonical_file, allow_plugins=allow_plugins)
+
+
+def tracking_uri_of(folder: StudyFolder) -> str | None:
+    """Return the tracking URI that the study file names, if it names one."""
+    return read_spec(folder).track.uri
+
+
+def study_rows(lab: Path) -> list[dict[str, Any]]:
+    """Return a row a study: its trials by state, its best value, where it lies."""
+    rows = []
+    for name in study_names(lab):
+        folder = StudyFolder(lab, name)
+        cells = tallies(folder).values()
+        states = sum((each.states for each in cells), Counter[str]())
+        best = min((each.best for each in cells if each.best is not None), default=None)
+        rows.append(
+            {
+                "name": name,
+                "trials": sum(states.values()),
+                "states": dict(states),
+                "best_value": best if best is not None and has_one_task(folder) else None,
+                "folder": str(folder.path),
+            }
+        )
+    return rows
+
+
+def has_one_task(folder: StudyFolder) -> bool:
+    """Say whether all runs of a study are to find one thing; they are read only where its plan lets them differ."""
+    cells = folder.read(folder.plan_file)["cells"]
+    may_differ = any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
+    return not may_differ or have_one_task(run.description for run in folder.runs())
+
+
+def task_in(folder: StudyFolder) -> Callable[[RunFolder], str]:
+    """Return what says of a study's run what it is to find; nothing is read of it where all are to find one thing."""
+    if has_one_task(folder):
+        return lambda run: ""
+    from sweeplab.data.objectives import task_of
+
+    return lambda run: task_of(run.description["values"])
+
+
+def states_in_words(states: Mapping[str, int]) -> str:
+    """Write how many runs or trials are in each state."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+
+
+def show_study(folder: StudyFolder) -> dict[str, Any]:
+    """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
+
+    `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
+    a warm start brought in, `baselines` what counting alone makes of each cell's data.
+    Cells stand in the order of the grid; those that it no longer has come last. There is no best among runs that
+    were to find unlike things.
+    """
+    # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
+    plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
+    unended = folder.unended
+    # A training as its folder, what it was begun as, and how it ended: files are read once.
+    runs = [(run, run.description, run.outcome) for run in folder.runs()]
+    by_cell: dict[str, list[_Run]] = {cell["cell"]: [] for cell in plan["cells"]}
+    for run in runs:
+        by_cell.setdefault(run[1]["cell"], []).append(run)
+    started_from, known, baselines = _started_from(folder), tallies(folder), folder.baselines
+    return {
+        "name": folder.name,
+        "metric": plan["metric"],
+        "trials_per_cell": study["budget"]["trials_per_cell"],
+        "cells": [
+            _cell_row(cell, own, unended)
+            | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
+            | {"known": sum(started_from.get(cell, {}).values())}
+            | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
+            for cell, own in by_cell.items()
+        ],
+        "warm_start": started_from,
+        "baselines": baselines,
+        "best": _best(runs),
+        "failures": [
+            {"key": described["key"], "error": outcome["error"].strip().splitlines()[-1]}
+            for _, described, outcome in runs
+            if outcome and outcome["state"] == "failed"
+        ],
+    }
+
+
+def have_one_task(described: Iterable[Mapping[str, Any]]) -> bool:
+    """Say whether runs were to find the same thing, so that their losses can be compared."""
+    found = {tuple(each["values"][name] for name in TASK): each["values"] for each in described}
+    if len(found) <= 1:  # as nearly always, and without what the objectives import
+        return True
+    from sweeplab.data.objectives import task_of
+
+    return len({task_of(values) for values in found.values()}) <= 1
+
+
+def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say what n-grams reach, a line for each of the cells that differ in it."""
+    cells: dict[str, list[str]] = {}
+    for cell, each in baselines.items():
+        said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        cells.setdefault(said, []).append(cell)
+    return [
+        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + _cells_in_words(own)}: {said}"
+        for said, own in cells.items()
+    ]
+
+
+def _cells_in_words(cells: list[str]) -> str:
+    more = len(cells) - _CELLS_NAMED
+    return ", ".join(cells) if more <= 0 else f"{', '.join(cells[:_CELLS_NAMED])} and {more} more cells"
+
+
+def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:
+    """Return how many trials of each source came into which cell, counted in no other number."""
+    return folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
+
+
+def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
+    described = [each for _, each, _ in runs]
+    outcomes = [outcome or {"state": unended} for _, _, outcome in runs]
+    ended = {
+        each["trial"]
+        for each, outcome in zip(described, outcomes, strict=True)
+        if outcome["state"] not in (unended, "failed")
+    }
+    valued = [outcome for outcome in outcomes if outcome["state"] in VALUED]
+    best = min((outcome["value"] for outcome in valued), default=None)
+    of_best = [outcome for outcome in valued if outcome["value"] == best]
+    states = Counter(outcome["state"] for outcome in outcomes)
+    return {
+        "cell": cell,
+        "n_params": described[0]["facts"]["n_params"] if described else None,
+        "trials": len(ended),
+        **{state: states[state] for state in (*ENDED, unended)},
+        "best_val_loss": best,
+        **{name: _mean_of(of_best, f"best_{name}") for name in MEASURES},
+    }
+
+
+def _mean_of(outcomes: list[dict[str, Any]], name: str) -> float | None:
+    """Return the mean over a trial's seeds of what each has."""
+    found = [outcome[name] for outcome in outcomes if name in outcome]
+    return mean(found) if found else None
+
+
+def _best(runs: list[_Run]) -> dict[str, Any] | None:
+    """Return the run of the lowest value; of runs that were to find unlike things there is none."""
+    if not have_one_task(described for _, described, _ in runs):
+        return None
+    found = [
+        {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
+        | {"folder": str(run.path)}
+        for run, described, outcome in runs
+        if outcome and outcome["state"] in VALUED
+    ]
+    return min(found, key=lambda each: each["value"], default=None)

@@ -1,0 +1,380 @@
+"""Run a study: check it, start its workers, bring their numbers to tracking, write the report.
+
+The supervisor trains nothing. Workers share the trials among themselves through the store; what they write down
+in their runs' folders is shipped from here, so tracking is never on the training path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import Timeout
+
+from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
+from sweeplab.lab.description import describe, summarize
+from sweeplab.lab.feed import Event as Event  # part of what is told of a study
+from sweeplab.lab.feed import Feed
+from sweeplab.lab.identity import check_same_study, write_study
+from sweeplab.lab.versions import code_versions, machine, versions
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.datasets import write_baselines
+from sweeplab.study.plan import Plan, make_plan, warm_starts
+from sweeplab.sweep.work.crew import Crew
+from sweeplab.sweep.work.engines import Allotment, LocalEngine
+from sweeplab.sweep.work.notify import Notifier
+from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable, mirrors
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+    from sweeplab.sweep.trials.store import Store
+
+SHIP_SECONDS = 5.0
+# Whoever only looks whether a study is run holds its lock for an instant.
+LOOK_SECONDS = 1.0
+
+
+@dataclass
+class Progress:
+    """What is known of a running study: enough for a view, and for the final word; `state` is what is asked of it."""
+
+    plan: Plan
+    cells: dict[str, dict[str, Any]]
+    live: dict[tuple[str, int], Event] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    done_before: int = 0
+    elapsed_before: float = 0.0
+    state: str = "run"
+
+    @property
+    def counted(self) -> int:
+        """Return how many trials count towards the budget by now."""
+        return sum(cell["counted"] for cell in self.cells.values())
+
+    def take_in(self, event: Event) -> None:
+        """Follow one event of a worker."""
+        kind = event["event"]
+        if kind in ("claimed", "evaluated", "ended", "lost", "put_away"):
+            trial = (event["cell"], event["trial"])
+            if kind in ("ended", "lost", "put_away"):
+                self.live.pop(trial, None)
+            else:
+                self.live[trial] = event
+        if kind == "ended":
+            cell = self.cells.setdefault(
+                event["cell"], {"counted": 0, "best": None}
+            )  # one no longer in the grid
+            outcome, value = event["outcome"], event["value"]
+            self.states[outcome] = self.states.get(outcome, 0) + 1
+            if outcome == "failed":
+                self.errors.append(
+                    f"trial {event['trial']} of {event['cell']} failed: {_last_line(event['error'])}"
+                )
+                return
+            cell["counted"] += 1
+            if outcome in ("complete", "stopped") and (cell["best"] is None or value < cell["best"]):
+                cell["best"], cell["best_trial"] = value, event["trial"]
+        elif kind == "error":
+            self.errors.append(event["message"])
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a study stands after it was run: `status` is complete, interrupted or failed."""
+
+    folder: StudyFolder
+    status: str
+    errors: list[str]
+
+
+def run_study(
+    spec: StudySpec,
+    lab: Path,
+    listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+    interrupts: Callable[[], int] = lambda: 0,
+) -> Ending:
+    """Run a study to the end of its budget, or go on with it.
+
+    `listen` hears every event of a worker and, several times a second, `{"event": "tick"}`. `interrupts` counts
+    how often the user asked to stop: once puts the runs away at their next step, twice ends the workers at once.
+
+    Raises:
+        BadInput: the study cannot start, or another one of its name stands in the lab.
+    """
+    notifier = Notifier(spec)
+    plan, cells, dataset = make_plan(spec, lab)
+    folder = StudyFolder(lab, spec.name)
+    check_same_study(spec, folder, plan.data)
+    made = _make(folder)
+    with _only_one(folder):
+        write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
+        write_whole(folder.code_file, json.dumps(code_versions()).encode())
+        from sweeplab.lab.database import choose_storage
+        from sweeplab.sweep.trials.store import Store
+
+        try:
+            choose_storage(folder)
+        except BadInput:
+            _unmake(folder, made)
+            raise
+        store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        write_baselines(folder, store.spaces, dataset)
+        write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
+        if spec.warm_start:
+            from sweeplab.sweep.trials.warm_start import bring_in
+
+            bring_in(store, warm_starts(spec, folder, store.spaces, plan.data), folder)
+        tracker = TRACKERS["mlflow"](lab, spec.name, spec.track.uri)
+        supervisor = _Supervisor(spec, folder, plan, store, tracker, notifier, listen, interrupts)
+        try:
+            return supervisor.run()
+        except BadInput:
+            _unmake(folder, made)
+            raise
+
+
+@contextmanager
+def _only_one(folder: StudyFolder) -> Iterator[None]:
+    """Hold the study for this process: two that ship the same runs would double them."""
+    try:
+        lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
+    except Timeout:
+        what = f"study {folder.name} is being run by another process; wait for it or give another --name"
+        raise BadInput(what) from None
+    with lock:
+        yield
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        spec: StudySpec,
+        folder: StudyFolder,
+        plan: Plan,
+        store: Store,
+        tracker: Tracker,
+        notifier: Notifier,
+        listen: Callable[[Event, Progress], None],
+        interrupts: Callable[[], int],
+    ) -> None:
+        self.spec, self.folder, self.store, self.tracker = spec, folder, store, tracker
+        self.shown = [tracker, *mirrors(spec.fixed, folder.path)]
+        self.notifier = notifier
+        self.listen, self.interrupts = listen, interrupts
+        cells = {each.cell.key: {"counted": each.counted, "best": each.best} for each in store.counts()}
+        self.progress = Progress(plan, cells)
+        self.progress.done_before = self.progress.counted
+        self.progress.elapsed_before = folder.elapsed_seconds
+        engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
+        self.crew, self.orders = Crew(engine, store, self._hear), store.orders
+        self._ours: set[tuple[str, int]] = set()  # trials that workers of this process have in hand
+        self._ended: set[tuple[str, int]] = set()
+        self._feed = Feed(folder)
+        self.elapsed = folder.elapsed_seconds
+        self.is_over_time = False
+
+    def run(self) -> Ending:
+        self.orders.add("start", self._start())
+        status = "interrupted"
+        try:
+            self._open_tracking()
+            list(self._feed.past())
+            self._heed(0.0)
+            self._follow()
+            ending = self._finish()
+            status = ending.status
+        except Exception as error:
+            self._notify("failed", [f"{type(error).__name__}: {error}"])
+            raise
+        finally:
+            self.crew.kill()
+            self.orders.add("ended", status)
+        self._notify(status, ending.errors)
+        return Ending(self.folder, status, [*ending.errors, *self.notifier.errors])
+
+    def _notify(self, status: str, errors: list[str]) -> None:
+        if self.spec.notify:  # a summary reads every run's folder
+            self.notifier.ended(self.folder, status, summarize(self.folder, status), errors)
+
+    def _start(self) -> dict[str, Any]:
+        """Return what others may want to know of who runs the study from here on."""
+        return {
+            "versions": versions(self.progress.plan.data["token_digest"]),
+            "machine": machine(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "done_before": self.progress.done_before,
+            "elapsed_before": self.elapsed,
+        }
+
+    def _open_tracking(self) -> None:
+        description = describe(self.spec, self.folder, self.progress.plan)
+        try:
+            for each in self.shown:
+                each.open(description)
+        except TrackingUnavailable as error:
+            raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
+
+    def _has_work(self) -> bool:
+        return not self._is_time_over() and self.store.has_room()
+
+    def _is_time_over(self) -> bool:
+        limit = self.store.budget.time
+        return limit is not None and self.elapsed >= limit
+
+    def _follow(self) -> None:
+        """Keep workers on the study until there is nothing left for any, shipping what they write."""
+        shipped = now = time.monotonic()
+        times = 0
+        while self._goes_on():
+            self.crew.listen(stopping=bool(self.interrupts()) or self.is_over_time)
+            self._heed(time.monotonic() - now)
+            now = time.monotonic()
+            self.listen({"event": "tick"}, self.progress)
+            if self.interrupts() > times:
+                times = self.interrupts()
+                if times == 1:
+                    self.orders.add("wanted", "stop")  # for workers of other commands
+                self.crew.stop() if times == 1 else self.crew.kill()
+            if now - shipped > SHIP_SECONDS:
+                self._ship()
+                self._hear_of_others()
+                self.notifier.look(self.orders.now.wanted)
+                self.folder.write_elapsed(self.elapsed)
+                shipped = time.monotonic()
+        self.folder.write_elapsed(self.elapsed)
+
+    def _heed(self, seconds: float) -> None:
+        """Let time pass, and do what has been asked for since the last time."""
+        is_idle = self.orders.now.wanted == "pause" and not len(self.crew)
+        if is_idle:
+            self.progress.started += seconds  # how fast trials come is told without it
+        else:
+            self.elapsed += seconds
+        if self.store.heed():
+            self.progress.state = self.orders.now.wanted
+            self.progress.plan = self.progress.plan.with_budget(self.store.budget.model_dump())
+        self.is_over_time = self._is_time_over()
+        if self.is_over_time and self.orders.now.wanted == "run":
+            self.orders.add("wanted", "over")  # for workers of other commands
+            self.crew.stop()
+        elif not self.is_over_time and self.orders.now.wanted == "over":
+            self.orders.add("wanted", "run")
+        if self.crew.is_wanted and not self.interrupts() and self._has_work():
+            self.crew.start()
+
+    def _goes_on(self) -> bool:
+        """Say whether there is somebody to listen to, or to wait for; else the study is closing."""
+        if len(self.crew):
+            return True
+        now = self.orders.now
+        if self.interrupts() and not (self.interrupts() == 1 and self.store.n_held()):
+            self.orders.add("wanted", "closing")
+            return False
+        if now.wanted == "pause" or self.store.n_held():  # by workers of other commands
+            return True
+        if now.wanted == "run" and not self.crew.losses and self.store.n_running() and self._has_work():
+            self.crew.recall()  # such a worker is gone, and what it held is nobody's
+            return True
+        return not self.orders.add("wanted", "closing", after=now.revision)
+
+    def _hear(self, event: Event) -> None:
+        """Take in what a worker says."""
+        if "trial" in event:
+            trial = event["cell"], event["trial"]
+            is_away = event["event"] in ("ended", "lost", "put_away")
+            self._ours.discard(trial) if is_away else self._ours.add(trial)
+        self._take_in(event)
+        if event["event"] == "put_away":
+            self._rest(event)
+
+    def _hear_of_others(self) -> None:
+        """Take in what workers of other commands have left in the study's folder."""
+        for event in self._feed.news():
+            if event["event"] == "ended" or (event["cell"], event["trial"]) not in self._ours:
+                self._take_in(event)
+
+    def _take_in(self, event: Event) -> None:
+        """Follow an event; an end that was heard from the worker stands in the folder too, and counts once."""
+        if "trial" in event and (trial := (event["cell"], event["trial"])) in self._ended:
+            return
+        if event["event"] == "ended":
+            self._ended.add(trial)
+        self.notifier.heard()
+        self.progress.take_in(event)
+        self.listen(event, self.progress)
+
+    def _ship(self) -> list[str]:
+        """Bring tracking up to date with every run, and return what it could not take: the next time it may."""
+        refused = []
+        for run in self.folder.runs():
+            for each in self.shown:
+                try:
+                    each.ship(run.path)
+                except TrackingUnavailable as error:
+                    refused.append(str(error))
+        return refused
+
+    def _rest(self, event: Event) -> None:
+        """Let tracking show the runs of a trial that was put away as waiting, with all their points."""
+        for run in self.folder.runs_of(event["cell"], event["trial"]):
+            with suppress(TrackingUnavailable):
+                self.tracker.ship(run.path)
+                self.tracker.wait(run.path)
+
+    def _finish(self) -> Ending:
+        for _ in range(2):  # an end is told no earlier than the look after the one that found the run
+            self._hear_of_others()
+        errors = [*self.progress.errors, *self.crew.losses]
+        if refused := self._ship():
+            kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
+            return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
+        left = not self.is_over_time and any(each.running for each in self.store.counts())
+        was_stopped = self.interrupts() or self.orders.now.wanted == "stop"
+        cut_short = (left or was_stopped) and self._has_work()
+        status = "interrupted" if cut_short else "failed" if errors else "complete"
+        summary = summarize(self.folder, status)
+        try:
+            for each in self.shown:
+                each.close(summary)
+            if self.folder.sample.exists():
+                self.tracker.attach(self.folder.sample, "sample")
+        except TrackingUnavailable as error:
+            return Ending(self.folder, "failed", [*errors, str(error)])
+        return Ending(self.folder, status, errors)
+
+
+def _make(folder: StudyFolder) -> list[Path]:
+    """Make the study's folder and return the folders that were not there, the innermost first."""
+    missing = [each for each in (folder.path, *folder.path.parents) if not each.exists()]
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
+    return missing
+
+
+def _unmake(folder: StudyFolder, made: list[Path]) -> None:
+    """Remove the folders that `_make` made, but for what another study has put there since."""
+    if folder.path in made:
+        shutil.rmtree(folder.path)
+    if folder.lab in made and not any((folder.lab / "studies").iterdir()):
+        shutil.rmtree(folder.lab)
+    for each in made:
+        with suppress(OSError):
+            each.rmdir()
+
+
+def _last_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[-1] if text else ""
