@@ -92,10 +92,8 @@ def _read(
 ) -> tuple[Points, Origin, Place | None]:
     """Return the points, where they come from, and the place of a run of the same studies."""
     from sweeplab.analysis.conventions import Conventions, parse_conventions
-    from sweeplab.analysis.ledger.digest import study_digest
     from sweeplab.analysis.ledger.sealing import Source as Origin
-    from sweeplab.analysis.ledger.sizes import Counting
-    from sweeplab.analysis.ledger.targets import Place
+    from sweeplab.analysis.ledger.targets import Counting, Place, study_digest
     from sweeplab.analysis.points import parse_columns, read_points
 
     asked = parse_columns(columns) if columns else {}

@@ -11,7 +11,7 @@ from sweeplab.cli.laws.source import Columns, Count, Source, is_file, points_fro
 from sweeplab.cli.options import AsJson, Lab
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.compute_optimal.curves import Curves
+    from sweeplab.analysis.compute_optimal.envelope import Curves
     from sweeplab.analysis.points import Points
 
 
@@ -50,7 +50,7 @@ def isoflop(
     $ sweeplab laws isoflop small --budgets 6 --json
     """
     from sweeplab.analysis.compute_optimal.approaches import roads
-    from sweeplab.analysis.compute_optimal.budgets import parse_budgets
+    from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
     from sweeplab.cli.tables import print_json
 
     asked = parse_budgets(budgets) if budgets else None

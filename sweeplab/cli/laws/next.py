@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab.analysis.design.rules import Rules
+from sweeplab.analysis.design import Rules
 from sweeplab.cli.laws.source import Columns, Count, Source, is_file, points_from
 from sweeplab.cli.options import AsJson, Lab
 from sweeplab.errors import BadInput
@@ -76,8 +76,8 @@ def next_(
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
+    from sweeplab.analysis.design.candidates import next_study_text
     from sweeplab.analysis.design.next_runs import find_quantity, next_runs
-    from sweeplab.analysis.design.next_study import next_study_text
     from sweeplab.analysis.fit.assessment import find_law, parse_target
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.cli.laws.show_next import print_next
@@ -123,8 +123,7 @@ def _candidates(
     """Return what there is to choose from; with the study that it is of, if it is one."""
     from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import parse_conventions
-    from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes
-    from sweeplab.analysis.design.next_study import study_candidates
+    from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes, study_candidates
 
     a_file = asked is not None and is_file(asked)
     axes = parse_axes(asked) if asked and not a_file else None

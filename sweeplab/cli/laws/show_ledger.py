@@ -57,7 +57,7 @@ def _say_some(lines: Sequence[str], style: str | None = None) -> None:
 
 def scores_as_dict(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:
     """Return outcomes and calibration as plain values."""
-    from sweeplab.analysis.ledger.calibration import calibrate
+    from sweeplab.analysis.ledger.outcomes import calibrate
 
     return {
         "ledger": str(chain.path),
@@ -124,7 +124,7 @@ def _print_chain(chain: Chain) -> None:
 
 
 def _print_calibration(found: Sequence[Outcome]) -> None:
-    from sweeplab.analysis.ledger.calibration import calibrate
+    from sweeplab.analysis.ledger.outcomes import calibrate
 
     calibration = calibrate(found)
     if not calibration.n:

@@ -49,7 +49,7 @@ def verify(
     from sweeplab.analysis.conventions import Conventions, parse_conventions
     from sweeplab.analysis.ledger.chain import read_chain
     from sweeplab.analysis.ledger.outcomes import of_study, outcomes
-    from sweeplab.analysis.ledger.sizes import Counting
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import parse_columns
     from sweeplab.cli.laws.show_ledger import print_scores, scores_as_dict
     from sweeplab.cli.tables import print_json
