@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from sweeplab.cli.tables import console as make_console
 from sweeplab.cli.tables import print_rows
 from sweeplab.cli.words import duration, workers_in_words
-from sweeplab.study.plan import CellPlan, Plan, bytes_in_words
+from sweeplab.formatting import bytes_in_words
+from sweeplab.study.plan import CellPlan, Plan
 
 
 def print_plan(plan: Plan) -> None:
