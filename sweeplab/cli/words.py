@@ -13,8 +13,8 @@ def counted(count: int, noun: str) -> str:
 def workers_in_words(plan: Plan) -> str:
     """Say how many workers a study gets, what each has, and where they run."""
     workers = plan.workers
-    each = counted(workers[0]["threads"], "thread") + (" each" if len(workers) > 1 else "")
-    gpus = sorted({worker["gpu"] for worker in workers if worker["gpu"] is not None})
+    each = counted(workers[0].threads, "thread") + (" each" if len(workers) > 1 else "")
+    gpus = sorted({worker.gpu for worker in workers if worker.gpu is not None})
     where = f"GPU {', '.join(map(str, gpus))}" if gpus else plan.device
     return f"{counted(len(workers), 'worker')} ({each}) on {where}, {plan.dtype}"
 

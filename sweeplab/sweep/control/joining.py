@@ -15,10 +15,11 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import study_dataset
 from sweeplab.study.plan import Plan
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.control.steering import is_running, open_store
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.crew import Crew
-from sweeplab.sweep.work.engines import Allotment, LocalEngine
+from sweeplab.sweep.work.engines import LocalEngine
 
 # How often to see whether the study is still run by somebody.
 LOOK_SECONDS = 2.0
@@ -44,9 +45,9 @@ def work_along(
     _check(folder, store, force)
     plan = Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
     like = plan.workers[0]
-    allotment = Allotment(like["threads"], None if like["gpu"] is None else 0)
+    resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
-    crew = Crew(LocalEngine(folder, [allotment], name, force), store, listen)
+    crew = Crew(LocalEngine(folder, [resources], name, force), store, listen)
     times, looked = 0, time.monotonic()
     try:
         crew.start()
