@@ -38,8 +38,8 @@ def work(
             return
         if event["event"] == "ready":
             write_line(f"{name}: one more worker is at work")
-        elif event["event"] in ("claimed", "ended", "put_away"):
-            said = {"claimed": "begun", "put_away": "put away"}.get(event["event"], event.get("outcome"))
+        elif event["event"] in ("claimed", "ended", "requeued"):
+            said = {"claimed": "begun", "requeued": "put away"}.get(event["event"], event.get("outcome"))
             value = event.get("value")
             loss = f"  {metric} {value:.4f}" if value is not None else ""
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")

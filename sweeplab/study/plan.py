@@ -12,7 +12,7 @@ from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.study.cells import unmet
-from sweeplab.study.resources import WorkerResources, share_machine, stack_capacity
+from sweeplab.study.resources import WorkerResources, divide_machine, stack_capacity
 from sweeplab.study.space import Space, facts
 from sweeplab.train.counting import train_memory_bytes
 from sweeplab.train.devices import cuda_count, free_memory_bytes, settle_devices
@@ -108,7 +108,7 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
     n_stacks = n_cpus
     if per_cell is not None:
         n_stacks = sum(-(-per_cell * len(cell.seeds) // cell.stack) for cell in cells)
-    found = share_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    found = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
 

@@ -30,7 +30,7 @@ class WorkerResources:
     gpu: int | None = None
 
 
-def share_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[WorkerResources]:
+def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[WorkerResources]:
     """Divide the machine among workers: one per GPU, else one per core with a single thread.
 
     With fewer stacks than cores the cores are divided among as many workers, so a lone run gets them all.

@@ -37,11 +37,15 @@ class LocalEngine:
     """
 
     def __init__(
-        self, folder: StudyFolder, resources: list[WorkerResources], name: str = "worker", force: bool = False
+        self,
+        folder: StudyFolder,
+        worker_resources: list[WorkerResources],
+        name: str = "worker",
+        force: bool = False,
     ) -> None:
         self._folder = folder
         self._name, self._more = name, ["--force"] if force else []
-        self._resources = resources
+        self._resources = worker_resources
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._restarts = 0
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

@@ -1,6 +1,6 @@
 import pytest
 
-from sweeplab.study.resources import WorkerResources, share_machine
+from sweeplab.study.resources import WorkerResources, divide_machine
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ from sweeplab.study.resources import WorkerResources, share_machine
     ],
 )
 def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected) -> None:
-    assert share_machine(workers, n_stacks, n_cpus, n_gpus) == expected
+    assert divide_machine(workers, n_stacks, n_cpus, n_gpus) == expected
 
 
 def test_no_more_threads_than_cores_where_the_number_is_left_open() -> None:
     for n_cpus in range(1, 33):
         for n_stacks in range(1, 40):
-            given = share_machine("auto", n_stacks, n_cpus, 0)
+            given = divide_machine("auto", n_stacks, n_cpus, 0)
             assert 1 <= len(given) <= n_stacks
             assert sum(each.threads for each in given) <= n_cpus
