@@ -8,7 +8,7 @@ from typing import Any
 from sweeplab.cli.tables import cell_text, console, print_rows
 from sweeplab.lab.best import Trial
 from sweeplab.lab.differences import KINDS
-from sweeplab.study.places import shown
+from sweeplab.study.problems import shown
 
 SAME = {
     "file": "the same study file",

@@ -16,10 +16,11 @@ from sweeplab.lab.finding import find_trial
 from sweeplab.records.folders import RunFolder, StudyFolder
 from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import VALUED, read_spec, task_in
-from sweeplab.study.resources import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
-from sweeplab.study.file.writing import study_file
-from sweeplab.study.written import AUTO, Replicate
+from sweeplab.study.file.template import study_file
+from sweeplab.hyperparameters import AUTO
+from sweeplab.study.spec import ConditionalSeed
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -139,7 +140,7 @@ def rerun_text(folder: StudyFolder, trial: Trial) -> str:
     spec = read_spec(folder)
     study = as_written(spec)
     data = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    order = [each.seed if isinstance(each, Replicate) else each for each in spec.seeds]
+    order = [each.seed if isinstance(each, ConditionalSeed) else each for each in spec.seeds]
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],

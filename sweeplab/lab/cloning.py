@@ -10,9 +10,10 @@ from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
 from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import study_names
-from sweeplab.study.places import Location
+from sweeplab.study.problems import Location
 from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.writing import REMOVED, edited, study_file
+from sweeplab.study.file.document import REMOVED, edited
+from sweeplab.study.file.template import study_file
 
 # Written in more than one way, so that a change of it replaces it all.
 _WHOLE = ("sampler", "pruner")

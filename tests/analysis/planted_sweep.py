@@ -12,7 +12,7 @@ from sweeplab.analysis.table import validate
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 
 SEARCH = {
     "learning_rate": Range(1e-4, 1e-1, log=True),

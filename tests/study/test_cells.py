@@ -8,9 +8,9 @@ import pytest
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import as_written, write_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.writing import study_file
+from sweeplab.study.file.template import study_file
 from sweeplab.study.space import Space
 from sweeplab.sweep.control.queueing import enqueue
 from sweeplab.sweep.planning import make_plan

@@ -12,10 +12,11 @@ from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.data.objectives.span import corruption
 from sweeplab.errors import BadInput
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.expressions import Expression
 from sweeplab.study.space import Space
-from sweeplab.study.spec import Choices, DataSpec, Derived
+from sweeplab.study.search import Choices, Derived
+from sweeplab.study.spec import DataSpec
 from sweeplab.sweep.planning import make_plan
 
 

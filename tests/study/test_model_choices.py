@@ -8,10 +8,11 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model.legality import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 
 IMPOSSIBLE = {
@@ -61,7 +62,7 @@ IMPOSSIBLE = {
 
 def study(**parts) -> StudySpec:
     data = {"corpus": "python-docs", "tokenizer": "char"}
-    return study_from({"name": "a", "data": data, **parts}, Complaints(Places()))
+    return study_from({"name": "a", "data": data, **parts}, Problems(SourceMap()))
 
 
 def resolved(**parts) -> dict:

@@ -13,7 +13,8 @@ from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.expressions import Expression
 from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, Choices, DataSpec, Derived, Engine, Pruner, Range, Sampler, Track
+from sweeplab.study.search import Choices, Derived, Range
+from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
 from sweeplab.sweep.planning import make_plan
 
 

@@ -10,7 +10,7 @@ from sweeplab.errors import BadInput
 from sweeplab.study.expressions import Expression
 from sweeplab.study.file.document import MAX_DEPTH, MAX_NODES
 from sweeplab.study.file.reading import MAX_BYTES, read_study
-from sweeplab.study.spec import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Divisors, Range
 
 WHOLE = """\
 name: small

@@ -6,7 +6,7 @@ from ruamel.yaml import YAML
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.rules import facts

@@ -10,9 +10,9 @@ from optuna.trial import FixedTrial
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
+from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
@@ -21,7 +21,7 @@ DATA = {"corpus": "python-docs", "tokenizer": "char"}
 
 
 def study(**parts) -> StudySpec:
-    return study_from({"name": "a", "data": DATA, **parts}, Complaints(Places()))
+    return study_from({"name": "a", "data": DATA, **parts}, Problems(SourceMap()))
 
 
 def space_of(vocab_size=65, **parts) -> Space:

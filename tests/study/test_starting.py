@@ -16,11 +16,13 @@ from sweeplab.errors import BadInput
 from sweeplab.hf.exporting import export_run
 from sweeplab.hf.importing import import_folder
 from sweeplab.lab.identity import check_same_study, write_study
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, Choices, DataSpec, Track
-from sweeplab.study.starting import read_start, start_weights
+from sweeplab.study.search import Choices
+from sweeplab.study.spec import Budget, DataSpec, Track
+from sweeplab.study.inputs import read_start
+from sweeplab.sweep.work.runner import start_weights
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.train.run import Run
@@ -83,7 +85,7 @@ def test_texts_are_cut_by_the_tokenizer_it_came_with(tiny, tmp_path: Path) -> No
     plan, _, dataset = make_plan(spec, tmp_path / "lab")
     assert dataset.tokenizer == tokenizer != prepare("python-docs", "char").tokenizer
     assert plan.data["vocab_size"] == size
-    with pytest.raises(BadInput, match=r"data.tokenizer|cuts texts by char; allowed: tokenizer: char"):
+    with pytest.raises(BadInput, match=r"data.tokenizer|has tokenizer char; allowed: tokenizer: char"):
         make_plan(
             tiny(init_from=spec.init_from, data=DataSpec(corpus="python-docs", tokenizer="byte")), tmp_path
         )

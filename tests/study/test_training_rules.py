@@ -7,9 +7,9 @@ import pytest
 from sweeplab.analysis.table import _tokens_at
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import defaults
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
+from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.rules import facts
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.work.runner import Runner
@@ -20,7 +20,7 @@ from sweeplab.train.requirements import FOLLOW_WIDTH
 def points(**parts) -> list[dict]:
     """Return the cells of a study and check that each of the others has a reason."""
     written = {"name": "a", "data": {"corpus": "python-docs", "tokenizer": "char"}, **parts}
-    kept, left_out = cells(study_from(written, Complaints(Places())), 65)
+    kept, left_out = cells(study_from(written, Problems(SourceMap())), 65)
     assert all(reason for _, reason in left_out)
     return [cell.values for cell in kept]
 

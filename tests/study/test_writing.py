@@ -12,7 +12,9 @@ from ruamel.yaml import YAML
 import sweeplab
 from sweeplab.lab.identity import as_written
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.file.writing import REMOVED, edited, flow, study_file
+from sweeplab.formatting import yaml_text
+from sweeplab.study.file.document import REMOVED, edited
+from sweeplab.study.file.template import study_file
 
 FILE = """\
 # What this is for.

@@ -212,7 +212,7 @@ def candidate_study(
     from sweeplab.lab.listing import read_spec
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL
-    from sweeplab.study.written import Replicate
+    from sweeplab.study.spec import ConditionalSeed
 
     specs = [read_spec(folder) for folder in folders]
     spec = specs[0]
@@ -230,8 +230,8 @@ def candidate_study(
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
         raise BadInput(f"{count:,} cells are too many to look at: at most {MOST:,}; --candidates names fewer")
-    used = [each.seed if isinstance(each, Replicate) else each for one in specs for each in one.seeds]
-    each_cell = sum(not isinstance(each, Replicate) for each in spec.seeds)
+    used = [each.seed if isinstance(each, ConditionalSeed) else each for one in specs for each in one.seeds]
+    each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
     trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
@@ -254,8 +254,9 @@ def cell_candidates(
     """
     import pandas as pd
 
-    from sweeplab.study.cells import cells
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.space import cells
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space
 
     rows, found = [], []
     for cell in cells(spec, vocab_size)[0]:
@@ -292,7 +293,7 @@ def next_study_text(
     Of a full grid constraints name what is meant. `why` is its first line.
     """
     from sweeplab.lab.identity import as_written
-    from sweeplab.study.file.writing import study_file
+    from sweeplab.study.file.template import study_file
 
     grid = {
         name: [each for each in values if any(cell[name] == each for cell in chosen)]

@@ -240,7 +240,8 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     """
     from sweeplab.lab.identity import check_same_study
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space
     from sweeplab.sweep.planning import make_plan
 
     plan, cells, dataset = make_plan(spec, lab)

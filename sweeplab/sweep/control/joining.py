@@ -12,10 +12,10 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.feed import Event
 from sweeplab.lab.versions import differences, machine, versions
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import study_dataset
+from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.resources import WorkerResources
+from sweeplab.study.plan import WorkerResources
 from sweeplab.sweep.control.steering import is_running, open_store
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.engines import LocalEngine

@@ -11,7 +11,7 @@ from sweeplab.files import write_whole
 from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
 from sweeplab.sweep.trials.commands import Commands

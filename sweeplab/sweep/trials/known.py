@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import VALUED, find_study, read_spec
-from sweeplab.study.parameters import Scalar
-from sweeplab.study.places import shown
+from sweeplab.study.search import Scalar
+from sweeplab.study.problems import shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import TABLE_SUFFIX
 from sweeplab.train.devices import settle_devices

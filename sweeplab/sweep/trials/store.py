@@ -22,7 +22,8 @@ from sweeplab.data.generators import generator_key
 from sweeplab.lab.database import engine_arguments, serialize
 from sweeplab.lab.tally import VOID
 from sweeplab.study.algorithms import make_pruner, make_sampler
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.counting import CellCounts, count

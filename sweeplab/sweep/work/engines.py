@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.resources import WorkerResources
+from sweeplab.study.plan import WorkerResources
 from sweeplab.sweep.work.worker import REFUSED
 
 MOST_RESTARTS = 3

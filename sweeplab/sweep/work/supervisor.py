@@ -27,7 +27,7 @@ from sweeplab.lab.feed import Feed
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import write_baselines
+from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
 from sweeplab.sweep.planning import make_plan, warm_starts
 from sweeplab.sweep.work.engines import LocalEngine

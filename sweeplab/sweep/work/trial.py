@@ -12,7 +12,7 @@ import torch
 
 from sweeplab.records.folders import RunFolder, StudyFolder, run_key
 from sweeplab.records.tracked import MEASURES
-from sweeplab.study.space import facts
+from sweeplab.study.rules import facts
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim, Outcome
 from sweeplab.sweep.work.curves import SeedCurves

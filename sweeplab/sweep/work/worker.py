@@ -47,8 +47,8 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     from sweeplab.lab.versions import differences, versions
     from sweeplab.records.folders import StudyFolder
     from sweeplab.runs.sample import keep_sample
-    from sweeplab.study.cells import cells
-    from sweeplab.study.datasets import study_dataset
+    from sweeplab.study.space import cells
+    from sweeplab.study.inputs import study_dataset
     from sweeplab.study.file.reading import read_study
     from sweeplab.sweep.trials.store import Store
     from sweeplab.sweep.work.runner import Runner
