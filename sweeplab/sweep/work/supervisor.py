@@ -27,6 +27,7 @@ from sweeplab.lab.feed import Feed
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.datasets import write_baselines
 from sweeplab.study.plan import Plan, make_plan, warm_starts
 from sweeplab.sweep.work.crew import Crew
@@ -83,7 +84,7 @@ class Progress:
                 )
                 return
             cell["counted"] += 1
-            if outcome in ("complete", "stopped") and (cell["best"] is None or value < cell["best"]):
+            if RunState(outcome).has_value and (cell["best"] is None or value < cell["best"]):
                 cell["best"], cell["best_trial"] = value, event["trial"]
         elif kind == "error":
             self.errors.append(event["message"])
