@@ -12,7 +12,7 @@ import pytest
 import sweeplab
 
 PACKAGE = Path(sweeplab.__file__).parent
-ANYONE = {"errors", "files", "hyperparameters"}
+ANYONE = {"errors", "files", "formatting", "hyperparameters"}
 # What each room may import besides itself and what anyone may.
 MAY_IMPORT = {
     "data": set(),

@@ -18,7 +18,7 @@ from sweeplab.records.folders import StudyFolder
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.analysis.compute_optimal.curves import Curves
+    from sweeplab.analysis.compute_optimal.envelope import Curves
     from sweeplab.study.spec import SearchSpec, StudySpec
 
 _DIGESTS = ("text_digest", "token_digest")
@@ -91,7 +91,7 @@ class Studies:
         """
         import pandas as pd
 
-        from sweeplab.analysis.compute_optimal.curves import curves_of_study
+        from sweeplab.analysis.compute_optimal.envelope import curves_of_study
 
         table = self.curves(lab, "val_loss") if len(self.specs) == 1 else pd.DataFrame()
         return curves_of_study(self.runs, table, conventions)

@@ -21,9 +21,7 @@ Lab = Annotated[
         help="Folder of studies, checkpoints and tracking.  [default: SWEEPLAB_LAB, else lab]",
     ),
 ]
-StudyName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=studies)
-]
+StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=studies)]
 InCell = Annotated[
     str | None,
     typer.Option("--cell", metavar="CELL", help="The trial's cell, where several cells have its number."),

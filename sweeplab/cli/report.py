@@ -149,7 +149,8 @@ def ui(
         ),
     ] = None,
     dashboard: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What to show: an edited copy of dashboards/mlflow.yaml.")
+        Path | None,
+        typer.Option(metavar="FILE", help="What to show: an edited copy of dashboards/mlflow.yaml."),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,

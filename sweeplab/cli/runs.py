@@ -158,7 +158,10 @@ def _print_evaluation(found: dict[str, Any]) -> None:
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
     """Return one row per stretch of `width` positions, with the mean of each list's known losses there."""
-    known = {name: {at: loss for at, loss in enumerate(each) if math.isfinite(loss)} for name, each in losses.items()}
+    known = {
+        name: {at: loss for at, loss in enumerate(each) if math.isfinite(loss)}
+        for name, each in losses.items()
+    }
     end = 1 + max((at for each in known.values() for at in each), default=0)
 
     def mean(each: dict[int, float], start: int) -> float | None:
@@ -199,9 +202,7 @@ def export_hf(
 
 
 def import_hf(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with config.json and safetensors.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and safetensors.")],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The run's name.  [default: the folder's]")
     ] = None,

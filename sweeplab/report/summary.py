@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.fit.assessment import Assessment
-from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import ENDED, grid_of, searched_of, tasks_of, trials_table

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import bytes_in_words
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
@@ -17,7 +18,7 @@ from sweeplab.study.cells import cells_named
 from sweeplab.study.file.presets import preset
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.packing import free_memory_bytes
-from sweeplab.study.plan import bytes_in_words, middle, placed_dataset, probe
+from sweeplab.study.plan import middle, placed_dataset, probe
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.dataset import Dataset, WrongVocabulary
 from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import bytes_in_words
 from sweeplab.hyperparameters import SHAPE, TABLE
 from sweeplab.lab.listing import TASK
 from sweeplab.records.folders import StudyFolder
@@ -208,14 +209,6 @@ def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allo
     found = allot(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
     threads = spec.engine.threads
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
-
-
-def bytes_in_words(count: float) -> str:
-    """Write a number of bytes as people read it: 134 MB, 1.2 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}"
-    return f"{count:.0f} bytes"
 
 
 @contextmanager

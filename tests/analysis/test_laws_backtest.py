@@ -10,8 +10,7 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 
 from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.misfit.backtest import backtest, cuts_of
-from sweeplab.analysis.misfit.comparison import compare
+from sweeplab.analysis.misfit.comparison import backtest, compare, cuts_of
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 

@@ -10,9 +10,9 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 from analysis.random_tables import random_table, scipys_gain
 
-from sweeplab.analysis.fit.bootstrap import bootstrap
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
 from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.fit.intervals import bootstrap
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]

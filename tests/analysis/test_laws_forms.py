@@ -10,8 +10,7 @@ from analysis.planted_laws import GOOD
 from scipy.optimize import minimize_scalar
 
 from sweeplab.analysis.fit.fitting import fit
-from sweeplab.analysis.fit.forms import LAWS, Law
-from sweeplab.analysis.fit.quantities import loss_at, optimum_of, parameters_of
+from sweeplab.analysis.fit.forms import LAWS, Law, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.points import Points
 
 CENTRE = {"params": math.log(1e7), "tokens": math.log(2e8), "flops": math.log(1e16)}

@@ -12,10 +12,8 @@ from analysis.planted_misfit import wrong_losses, wrong_table
 
 from sweeplab.analysis.fit.fitting import LITERATURE, fit
 from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.misfit.departures import BEYOND, departures
-from sweeplab.analysis.misfit.form import FLAGGED, NOT_SEEN, UNSEEABLE, Misfit, misfit
-from sweeplab.analysis.misfit.patterns import patterns
-from sweeplab.analysis.misfit.scores import draw, power, space_of
+from sweeplab.analysis.misfit.form import BEYOND, FLAGGED, NOT_SEEN, UNSEEABLE, Misfit, departures, misfit
+from sweeplab.analysis.misfit.residuals import draw, patterns, power, space_of
 from sweeplab.analysis.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]

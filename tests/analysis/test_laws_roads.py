@@ -12,8 +12,7 @@ from analysis.planted_laws import GOOD, TRUTHS, plant
 from analysis.planted_roads import exponent, n_opt, plant_curves, plant_isoflop
 
 from sweeplab.analysis.compute_optimal.approaches import _lost, roads
-from sweeplab.analysis.compute_optimal.curves import Curve, Curves, curves_of_points
-from sweeplab.analysis.compute_optimal.envelope import envelope
+from sweeplab.analysis.compute_optimal.envelope import Curve, Curves, curves_of_points, envelope
 from sweeplab.analysis.fit.assessment import assess, find_law
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput

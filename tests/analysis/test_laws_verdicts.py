@@ -12,14 +12,18 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, plant, plant_law, vector
 from scipy.stats import f as f_distribution
 
-from sweeplab.analysis.fit.assessment import assess, find_law, parse_delta, parse_target
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.groups import shared_errors, sizes_as_groups
-from sweeplab.analysis.fit.intervals import correlations, profile, profiles
-from sweeplab.analysis.fit.quantities import optimum_of, parameters_of
-from sweeplab.analysis.fit.solver import Pull, solve
-from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.analysis.fit.assessment import (
+    IDENTIFIED,
+    NOT_IDENTIFIED,
+    WEAK,
+    assess,
+    find_law,
+    parse_delta,
+    parse_target,
+)
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Pull, fit, solve
+from sweeplab.analysis.fit.forms import LAWS, optimum_of, parameters_of
+from sweeplab.analysis.fit.intervals import correlations, profile, profiles, shared_errors, sizes_as_groups
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]

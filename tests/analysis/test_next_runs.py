@@ -11,10 +11,12 @@ from analysis.planted_laws import GOOD, TRUTHS, losses, plant
 from scipy.stats import f as f_distribution
 
 from sweeplab.analysis.design.candidates import LEAST_SPAN, of_axes, of_file, of_points, parse_axes
-from sweeplab.analysis.design.choosing import Limits, Prospect, choose
 from sweeplab.analysis.design.next_runs import (
+    Limits,
     NextRuns,
+    Prospect,
     Rules,
+    choose,
     corners,
     find_quantity,
     likely_vectors,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.design.next_study import candidate_study, cell_candidates, next_study_text
+from sweeplab.analysis.design.candidates import candidate_study, cell_candidates, next_study_text
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder

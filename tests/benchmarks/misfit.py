@@ -30,8 +30,7 @@ from analysis.planted_misfit import WRONG, wrong_losses, wrong_table
 from benchmarks.setting import print_table, setting
 
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.quantities import log_optimum
+from sweeplab.analysis.fit.forms import LAWS, log_optimum
 from sweeplab.analysis.misfit.form import (
     BEYOND,
     FALSE_ALARM,

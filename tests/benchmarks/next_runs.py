@@ -24,9 +24,9 @@ import numpy as np
 from analysis.planted_laws import GOOD, TRUTHS, losses
 from benchmarks.setting import print_table, setting
 
+from sweeplab.analysis.design import Rules
 from sweeplab.analysis.design.candidates import of_axes
 from sweeplab.analysis.design.next_runs import find_quantity, next_runs
-from sweeplab.analysis.design.rules import Rules
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import profile

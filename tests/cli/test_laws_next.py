@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.analysis.design.rules import Rules
+from sweeplab.analysis.design import Rules
 from sweeplab.cli.laws.next import next_
 from sweeplab.study.file.reading import read_study
 

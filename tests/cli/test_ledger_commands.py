@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.ledger.begun import begun_runs
 from sweeplab.analysis.ledger.chain import append, read_chain
-from sweeplab.analysis.ledger.sizes import Counting, rows_at
+from sweeplab.analysis.ledger.targets import Counting, begun_runs, rows_at
 from sweeplab.analysis.studies import read_studies
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from terminal import Played, Screen, play
 
-from sweeplab.cli.view import View
+from sweeplab.cli.study.view import View
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import make_plan
 from sweeplab.sweep.work.supervisor import Progress

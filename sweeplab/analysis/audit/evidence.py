@@ -15,7 +15,7 @@ from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
 from sweeplab.analysis.fit.fitting import fit
 from sweeplab.analysis.points import Points, points_of_trials, select_trials
-from sweeplab.analysis.selection import Selection, with_models
+from sweeplab.analysis.trials import Selection, with_models
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:

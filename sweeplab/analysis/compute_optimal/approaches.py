@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.compute_optimal.curves import Curves, curves_of_points
-from sweeplab.analysis.compute_optimal.envelope import Envelope, envelope
+from sweeplab.analysis.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT, IsoFlop, check, isoflop
 from sweeplab.analysis.compute_optimal.lines import Noise, Number, no_number
 from sweeplab.analysis.fit.assessment import Assessment, Estimate, assess, find_law

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
 from sweeplab.analysis.fit.forms import Array
-from sweeplab.analysis.fit.groups import Shared
-from sweeplab.analysis.fit.intervals import LEVEL
-from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_width
+from sweeplab.analysis.fit.intervals import LEVEL, Shared
 
 FEWEST = 3  # minima: two make any line
 _BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one

@@ -77,9 +77,7 @@ def _percent(share: float | None, form: str = ".2") -> str | None:
 def audit(
     study: Annotated[
         str,
-        typer.Argument(
-            metavar="STUDY", help="A study, or several: small,other.", autocompletion=study_names
-        ),
+        typer.Argument(metavar="STUDY", help="A study, or several: small,other.", autocompletion=study_names),
     ],
     count: Count = None,
     lab: Lab = None,

@@ -131,7 +131,7 @@ def isoflop(
     $ sweeplab laws isoflop small --budgets 6 --json
     """
     from sweeplab.analysis.compute_optimal.approaches import roads
-    from sweeplab.analysis.compute_optimal.budgets import parse_budgets
+    from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
     from sweeplab.records.folders import lab_folder
 
     asked = parse_budgets(budgets) if budgets else None
@@ -140,7 +140,10 @@ def isoflop(
     else:
         studies, counting = studies_from(source, lab), counting_of(columns, count)
         chosen = studies.settled(counting.conventions)
-        points, curves = studies.points(counting.columns, chosen), studies.loss_curves(lab_folder(lab), chosen)
+        points, curves = (
+            studies.points(counting.columns, chosen),
+            studies.loss_curves(lab_folder(lab), chosen),
+        )
     show(roads(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
 
 

@@ -40,9 +40,7 @@ _TEXT = ("run", "law", "verdict", "outcome", "sealed", "interval")
 
 def forecast(
     source: Source,
-    params: Annotated[
-        float | None, typer.Option(metavar="N", help="Parameters of the future run.")
-    ] = None,
+    params: Annotated[float | None, typer.Option(metavar="N", help="Parameters of the future run.")] = None,
     tokens: Annotated[float | None, typer.Option(metavar="D", help="Tokens it will train on.")] = None,
     flops: Annotated[
         float | None,
@@ -99,9 +97,8 @@ def _read(
     source: str, columns: str | None, count: str | None, lab: Path | None
 ) -> tuple[Points, Origin, Place | None]:
     """Return the points, where they come from, and the place of a run of the same studies."""
-    from sweeplab.analysis.ledger.digest import study_digest
     from sweeplab.analysis.ledger.sealing import Source as Origin
-    from sweeplab.analysis.ledger.targets import Place
+    from sweeplab.analysis.ledger.targets import Place, study_digest
     from sweeplab.analysis.points import read_points
 
     counting = counting_of(columns, count)
@@ -212,7 +209,7 @@ def ledger(ledger: Ledger = None, lab: Lab = None, as_json: AsJson = False) -> N
 
 
 def _scores_as_dict(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:
-    from sweeplab.analysis.ledger.calibration import calibrate
+    from sweeplab.analysis.ledger.outcomes import calibrate
 
     return {
         "ledger": str(chain.path),
@@ -277,7 +274,7 @@ def _print_chain(chain: Chain) -> None:
 
 
 def _print_calibration(found: Sequence[Outcome]) -> None:
-    from sweeplab.analysis.ledger.calibration import calibrate
+    from sweeplab.analysis.ledger.outcomes import calibrate
 
     calibration = calibrate(found)
     if not calibration.n:

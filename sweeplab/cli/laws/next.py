@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.analysis.design.rules import Rules
+from sweeplab.analysis.design import Rules
 from sweeplab.cli.laws.source import (
     Columns,
     Count,
@@ -77,8 +77,8 @@ def next_(
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
+    from sweeplab.analysis.design.candidates import next_study_text
     from sweeplab.analysis.design.next_runs import find_quantity, next_runs
-    from sweeplab.analysis.design.next_study import next_study_text
     from sweeplab.analysis.fit.assessment import find_law, parse_target
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
@@ -113,8 +113,7 @@ def _candidates(
     lab: Path | None,
 ) -> tuple[StudySpec | None, Candidates]:
     """Return the runs to choose from, and the study that they belong to, if any."""
-    from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes
-    from sweeplab.analysis.design.next_study import study_candidates
+    from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes, study_candidates
 
     file = Path(asked) if asked and is_file(asked) else None
     axes = parse_axes(asked) if asked and not file else None

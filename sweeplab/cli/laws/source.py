@@ -11,7 +11,7 @@ from sweeplab.cli.completion import tables_and_studies
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.ledger.sizes import Counting
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.analysis.studies import Studies
 
@@ -41,9 +41,7 @@ Count = Annotated[
 Law = Annotated[str, typer.Option(metavar="LAW", help="A law, as in `laws fit`.")]
 Ledger = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="The file of sealed forecasts.  [default: ledger.jsonl in the lab]"
-    ),
+    typer.Option(metavar="FILE", help="The file of sealed forecasts.  [default: ledger.jsonl in the lab]"),
 ]
 
 
@@ -54,7 +52,7 @@ def counting_of(columns: str | None, count: str | None) -> Counting:
         BadInput: an unknown role or convention.
     """
     from sweeplab.analysis.conventions import Conventions, parse_conventions
-    from sweeplab.analysis.ledger.sizes import Counting
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import parse_columns
 
     conventions = parse_conventions(count) if count else Conventions()

@@ -156,9 +156,7 @@ def coordinates(
     ] = None,
     widths: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,…", help="Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]"
-        ),
+        typer.Option(metavar="N,…", help="Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]"),
     ] = None,
     steps: Annotated[
         int, typer.Option(metavar="N", help="Steps to train at each width.", min=1, max=1000)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.compute import PHASES
+from sweeplab.analysis.sweep.costs import PHASES
 from sweeplab.analysis.sweep.differences import ALL_CELLS, DIFFERENT
 from sweeplab.analysis.trials import STATES
 from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols

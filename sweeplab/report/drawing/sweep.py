@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.dimensions import Dimension
-from sweeplab.analysis.sweep.trials import has_ended
+from sweeplab.analysis.sweep.trials import Dimension, has_ended
 from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols, ticks_of
 from sweeplab.report.panels.sweep import (
     CUT_SHORT,

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
 from sweeplab.analysis.fit.assessment import Assessment
-from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of
 from sweeplab.analysis.fit.intervals import LEVEL
-from sweeplab.analysis.fit.quantities import Quantity, loss_at, optimum_of
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.bands import Band, band

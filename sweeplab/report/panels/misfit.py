@@ -10,8 +10,7 @@ from pandas import DataFrame
 from sweeplab.analysis.fit.assessment import find_law
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL
-from sweeplab.analysis.misfit.backtest import SHARE_ABOVE, SHARE_BELOW
-from sweeplab.analysis.misfit.comparison import Comparison, compare
+from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
 from sweeplab.analysis.misfit.form import FLAGGED, Misfit, misfit
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES

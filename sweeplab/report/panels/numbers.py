@@ -11,9 +11,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.fit.assessment import DELTAS
+from sweeplab.analysis.fit.assessment import DELTAS, IDENTIFIED
 from sweeplab.analysis.fit.intervals import LEVEL
-from sweeplab.analysis.fit.verdicts import IDENTIFIED
 from sweeplab.report.words import span, told
 
 NONE = "–"

@@ -10,12 +10,10 @@ from typing import Any
 from pandas import DataFrame, concat
 
 from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Roads, roads
-from sweeplab.analysis.compute_optimal.curves import Curves, curves_of_study
+from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
 from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT
-from sweeplab.analysis.fit.assessment import Assessment, find_law
-from sweeplab.analysis.fit.forms import Array
-from sweeplab.analysis.fit.quantities import Quantity, optimum_of
-from sweeplab.analysis.fit.verdicts import NEAR, NOT_IDENTIFIED
+from sweeplab.analysis.fit.assessment import NEAR, NOT_IDENTIFIED, Assessment, find_law
+from sweeplab.analysis.fit.forms import Array, Quantity, optimum_of
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.bands import band

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.sweep.dimensions import Dimension, merged
 from sweeplab.analysis.sweep.importance import WITHIN
-from sweeplab.analysis.sweep.trials import Sweep, has_ended
+from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended, merged
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.importances import importances_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import decimal
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
@@ -90,7 +90,7 @@ def scalar(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(scalar(each) for each in value)}]"
     if isinstance(value, float):
-        return _float(value)
+        return decimal(value)
     if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
@@ -114,13 +114,6 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     if "when" in suggested:
         text += f", when {suggested['when']}"
     return text
-
-
-def _float(value: float) -> str:
-    if value and not 1e-2 < abs(value) < 1e6:
-        mantissa, exponent = f"{Decimal(repr(value)).normalize():e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    return repr(value)
 
 
 def _check(search: Sequence[str]) -> None:
