@@ -336,7 +336,7 @@ def say_how_it_stands(folder: StudyFolder, status: str) -> None:
 
 def _say_where_it_is(result: StudyResult) -> None:
     if result.status == "interrupted":
-        say(f"go on with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+        say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
     if result.report:
         say(f"report: {result.report}")
         say(f"browse: {result.folder.command('ui')}")
@@ -352,7 +352,7 @@ def watch_with_view(folder: StudyFolder) -> int:
         with shown if live else nullcontext():
             status = watch_study(folder, view.heard if live else Lines(console).heard)
     except KeyboardInterrupt:
-        say(f"{folder.name} goes on; {folder.command('study stop')} ends it")
+        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0
     say_how_it_stands(folder, status or "not run to its end")
     return EXIT_CODES.get(status or "failed", 1)
