@@ -31,7 +31,7 @@ from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.starting import check_start, read_start
 from sweeplab.sweep.trials.known import Source, read_warm_starts
-from sweeplab.sweep.work.engines import Allotment, allot
+from sweeplab.sweep.work.engines import WorkerResources, divide_machine
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.counting import train_memory_bytes
 from sweeplab.train.devices import cuda_count, settle_devices
@@ -146,7 +146,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         **_totals(plans, spec.budget.trials_per_cell),
         device=settled["device"],
         dtype=settled["dtype"],
-        workers=[asdict(each) for each in allotments(spec, plans, settled["device"])],
+        workers=[asdict(each) for each in worker_resources(spec, plans, settled["device"])],
         budget=spec.budget.model_dump(),
         sampler=_named(spec.sampler.type, spec.sampler.options),
         pruner=_named(spec.pruner.type, spec.pruner.options),
@@ -199,14 +199,14 @@ def _totals(plans: list[CellPlan], per_cell: int | None) -> dict[str, Any]:
     }
 
 
-def allotments(spec: StudySpec, plans: list[CellPlan], device: str) -> list[Allotment]:
+def worker_resources(spec: StudySpec, plans: list[CellPlan], device: str) -> list[WorkerResources]:
     """Return what each worker would get on this machine."""
     n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     per_cell = spec.budget.trials_per_cell
     n_stacks = n_cpus
     if per_cell is not None:
         n_stacks = sum(-(-per_cell * len(plan.seeds) // plan.stack) for plan in plans)
-    found = allot(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    found = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
     threads = spec.engine.threads
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 

@@ -110,8 +110,8 @@ def work(
             return
         if event["event"] == "ready":
             write_line(f"{name}: one more worker is ready")
-        elif event["event"] in ("claimed", "ended", "put_away"):
-            said = {"claimed": "started", "put_away": "saved"}.get(event["event"], event.get("outcome"))
+        elif event["event"] in ("claimed", "ended", "requeued"):
+            said = {"claimed": "started", "requeued": "saved"}.get(event["event"], event.get("outcome"))
             value = event.get("value")
             loss = f"  {metric} {value:.4f}" if value is not None else ""
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")

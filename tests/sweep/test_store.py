@@ -79,7 +79,7 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> No
     _, one = opened(tiny())
     _, two = opened(tiny())
     first = one.claim()
-    one.give_back(first)
+    one.requeue(first)
     again = two.claim()
     assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
     with pytest.raises(LeaseLost):
@@ -92,7 +92,7 @@ def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
     _, store = opened(tiny())
     claims = [store.claim(), store.claim()]
     assert store.renew() == {claim.trial_id for claim in claims}
-    store.give_back(claims[0])
+    store.requeue(claims[0])
     assert store.renew() == {claims[1].trial_id}
 
 
@@ -234,7 +234,7 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> Non
 def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
     _, one = opened(tiny(budget=Budget(flops=1.0)))
     claim = one.claim()
-    one.give_back(claim)
+    one.requeue(claim)
     _, two = opened(tiny(budget=Budget(flops=1.0)))
     assert two.claim().number == claim.number
     assert two.claim() is None

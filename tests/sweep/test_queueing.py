@@ -183,4 +183,4 @@ def test_which_trial_is_meant(tiny, kept) -> None:
     ):
         stop_trial(folder, 0, "n_embd=25")
     assert stop_trial(folder, 0, "n_embd=24").trials == [("n_embd=24", 0)]
-    assert store.heed() and store.orders.now.stopped == {("n_embd=24", 0)}
+    assert store.poll_commands() and store.commands.state.stopped == {("n_embd=24", 0)}

@@ -1,4 +1,4 @@
-"""Orders: read by every process in one order, obeyed within an evaluation, and nothing lost by any of them."""
+"""Commands: read by every process in one order, obeyed within an evaluation, and nothing lost by any of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep.trials.orders import Orders
+from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 
@@ -18,20 +18,20 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def work(opened, dataset):
-    """Return a function that works on a study as one worker, and gives orders at some of the events it tells."""
+    """Return a function that works on a study as one worker, and gives commands at some of the events it tells."""
 
     def run(spec, *at):
-        """Each of `at` is a condition on an event and the order that another process gives when first it holds."""
+        """Each of `at` is a condition on an event and the command that another process gives when first it holds."""
         folder, store = opened(spec)
         events, left = [], list(at)
 
         def emit(event):
             events.append(event)
             if left and left[0][0](event):
-                Orders.open(folder.storage_url).add(*left.pop(0)[1])
+                Commands.open(folder.storage_url).add(*left.pop(0)[1])
 
         Runner(spec, store, dataset, folder, emit).work()
-        assert not left, "every order was given"
+        assert not left, "every command was given"
         return folder, store, events
 
     return run
@@ -52,44 +52,44 @@ def losses(folder):
     }
 
 
-def test_what_holds_follows_from_all_orders(opened, tiny) -> None:
+def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
     folder, store = opened(tiny())
-    owner = Orders.open(folder.storage_url)
-    assert (store.heed(), store.orders.now.wanted) == (False, "run")
+    owner = Commands.open(folder.storage_url)
+    assert (store.poll_commands(), store.commands.state.phase) == (False, "run")
     owner.add("start", {"host": "here"})
     owner.add("wanted", "pause")
     owner.add("budget", {"trials_per_cell": 9, "time": 60.0, "flops": None})
     owner.add("stop trial", {"cell": "all", "trial": 3})
-    assert store.heed() and not store.heed()
-    assert (store.orders.now.wanted, store.budget) == ("pause", Budget(trials_per_cell=9, time=60.0))
+    assert store.poll_commands() and not store.poll_commands()
+    assert (store.commands.state.phase, store.budget) == ("pause", Budget(trials_per_cell=9, time=60.0))
     assert store.claim() is None, "a study that rests begins nothing"
     owner.add("start", {"host": "there"})
-    assert store.heed()
-    assert (store.orders.now.wanted, store.budget.trials_per_cell) == ("run", 4)
-    assert store.orders.now.stopped == {("all", 3)}
+    assert store.poll_commands()
+    assert (store.commands.state.phase, store.budget.trials_per_cell) == ("run", 4)
+    assert store.commands.state.stopped == {("all", 3)}
     owner.add("ended", "complete")
-    assert [order.kind for order in Orders(store.storage.engine).read()] == [
+    assert [command.kind for command in Commands(store.storage.engine).read()] == [
         "start", "wanted", "budget", "stop trial", "start", "ended",
     ]  # fmt: skip
 
 
-def test_orders_given_at_once_all_count_and_closing_comes_after_none(opened, tiny) -> None:
+def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, tiny) -> None:
     folder, store = opened(tiny())
     with ThreadPoolExecutor(4) as pool:
-        owners = [Orders.open(folder.storage_url) for _ in range(4)]
+        owners = [Commands.open(folder.storage_url) for _ in range(4)]
         list(pool.map(lambda index: owners[index % 4].add("note", index), range(40)))
-    orders = store.orders.read()
-    assert [order.revision for order in orders] == list(range(1, 41))
-    assert sorted(order.value for order in orders) == list(range(40))
-    assert not store.orders.add("wanted", "closing", after=39), "an order came that was not read"
-    assert store.orders.add("wanted", "closing", after=40)
+    commands = store.commands.read()
+    assert [command.revision for command in commands] == list(range(1, 41))
+    assert sorted(command.value for command in commands) == list(range(40))
+    assert not store.commands.set_phase("closing", after=39), "a command came that was not read"
+    assert store.commands.set_phase("closing", after=40)
 
 
 def test_reading_waits_for_no_writer(opened, tiny) -> None:
     folder, store = opened(tiny())
     writer = sqlite3.connect(folder.storage_url.removeprefix("sqlite:///"), isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
-    assert store.orders.read() == []
+    assert store.commands.read() == []
     writer.execute("ROLLBACK")
     writer.close()
 
@@ -102,11 +102,11 @@ def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same
     whole, _, _ = work(tiny(name="whole", engine=engine))
     spec = tiny(name="parts", engine=engine)
     folder, store, events = work(spec, (evaluated(0), ("wanted", wanted)))
-    assert max(event.get("iteration", 0) for event in events) == 10, "one evaluation after the order"
-    assert [event["event"] for event in events[-2:]] == ["put_away", "put_away"]
+    assert max(event.get("iteration", 0) for event in events) == 10, "one evaluation after the command"
+    assert [event["event"] for event in events[-2:]] == ["requeued", "requeued"]
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.RUNNING}
     assert store.n_held() == 0
-    Orders.open(folder.storage_url).add("wanted", "run")
+    Commands.open(folder.storage_url).add("wanted", "run")
     work(spec)
     assert losses(folder) == losses(whole)
 
@@ -164,7 +164,7 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
             if len(claimed) == 2:  # as another process does
                 _, other = opened(spec)
                 other.study(other.cells[1]).enqueue_trial(asked)
-                other.orders.add("enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked})
+                other.commands.add("enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked})
 
     Runner(spec, store, dataset, folder, enqueue).work()
     assert claimed[2] == ("n_embd=24", True), "and the stack of the first shape ends for it"

@@ -1,7 +1,7 @@
 """The workers that one process keeps on a study, in step with what is asked of it.
 
 A worker that has nothing to do, or is to pause, ends: all that it held is free then, a GPU's memory too. It says
-up to which order it had read; an order after that one starts it again.
+up to which order it had read; a command after that one starts it again.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 
 
-class Crew:
+class WorkerPool:
     """Workers of one engine on one store; `hear` receives every event of theirs."""
 
     def __init__(self, engine: LocalEngine, store: Store, hear: Callable[[Event], None]) -> None:
         self._engine, self._store, self._hear = engine, store, hear
-        # The workers that are not at work, and the last order that each had read.
+        # The workers that are not at work, and the last command that each had read.
         self._away = dict.fromkeys(range(engine.size), TOLD_TO_LEAVE)
         self._done: dict[int, int] = {}
-        self.losses: list[str] = []
+        self.failures: list[str] = []
 
     def __len__(self) -> int:
         return len(self._engine)
 
     @property
     def is_wanted(self) -> bool:
-        """Say whether the study is to run and has got an order that some worker left without knowing of."""
-        now = self._store.orders.now
-        return now.wanted == "run" and any(seen < now.revision for seen in self._away.values())
+        """Say whether the study is to run and has got a command that some worker left without knowing of."""
+        now = self._store.commands.state
+        return now.phase == "run" and any(seen < now.revision for seen in self._away.values())
 
     def start(self) -> None:
-        """Start the workers that an order has come for since they left."""
-        revision = self._store.orders.now.revision
+        """Start the workers that a command has come for since they left."""
+        revision = self._store.commands.state.revision
         for index in [index for index, seen in self._away.items() if seen < revision]:
             del self._away[index]
             self._engine.start(index)
@@ -65,7 +65,7 @@ class Crew:
             self._done[worker] = event["revision"]
         elif event["event"] == "exited":
             if lost := self._engine.exited(worker, event["code"], stopping):
-                self.losses.append(lost)
+                self.failures.append(lost)
             elif event["code"] == 0 or stopping:
                 self._away[worker] = self._done.pop(worker, TOLD_TO_LEAVE)
         self._hear(event)
