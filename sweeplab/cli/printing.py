@@ -86,7 +86,7 @@ def cell_text(value: Any) -> str:
 def workers_in_words(plan: Plan) -> str:
     """Say how many workers a study gets, what each has, and where they run."""
     workers = plan.workers
-    each = several(workers[0]["threads"], "thread") + (" each" if len(workers) > 1 else "")
-    gpus = sorted({worker["gpu"] for worker in workers if worker["gpu"] is not None})
+    each = several(workers[0].threads, "thread") + (" each" if len(workers) > 1 else "")
+    gpus = sorted({worker.gpu for worker in workers if worker.gpu is not None})
     where = f"GPU {', '.join(map(str, gpus))}" if gpus else plan.device
     return f"{several(len(workers), 'worker')} ({each}) on {where}, {plan.dtype}"

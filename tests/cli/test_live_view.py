@@ -14,7 +14,7 @@ from terminal import Played, Screen, play
 
 from sweeplab.cli.study.view import View
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.plan import make_plan
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.supervisor import Progress
 from sweeplab.tracking.connection import connect, tracking_uri
 

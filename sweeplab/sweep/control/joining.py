@@ -15,9 +15,10 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import study_dataset
 from sweeplab.study.plan import Plan
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.control.steering import is_running, open_store
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.engines import LocalEngine, WorkerResources
+from sweeplab.sweep.work.engines import LocalEngine
 from sweeplab.sweep.work.pool import WorkerPool
 
 # How often to see whether the study is still run by somebody.
@@ -44,7 +45,7 @@ def work_along(
     _check(folder, store, force)
     plan = Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
     like = plan.workers[0]
-    resources = WorkerResources(like["threads"], None if like["gpu"] is None else 0)
+    resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
     pool = WorkerPool(LocalEngine(folder, [resources], name, force), store, listen)
     times, looked = 0, time.monotonic()

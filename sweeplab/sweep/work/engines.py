@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.work.worker import REFUSED
 
 MOST_RESTARTS = 3
@@ -28,26 +28,6 @@ SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
-
-
-@dataclass(frozen=True)
-class WorkerResources:
-    """What one worker gets: threads, and which GPU when it is to have one."""
-
-    threads: int
-    gpu: int | None = None
-
-
-def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[WorkerResources]:
-    """Divide the machine among workers: one a GPU, else one-thread ones, one a core.
-
-    With fewer stacks than cores the cores are divided among as many workers, so a lone run gets them all.
-    """
-    if n_gpus:
-        count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
-        return [WorkerResources(max(1, n_cpus // count), index % n_gpus) for index in range(count)]
-    count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
-    return [WorkerResources(max(1, n_cpus // count) if count < n_cpus else 1) for _ in range(count)]
 
 
 class LocalEngine:

@@ -19,14 +19,14 @@ from torch import Tensor
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.packing import free_memory_bytes, stack_capacity
+from sweeplab.study.resources import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.starting import start_weights
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Outcome, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training
 from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
-from sweeplab.train.devices import settle_devices
+from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Record, Snapshot, Stack
 

@@ -28,8 +28,9 @@ from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import write_baselines
-from sweeplab.study.plan import Plan, make_plan, warm_starts
-from sweeplab.sweep.work.engines import LocalEngine, WorkerResources
+from sweeplab.study.plan import Plan
+from sweeplab.sweep.planning import make_plan, warm_starts
+from sweeplab.sweep.work.engines import LocalEngine
 from sweeplab.sweep.work.notify import Notifier
 from sweeplab.sweep.work.pool import WorkerPool
 from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable, mirrors
@@ -176,7 +177,7 @@ class _Supervisor:
         self.progress = Progress(plan, cells)
         self.progress.done_before = self.progress.counted
         self.progress.elapsed_before = folder.elapsed_seconds
-        engine = LocalEngine(folder, [WorkerResources(**each) for each in plan.workers])
+        engine = LocalEngine(folder, plan.workers)
         self.pool, self.commands = WorkerPool(engine, store, self._hear), store.commands
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process have in hand
         self._ended: set[tuple[str, int]] = set()

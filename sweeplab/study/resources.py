@@ -1,8 +1,9 @@
-"""How many runs share a stack."""
+"""How a machine is shared: the threads and GPU of each worker, and how many runs train as one stack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sweeplab.model.accounting import n_params
@@ -21,6 +22,26 @@ MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
 
 
+@dataclass(frozen=True)
+class WorkerResources:
+    """What one worker gets: threads, and the index of its GPU where it has one."""
+
+    threads: int
+    gpu: int | None = None
+
+
+def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[WorkerResources]:
+    """Divide the machine among workers: one per GPU, else one per core with a single thread.
+
+    With fewer stacks than cores the cores are divided among as many workers, so a lone run gets them all.
+    """
+    if n_gpus:
+        count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
+        return [WorkerResources(max(1, n_cpus // count), index % n_gpus) for index in range(count)]
+    count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
+    return [WorkerResources(max(1, n_cpus // count) if count < n_cpus else 1)] * count
+
+
 def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, memory_bytes: float) -> int:
     """Return K for runs like `values`: as wanted, or what pays on their device and fits its memory.
 
@@ -37,15 +58,3 @@ def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, m
     else:
         pays = CPU_STACK if n_params(shape) < CPU_STACK_BELOW_PARAMS else 1
     return min(fits, max(pays, n_seeds))
-
-
-def free_memory_bytes(device: str) -> int:
-    """Return the memory that is free on the device."""
-    if device == "cuda":
-        import torch
-
-        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by an earlier stack
-        return int(torch.cuda.mem_get_info()[0] + unused)
-    import psutil
-
-    return int(psutil.virtual_memory().available)
