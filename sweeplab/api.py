@@ -16,8 +16,9 @@ from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import show_study, tracking_uri_of
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.plan import Plan, make_plan
+from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.supervisor import Progress, run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sweeplab.doctor.check import Check, Patient, Place, end_of, named
 from sweeplab.errors import BadInput
 from sweeplab.records.runs import RunEnd, RunState
-from sweeplab.sweep.trials.store import TOLD
+from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking.connection import tracking_uri, without_password
 from sweeplab.tracking.tracker import TRACKERS, TrackedRun, TrackingUnavailable
 
@@ -78,7 +78,7 @@ def _difference(state: str, value: float | None, end: RunEnd | None, there: Trac
     """Say in what a run differs, or nothing; a run may have its own end inside a trial that ended otherwise."""
     if end and end.state != there.state:
         return f"{end.state} on disk, {there.state} in MLflow"
-    if not end and TOLD[RunState(there.state)].name != state:
+    if not end and OPTUNA_STATES[RunState(there.state)].name != state:
         return f"{state} in Optuna, {there.state} in MLflow"
     sent = there.metrics.get("value")
     if state != "COMPLETE" or value is None:

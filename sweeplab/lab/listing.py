@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.records.folders import StudyFolder, lab_folder
 from sweeplab.records.runs import MEASURES, RunEnd, RunFolder, RunStart, RunState
@@ -22,8 +23,6 @@ _Run = tuple[RunFolder, RunStart, RunEnd | None]
 
 MOST_NAMED = 10
 _CELLS_NAMED = 3
-# What decides what is to be found, and how hard it is.
-TASK = ("family", "objective", "mask_share", "span_length")
 
 
 def study_names(lab: Path) -> list[str]:
@@ -85,15 +84,13 @@ def has_one_task(folder: StudyFolder) -> bool:
     """Say whether all runs of a study are to find one thing; they are read only where its plan lets them differ."""
     cells = folder.read(folder.plan_file)["cells"]
     may_differ = any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
-    return not may_differ or have_one_task(run.read_start() for run in folder.runs())
+    return not may_differ or have_one_task(run.read_start().values for run in folder.runs())
 
 
 def task_in(folder: StudyFolder) -> Callable[[RunFolder], str]:
     """Return what says of a study's run what it is to find; nothing is read of it where all are to find one thing."""
     if has_one_task(folder):
         return lambda run: ""
-    from sweeplab.data.objectives import task_of
-
     return lambda run: task_of(run.read_start().values)
 
 
@@ -138,16 +135,6 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
             if end and end.state is RunState.FAILED
         ],
     }
-
-
-def have_one_task(starts: Iterable[RunStart]) -> bool:
-    """Say whether runs were to find the same thing, so that their losses can be compared."""
-    found = {tuple(each.values[name] for name in TASK): each.values for each in starts}
-    if len(found) <= 1:  # as nearly always, and without what the objectives import
-        return True
-    from sweeplab.data.objectives import task_of
-
-    return len({task_of(values) for values in found.values()}) <= 1
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -197,7 +184,7 @@ def _mean_of(ends: Sequence[RunEnd], name: str) -> float | None:
 
 def _best(runs: list[_Run]) -> dict[str, Any] | None:
     """Return the run of the lowest value; of runs that were to find unlike things there is none."""
-    if not have_one_task(start for _, start, _ in runs):
+    if not have_one_task(start.values for _, start, _ in runs):
         return None
     valued = [(end.value, run, start) for run, start, end in runs if end and end.state.has_value]
     if not valued:

@@ -30,8 +30,8 @@ def plant(lab: Path, n_trials: int) -> None:
     from sweeplab.records.folders import StudyFolder
     from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.plan import make_plan
     from sweeplab.study.space import Space, facts
+    from sweeplab.sweep.planning import make_plan
     from sweeplab.tracking.tracker import TRACKERS
     from sweeplab.train.devices import settle_devices
 

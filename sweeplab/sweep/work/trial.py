@@ -46,7 +46,7 @@ class Training:
         return read_snapshot(self.folder.path)
 
 
-class TrialInHand:
+class ClaimedTrial:
     """A claimed trial; `values_of(seed)` gives the effective hyperparameters of one of its runs."""
 
     def __init__(
@@ -98,7 +98,7 @@ class TrialInHand:
         """Say whether every seed's run has come to its own end."""
         return len(self.states) == len(self.trainings)
 
-    def told(self) -> TrialEnding | None:
+    def recorded_ending(self) -> TrialEnding | None:
         """Return the ending that an earlier worker wrote down and may not have told, or None."""
         ends = (training.folder.read_end() for training in self.trainings.values())
         return next((end.ending for end in ends if end), None)
