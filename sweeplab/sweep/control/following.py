@@ -156,7 +156,7 @@ def _in_words(command: Command) -> str:
             given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {given}"
         case "stop trial" | "withdraw":
-            return f"{command.kind} {value['trial']} in cell {value['cell']}"
+            return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
     return f"{command.kind}: {json.dumps(value)}"
 
 

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,7 @@ from filelock import Timeout
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.description import describe, summarize
-from sweeplab.lab.feed import Event as Event  # part of what is told of a study
-from sweeplab.lab.feed import Feed
+from sweeplab.lab.feed import Event, Feed
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
@@ -326,4 +325,3 @@ def _unmake(folder: StudyFolder, made: list[Path]) -> None:
     for each in made:
         with suppress(OSError):
             each.rmdir()
-
