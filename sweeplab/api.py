@@ -19,7 +19,8 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.supervisor import Progress, run_study
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Study(Results):
 
     def run(
         self,
-        listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+        listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
         interrupts: Callable[[], int] = lambda: 0,
         *,
         on_evaluation: OnEvaluation | None = None,
@@ -142,7 +143,7 @@ class Study(Results):
         """
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
-        def hear(event: Event, progress: Progress) -> None:
+        def hear(event: Event, progress: StudyProgress) -> None:
             listen(event, progress)
             callbacks.hear(event)
 

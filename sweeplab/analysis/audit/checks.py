@@ -146,7 +146,7 @@ def _why(row: dict[str, Any]) -> str:
 
 
 EDGE = 0.05  # of a range, at either end
-_TRIED = ("complete", "stopped", "pruned", "diverged")
+_TRIED = [str(state) for state in RunState if state.counts_towards_budget]
 
 
 @dataclass(frozen=True)
