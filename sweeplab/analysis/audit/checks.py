@@ -28,6 +28,7 @@ import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
+from sweeplab.records.runs import RunState
 from sweeplab.study.spec import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 

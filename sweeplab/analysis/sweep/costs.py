@@ -113,7 +113,9 @@ class Saved:
 
 def saved(sweep: Sweep) -> list[Saved]:
     """Return what pruning saved in each cell where trials were counted, in the order of the cells."""
-    trials = sweep.trials[sweep.trials["state"].isin(("complete", "stopped", "pruned", "diverged"))]
+    trials = sweep.trials[
+        sweep.trials["state"].isin([state for state in RunState if state.counts_towards_budget])
+    ]
     pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
     found = []
     for cell in sweep.cells:
