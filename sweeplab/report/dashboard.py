@@ -10,8 +10,7 @@ from typing import Any
 from sweeplab.errors import BadInput, nearest
 from sweeplab.report.panels import KINDS
 from sweeplab.report.panels.base import PanelSpec
-from sweeplab.study.file.document import parse
-from sweeplab.study.file.document import file_text
+from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.problems import Location, Problems, SourceMap
 
 MAX_BYTES = 2**18
@@ -53,7 +52,7 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     """
     file = path or default_dashboard(page)
     problems = Problems(SourceMap(file))
-    document = parse(read_text(file, MAX_BYTES), problems)
+    document = parse(file_text(file, MAX_BYTES), problems)
     if not problems.found:
         _check(document, panels_of(page), problems)
     if problems.found:
@@ -82,7 +81,9 @@ def _check_panel(panel: Any, place: Location, kinds: Sequence[str], problems: Pr
         problems.add(place, "this is no panel", "panel: " + " | ".join(kinds))
         return
     if kind not in kinds:
-        problems.add((*place, "panel"), f"unknown panel {kind!r}", ", ".join(kinds), nearest(str(kind), kinds))
+        problems.add(
+            (*place, "panel"), f"unknown panel {kind!r}", ", ".join(kinds), nearest(str(kind), kinds)
+        )
         return
     options = {"panel": None, **_COMMON, **KINDS[kind].options}
     for name, may_be in KINDS[kind].needs.items():
@@ -96,7 +97,9 @@ def _check_panel(panel: Any, place: Location, kinds: Sequence[str], problems: Pr
             for value in _listed(written) if name in _LISTS else [written]:
                 if value not in allowed:
                     few = ", ".join(allowed) if len(allowed) < 8 else ""
-                    problems.add((*place, name), f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
+                    problems.add(
+                        (*place, name), f"{name} cannot be {value!r}", few, nearest(str(value), allowed)
+                    )
 
 
 def _spec(written: dict[str, Any]) -> PanelSpec:

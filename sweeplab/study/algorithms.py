@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeplab.errors import nearest
 from sweeplab.study.problems import Location, Problems, dotted, shown
+from sweeplab.study.search import stored_values
 from sweeplab.study.spec import Algorithm, Pruner, Sampler
 
 if TYPE_CHECKING:
@@ -139,11 +140,13 @@ def _type_words(annotation: Any) -> str:
 def read_algorithm(
     model: type[_Algorithm], written: Any, path: Location, problems: Problems
 ) -> _Algorithm | None:
-    """Return a sampler or pruner as a study file writes it, typed, or None and complain."""
+    """Return a sampler or pruner as a study file writes it, typed, or None where it is wrong."""
     before, kinds = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written
     if not isinstance(held, Mapping) or "type" not in held:
-        problems.add(path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}")
+        problems.add(
+            path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}"
+        )
         return None
     name = str(held["type"])
     name = OTHER_NAMES.get(name, name)
@@ -161,9 +164,7 @@ def read_algorithm(
     return read if len(problems.found) == before else None
 
 
-def _read_options(
-    kind: Kind, given: Mapping[str, Any], path: Location, problems: Problems
-) -> dict[str, Any]:
+def _read_options(kind: Kind, given: Mapping[str, Any], path: Location, problems: Problems) -> dict[str, Any]:
     known, found = options(kind), dict[str, Any]()
     for key, value in given.items():
         option = known.get(kind.aliases.get(key, key))
@@ -211,7 +212,7 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
 
     if space.n_points is None:
         raise ValueError("a grid needs every parameter in every trial, with a step or as a list")
-    return AskedGrid({name: list(each.stored_values()) for name, each in space.parameters.items()}, seed)
+    return AskedGrid({name: list(stored_values(each)) for name, each in space.parameters.items()}, seed)
 
 
 def make_pruner(pruner: Pruner) -> BasePruner:

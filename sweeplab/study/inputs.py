@@ -1,4 +1,4 @@
-"""What a study's runs train on, and what they start from instead of random weights: its data, another run (no torch)."""
+"""What a study's runs train on, and what they start from: its data, and the weights of another run (no torch)."""
 
 from __future__ import annotations
 

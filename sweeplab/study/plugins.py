@@ -25,16 +25,16 @@ HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
 _imported: dict[tuple[str, str], list[tuple[str, str, Any]]] = {}
 
 
-def take_in(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
+def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
     """Import the plugins of a study's document and note their digests there; or know only the names of their parts.
 
-    Complains of a file that the user has not allowed, that is not there, is not the one whose digest the document
-    has, or raises. What is no plugin at all is left to the reader of the document.
+    A file that the user has not allowed, that is not there, is not the one whose digest the document has, or raises
+    is a problem. What is no plugin at all is left to the reader of the document.
     """
     written = document.get("plugins")
     if isinstance(written, list):
         document["plugins"] = [
-            _taken_in(entry, ("plugins", index), problems, allowed) for index, entry in enumerate(written)
+            _read_plugin(entry, ("plugins", index), problems, allowed) for index, entry in enumerate(written)
         ]
 
 
@@ -57,7 +57,7 @@ def _not_allowed(file: str) -> str:
     return f"the plugin {file} is code that would run here"
 
 
-def _taken_in(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
+def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
     given = {"file": entry} if isinstance(entry, str) else entry
     if not isinstance(given, Mapping) or not isinstance(given.get("file"), str):
         return entry

@@ -38,9 +38,13 @@ _TOKENS = frozenset(
     {"objective", "family", "block_size", "mask_share", "span_length"}
     | {"max_iters", "batch_size", "batch_warmup_iters"}
 )
-FACTS: dict[str, frozenset[str]] = Facts(
-    _SIZES, _SIZES, _SIZES - {"block_size"}, _TOKENS, _TOKENS | _SIZES
-)._asdict()
+FACTS: dict[str, frozenset[str]] = {
+    "n_params": _SIZES,
+    "n_params_active": _SIZES,
+    "n_params_non_embedding": _SIZES - {"block_size"},
+    "train_tokens": _TOKENS,
+    "train_flops": _TOKENS | _SIZES,
+}
 # Not for expressions: a trial is the same for every seed and on every machine.
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
@@ -148,7 +152,7 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
         if isinstance(entry, Derived | Divisors)
     ]
     found += [_shape_rule(each, spec) for each in requirements()]
-    expressions = [("n_embd % n_head == 0", ("n_head", "n_embd"))]
+    expressions: list[tuple[str, tuple[str, ...]]] = [("n_embd % n_head == 0", ("n_head", "n_embd"))]
     if spec.place("head_dim") != NOWHERE:
         expressions = []
     if vocab_size is not None:

@@ -29,7 +29,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.expressions import ALLOWED, Expression
-from sweeplab.study.problems import Location, SECTIONS, SourceMap
+from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
 DEFAULT_TRIALS_PER_CELL = 10
@@ -369,6 +369,11 @@ class StudySpec(Section):
         return _numbers(self.seeds)
 
     @property
+    def first_seed(self) -> int:
+        """Return the seed that every trial is trained with."""
+        return self.seed_numbers[0]
+
+    @property
     def source(self) -> Path | None:
         """Return the study file, or None where there is none."""
         return self._source_map.file
@@ -449,6 +454,11 @@ class StudySpec(Section):
         written["init_from"] = None if self.init_folder is None else str(self.init_folder)
         written["warm_start"] = self.warm_starts
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of the study makes it the one it is."""
+        written = self.as_written()
+        return {name: written[name] for name in IDENTITY if name in written}
 
 
 def beside(file: Path | None, path: str) -> Path:

@@ -70,7 +70,7 @@ def test_a_study_never_changes():
 
 def test_identity_changes_with_what_decides_results_and_with_nothing_else():
     spec = StudySpec(name="a", data=DATA, fixed={"n_layer": 2})
-    identity = spec.canonical()["identity"]
+    identity = spec.identity()
     same = {
         "grid": {"n_embd": [96, 192]},
         "budget": Budget(trials_per_cell=3),
@@ -87,9 +87,9 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
         "constraints": ["n_layer > 1"],
     }
     for key, value in same.items():
-        assert spec.model_copy(update={key: value}).canonical()["identity"] == identity
+        assert spec.model_copy(update={key: value}).identity() == identity
     for key, value in other.items():
-        assert spec.model_copy(update={key: value}).canonical()["identity"] != identity
+        assert spec.model_copy(update={key: value}).identity() != identity
     assert identity.keys() == other.keys()
 
 
@@ -112,7 +112,9 @@ def test_an_entry_of_the_search_is_written_as_the_file_has_it(entry, written):
 def test_the_corpus_lies_beside_the_study_file(tmp_path):
     spec = StudySpec(name="a", data=DATA)
     assert spec.data_path == str(Path.cwd() / "books/*.txt")
-    spec._source_map = SourceMap(tmp_path / "study.yaml", {("data", "path"): (3, 5)}, {("data", "path"): (3, 11)})
+    spec._source_map = SourceMap(
+        tmp_path / "study.yaml", {("data", "path"): (3, 5)}, {("data", "path"): (3, 11)}
+    )
     assert spec.source == tmp_path / "study.yaml"
     assert spec.data_path == str(tmp_path / "books/*.txt")
     problem = spec.problem(("data", "path"), "is empty", "text")

@@ -9,12 +9,12 @@ from ruamel.yaml import YAML
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
-from sweeplab.study.space import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import SEARCHED, range_in_words, study_text
-from sweeplab.study.space import Space
+from sweeplab.study.space import Space, cells
 
 SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
 

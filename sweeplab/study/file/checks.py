@@ -15,11 +15,11 @@ from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
 from sweeplab.study.file.entries import expression, is_searched, literal, literals, search_entry
-from sweeplab.study.problems import Location, Problems, SECTIONS, SourceMap, dotted, shown
-from sweeplab.study.rules import FACTS, Rule, UNSEEN
+from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted, shown
+from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
 from sweeplab.study.space import Space, cells, unmet
-from sweeplab.study.spec import ConditionalSeed, Pruner, Refusal, SEED_FORMS, Sampler, StudySpec
+from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Refusal, Sampler, StudySpec
 
 MOST_CELLS = 1000
 MOST_DIVIDED = 64
@@ -167,9 +167,7 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
 
 
-def _rows(
-    document: Mapping[str, Any], problems: Problems
-) -> Iterator[tuple[Location, Hyperparameter, Any]]:
+def _rows(document: Mapping[str, Any], problems: Problems) -> Iterator[tuple[Location, Hyperparameter, Any]]:
     """Yield the place, row and written value of every hyperparameter that may stand where it stands."""
     seen: dict[str, str] = {}
     for section in SECTIONS:
@@ -182,9 +180,13 @@ def _rows(
             if not _is_known(path, problems):
                 pass
             elif name in seen:
-                problems.add(path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True)
+                problems.add(
+                    path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True
+                )
             elif section == "search" and not is_searched(TABLE[name]):
-                problems.add(path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True)
+                problems.add(
+                    path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True
+                )
             else:
                 yield path, TABLE[name], written
             seen.setdefault(name, section)
@@ -213,17 +215,19 @@ def _cells(document: Mapping[str, Any], problems: Problems) -> list[Mapping[str,
     """Return what each of the `cells` changes, as written; nothing of one that is no mapping."""
     held = document.get("cells")
     if held is not None and not isinstance(held, list):
-        problems.add(("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]")
+        problems.add(
+            ("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]"
+        )
         return []
     for index, each in enumerate(held or ()):
         if not isinstance(each, Mapping):
-            problems.add(("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed")
+            problems.add(
+                ("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed"
+            )
     return [each if isinstance(each, Mapping) else {} for each in held or ()]
 
 
-def _check_distinct(
-    fixed: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], problems: Problems
-) -> None:
+def _check_distinct(fixed: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], problems: Problems) -> None:
     whole = [{**fixed, **changes} for changes in cells]
     for index, each in enumerate(whole):
         if (first := whole.index(each)) < index and not problems.found:
@@ -242,7 +246,9 @@ def _check_names(found: Expression, path: Location, problems: Problems) -> None:
     known = [*TABLE, *FACTS]
     for name in sorted(found.names):
         if name in UNSEEN:
-            problems.add(path, f"{found.text!r} rests on {name}, which is not the same for every run of a trial")
+            problems.add(
+                path, f"{found.text!r} rests on {name}, which is not the same for every run of a trial"
+            )
         elif name not in known:
             near = SYNONYMS.get(name) or nearest(name, [*known, "True", "False", "None"])
             problems.add(path, f"{found.text!r} names {name!r}, which is unknown", "", near)
@@ -261,7 +267,9 @@ def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
             first = next(name for name in search if name in circle)
             start = circle.index(first)
             names = [*circle[start:-1], *circle[:start], first]
-            problems.add(("search", first), f"{first} depends on itself: {' needs '.join(names)}", at_key=True)
+            problems.add(
+                ("search", first), f"{first} depends on itself: {' needs '.join(names)}", at_key=True
+            )
             del graph[first]
 
 
@@ -291,7 +299,9 @@ def _check_divided(spec: StudySpec, name: str, of: str, problems: Problems) -> N
     """Refuse a hyperparameter whose divisors cannot be listed before it is sampled."""
     entry, path = spec.search.get(of), ("search", name, "divides")
     if isinstance(entry, Derived):
-        problems.add(path, f"{name} divides {of}, which is derived", "a hyperparameter that is sampled or fixed")
+        problems.add(
+            path, f"{name} divides {of}, which is derived", "a hyperparameter that is sampled or fixed"
+        )
     elif isinstance(entry, Range) and (count := entry.count or 0) > MOST_DIVIDED:
         what = f"{name} divides {of}, which has {count:,} values"
         problems.add(path, what, f"at most {MOST_DIVIDED}: give {of} a list or a step")

@@ -153,7 +153,9 @@ class _Reader:
             first = source.keys.get(below)
             source.keys[below] = _start(key_node)
             if first:
-                self._problems.add(below, f"{shown(key)} is given twice, first on line {first[0]}", at_key=True)
+                self._problems.add(
+                    below, f"{shown(key)} is given twice, first on line {first[0]}", at_key=True
+                )
             found[key] = self.plain(value_node, below)
         return found
 

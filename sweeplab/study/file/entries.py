@@ -48,9 +48,7 @@ def literals(row: Hyperparameter, written: Any, path: Location, problems: Proble
     return tuple(values)
 
 
-def search_entry(
-    row: Hyperparameter, written: Any, path: Location, problems: Problems
-) -> SearchSpec | None:
+def search_entry(row: Hyperparameter, written: Any, path: Location, problems: Problems) -> SearchSpec | None:
     """Return an entry of `search` typed, or None and complain."""
     before = len(problems.found)
     if written == SUGGESTED and row.suggested is not None:

@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.plugins import import_plugins
-from sweeplab.study.problems import Location, Problems, SECTIONS, SourceMap, dotted, shown
+from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted, shown
 from sweeplab.study.spec import StudySpec, beside
 
 MAX_BYTES = 1_000_000

@@ -7,8 +7,8 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, Kind, Option, options
+from sweeplab.study.file.entries import FORMS, SUGGESTED, is_searched
 from sweeplab.study.file.reading import preset, preset_names
-from sweeplab.study.file.search import FORMS, SUGGESTED, is_searched
 from sweeplab.study.problems import SECTIONS, shown
 from sweeplab.study.spec import StudySpec
 

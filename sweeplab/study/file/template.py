@@ -74,7 +74,9 @@ def study_text(
     fixed = [row for row in rows if row not in tuned and row.name != "seed"]
     return "".join(
         (
-            _HEAD.format(name=yaml_text(name), corpora=" | ".join(CORPORA), tokenizers=" | ".join(TOKENIZERS)),
+            _HEAD.format(
+                name=yaml_text(name), corpora=" | ".join(CORPORA), tokenizers=" | ".join(TOKENIZERS)
+            ),
             *_fixed(fixed, effective),
             *_searched(tuned, derived, given),
             _TAIL.format(

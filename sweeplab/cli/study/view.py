@@ -1,38 +1,59 @@
-"""A running study as text: a view that is drawn again and again, or a line for every trial that ends."""
+"""A running study as a person sees it: a live view on a terminal, plain lines elsewhere, and how it ended.
+
+This module imports Rich and the api; commands import it when they run.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from contextlib import nullcontext
+from types import FrameType
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from sweeplab.cli.words import counted, duration, workers_in_words
+from sweeplab.api import Study, StudyResult
+from sweeplab.cli.printing import print_json, say, workers_in_words
+from sweeplab.cli.study.show import print_study
+from sweeplab.formatting import duration, several
+from sweeplab.lab.feed import Event
+from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import CellPlan
-from sweeplab.sweep.work.supervisor import Event, Progress
+from sweeplab.sweep.control.following import watch_study
+from sweeplab.sweep.work.progress import StudyProgress
 
-# What is said of the first and the second Ctrl-C.
+EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
+REFRESH_PER_SECOND = 4
+# Messages after the first and the second Ctrl-C.
 STOPPING = (
-    "stopping at the next step; once more ends it at once",
-    "ending at once; going on repeats the last few steps",
+    "stopping at the next step; press Ctrl-C again to end at once",
+    "ending at once; continuing repeats the last few steps",
 )
-FINISHING = "bringing tracking up to date and writing the report"
-# What is said of what the study's owner asked for, while workers are at work.
+FINISHING = "updating tracking and writing the report"
+# Messages after the commands `pause` and `stop`, while workers still train.
 LEAVING = {
-    "pause": "pausing: the runs are put away at their next evaluation",
-    "stop": "stopping: the runs are put away at their next evaluation",
+    "pause": "pausing: the runs are saved at their next evaluation",
+    "stop": "stopping: the runs are saved at their next evaluation",
 }
-PAUSED = "paused: sweeplab study resume {name} lets it go on"
+PAUSED = "paused: sweeplab study resume {name} continues it"
 QUIET_SECONDS = 30.0
-# Below this width the least of the columns are left out.
+# Below this width the least important columns are left out.
 NARROW = 80
 # Lines of the view besides its cells, and the one after it.
 OTHER_LINES = 11
+# A study with more cells ends without a table of them.
+MOST_CELLS_SHOWN = 50
 
 
 class View:
@@ -41,12 +62,12 @@ class View:
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
         self._name = name
         self._interrupts = interrupts
-        self._progress: Progress | None = None
+        self._progress: StudyProgress | None = None
         self._ready: set[int] = set()
         self._exited = 0
         self._spinner = Spinner("dots", style="cyan")
 
-    def heard(self, event: Event, progress: Progress) -> None:
+    def heard(self, event: Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
         if event["event"] == "ready":
@@ -77,7 +98,7 @@ class View:
         """Say what goes on where no trial shows it."""
         if self._progress is None:
             return f"{self._name}: starting"
-        at_work, state = bool(self._progress.live or self._ready), self._progress.state
+        at_work, state = bool(self._progress.live or self._ready), self._progress.phase
         if at_work:
             return LEAVING.get(state, "")
         if state == "pause":
@@ -94,12 +115,12 @@ class Lines:
         self._console = console
         self._said: float | None = None
 
-    def heard(self, event: Event, progress: Progress) -> None:
+    def heard(self, event: Event, progress: StudyProgress) -> None:
         """Print what an event has to say."""
         if self._said is None:
             plan = progress.plan
             self._say(
-                f"{plan.name}: {trials_done(progress)}, {counted(len(plan.cells), 'cell')}, "
+                f"{plan.name}: {trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
         elif event["event"] == "ended":
@@ -116,7 +137,7 @@ class Lines:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _ended(event: Event, progress: Progress) -> Iterator[str]:
+def _ended(event: Event, progress: StudyProgress) -> Iterator[str]:
     yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
     yield f"{event['cell']} trial {event['trial']}"
     yield event["outcome"]
@@ -127,20 +148,20 @@ def _ended(event: Event, progress: Progress) -> Iterator[str]:
     yield ", ".join(how_fast(progress))
 
 
-def trials_done(progress: Progress) -> str:
+def trials_done(progress: StudyProgress) -> str:
     """Say how many trials are done, of how many."""
     total = progress.plan.trials
     text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
     return f"{text} ({progress.done_before} before)" if progress.done_before else text
 
 
-def how_fast(progress: Progress) -> Iterator[str]:
+def how_fast(progress: StudyProgress) -> Iterator[str]:
     """Say how fast trials come, and how long the rest will take; nothing before there is something to say."""
     seconds = time.monotonic() - progress.started
     plan, new = progress.plan, progress.counted - progress.done_before
     left = []
-    if plan.budget["time"] is not None:
-        left.append(max(0.0, plan.budget["time"] - progress.elapsed_before - seconds))
+    if plan.budget.time is not None:
+        left.append(max(0.0, plan.budget.time - progress.elapsed_before - seconds))
     if new:
         per_minute = new / seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
@@ -156,7 +177,7 @@ def _line(text: str, style: str = "") -> Text:
     return line
 
 
-def _bar(progress: Progress, width: int) -> Table:
+def _bar(progress: StudyProgress, width: int) -> Table:
     row = Table.grid(padding=(0, 1))
     text = _line(", ".join([trials_done(progress), *how_fast(progress)]))
     if total := progress.plan.trials:
@@ -167,20 +188,20 @@ def _bar(progress: Progress, width: int) -> Table:
     return row
 
 
-def _states(progress: Progress) -> str:
+def _states(progress: StudyProgress) -> str:
     states = dict(progress.states)
     return "".join(f"{count} {state}, " for state, count in sorted(states.items()))
 
 
-def _best(progress: Progress) -> str:
-    known = [(cell["best"], key) for key, cell in progress.cells.items() if cell["best"] is not None]
+def _best(progress: StudyProgress) -> str:
+    known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if not known:
         return ""
     value, key = min(known)
     return f"best [green]{value:.4f}[/] in {key}"
 
 
-def _cells(progress: Progress, width: int, height: int) -> Iterator[Table | Text]:
+def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
     """Yield a table of as many cells as fit, those around what runs, and how many are left out."""
     plans, live = progress.plan.cells, list(progress.live.values())
     running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
@@ -194,9 +215,9 @@ def _cells(progress: Progress, width: int, height: int) -> Iterator[Table | Text
         yield _line(f"  {below} cells below", "dim")
 
 
-def _table(progress: Progress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
+def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
     plans = progress.plan.cells
-    per_cell = progress.plan.budget["trials_per_cell"]
+    per_cell = progress.plan.budget.trials_per_cell
     wide = width >= NARROW
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     # Widths are those of all cells, so that nothing moves when the window does.
@@ -211,11 +232,11 @@ def _table(progress: Progress, shown: list[CellPlan], live: list[Event], width: 
     room = width - sum(columns_wide + 2 for _, _, columns_wide in columns)
     for plan in shown:
         cell = progress.cells[plan.cell]
-        best = f"{cell['best']:.4f}" if cell["best"] is not None else "–"
-        trials = f"{cell['counted']}/{per_cell}" if per_cell else str(cell["counted"])
+        best = f"{cell.best:.4f}" if cell.best is not None else "–"
+        trials = f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted)
         sizes = [f"{plan.n_params:,}"] if wide else []
         running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
-        over = per_cell is not None and cell["counted"] >= per_cell
+        over = per_cell is not None and cell.counted >= per_cell
         table.add_row(plan.cell, *sizes, trials, best, running, style="dim" if over else "")
     return table
 
@@ -233,3 +254,106 @@ def _running(plan: CellPlan, live: list[Event], room: int) -> str:
     if len(text := "   ".join(texts)) <= room:
         return text
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
+
+
+class Interrupts:
+    """Count Ctrl-C and SIGTERM while entered; only the third raises KeyboardInterrupt."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.count = 0
+        self._say = say
+
+    def __enter__(self) -> Interrupts:
+        self._before = {each: signal.signal(each, self._heard) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > len(STOPPING):
+            raise KeyboardInterrupt
+        self._say(STOPPING[self.count - 1])
+
+
+def is_live(console: Console) -> bool:
+    """Say whether a view can be drawn again and again: what FORCE_COLOR calls a terminal may be a log."""
+    return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
+
+
+def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
+    """Run a study, show how it goes on standard error, print how it ended, and return the exit code.
+
+    A program that reads JSON is shown lines, and with `quiet` nothing is said but what goes wrong.
+    """
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    live = is_live(console) and not as_json
+    # A signal may come in the middle of a print: the view tells of it when next it is drawn.
+    with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+        view = View(study.spec.name, lambda: interrupts.count)
+        shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
+        with shown if live else nullcontext():
+            heard = view.heard if live else Lines(console).heard
+            result = study.run(heard, lambda: interrupts.count)
+        if as_json:
+            print_json(_as_json(result))
+        elif not quiet:
+            say_how_it_stands(result.folder, result.status)
+            _say_where_it_is(result)
+    for error in result.errors:
+        Console(stderr=True, highlight=False).print(
+            f"error: {error}", style="red", markup=False, soft_wrap=True
+        )
+    return EXIT_CODES[result.status]
+
+
+def write_line(text: str) -> None:
+    """Print a line on standard error, also from where a signal is handled."""
+    os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+
+def _as_json(result: StudyResult) -> dict[str, Any]:
+    return {
+        "study": result.folder.name,
+        "status": result.status,
+        "runs": result.folder.states(),
+        "best": result.best if result.report else {},
+        "report": str(result.report) if result.report else None,
+        "errors": result.errors,
+    }
+
+
+def say_how_it_stands(folder: StudyFolder, status: str) -> None:
+    """Print the cells that were begun, the best run, and the runs by state."""
+    shown = show_study(folder)
+    shown["cells"] = [cell for cell in shown["cells"] if cell["n_params"] is not None]  # those begun
+    if len(shown["cells"]) > MOST_CELLS_SHOWN:
+        shown["cells"] = []
+    print_study(shown)
+    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unfinished)) or 'none'}")
+
+
+def _say_where_it_is(result: StudyResult) -> None:
+    if result.status == "interrupted":
+        say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+    if result.report:
+        say(f"report: {result.report}")
+        say(f"browse: {result.folder.command('ui')}")
+
+
+def watch_with_view(folder: StudyFolder) -> int:
+    """Show a study that another process runs until it ends, and return the exit code of its run."""
+    console = Console(stderr=True, highlight=False)
+    live = is_live(console)
+    view = View(folder.name, lambda: 0)
+    shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
+    try:
+        with shown if live else nullcontext():
+            status = watch_study(folder, view.heard if live else Lines(console).heard)
+    except KeyboardInterrupt:
+        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
+        return 0
+    say_how_it_stands(folder, status or "not run to its end")
+    return EXIT_CODES.get(status or "failed", 1)
