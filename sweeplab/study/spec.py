@@ -124,11 +124,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+ALWAYS = Expression("True")
+
+
 class ConditionalSeed(Section):
     """A seed that is trained in the cells where `when` holds."""
 
     seed: SeedNumber
-    when: Condition = Field(description="Trained only in cells where this holds")
+    when: Condition = Field(default=ALWAYS, description="Trained only in cells where this holds")
 
 
 # The forms of a seed, as pydantic's errors name them in a place.
@@ -333,6 +336,9 @@ class StudySpec(Section):
         numbers = _numbers(seeds)
         if repeated := {number for number in numbers if numbers.count(number) > 1}:
             raise Refusal(f"has {', '.join(map(str, sorted(repeated)))} more than once")
+        seeds = [
+            each.seed if isinstance(each, ConditionalSeed) and each.when == ALWAYS else each for each in seeds
+        ]
         if isinstance(seeds[0], ConditionalSeed):
             raise Refusal(
                 "has a `when` for its first seed",

@@ -150,7 +150,7 @@ def test_what_the_file_says_wins(tmp_path: Path) -> None:
 def test_what_is_kept_of_a_study_has_the_values_and_no_preset(tmp_path: Path) -> None:
     file = tmp_path / "ours.yaml"
     file.write_text(STUDY)
-    identity = read_study(file).canonical()["identity"]
+    identity = read_study(file).identity()
     assert identity["fixed"]["n_head"] == 6
     assert "preset" not in str(identity)
 

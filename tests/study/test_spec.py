@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sweeplab.study.expressions import Expression
 from sweeplab.study.problems import SourceMap
 from sweeplab.study.search import Choices, Derived, Divisors, Range
-from sweeplab.study.spec import Budget, DataSpec, Engine, Objective, Pruner, StudySpec, searched
+from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, StudySpec
 
 DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
 
@@ -82,7 +82,7 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
         "data": DataSpec(corpus="text", tokenizer="char", path="books/*.txt"),
         "fixed": {"n_layer": 3},
         "search": {"dropout": Range(0.0, 0.1)},
-        "objective": Objective(at="final"),
+        "objective": ObjectiveSpec(at="final"),
         "seeds": [1],
         "constraints": ["n_layer > 1"],
     }
@@ -106,7 +106,7 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
     ],
 )
 def test_an_entry_of_the_search_is_written_as_the_file_has_it(entry, written):
-    assert searched(entry) == written
+    assert entry.written() == written
 
 
 def test_the_corpus_lies_beside_the_study_file(tmp_path):

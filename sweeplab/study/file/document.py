@@ -47,7 +47,8 @@ def file_text(path: Path, most_bytes: int) -> str:
             raise BadInput(Problem("the file is too large", f"at most {most_bytes:,} bytes", file=path))
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
-        beside = [each.name for each in path.parent.glob(f"*{path.suffix}")]
+        suffixes = {path.suffix, ".yaml"}
+        beside = [each.name for each in path.parent.glob("*") if each.suffix in suffixes]
         raise BadInput(Problem(str(error.strerror), "", nearest(path.name, beside), path)) from None
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=path)) from error
