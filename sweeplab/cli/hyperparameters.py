@@ -6,15 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from sweeplab.cli.options import option
 from sweeplab.cli.printing import console
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 
 def hyperparameters(
-    category: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the rows of this category.")
-    ] = None,
+    category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
     minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per row.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from sweeplab.cli.completion import studies as study_names
 from sweeplab.cli.laws.source import (
     Columns,
@@ -21,7 +19,7 @@ from sweeplab.cli.laws.source import (
     ledger_file,
     studies_from,
 )
-from sweeplab.cli.options import AsJson, Lab
+from sweeplab.cli.options import AsJson, Lab, argument, option
 from sweeplab.cli.printing import cell_text, print_json, print_rows, say
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
@@ -40,22 +38,18 @@ _TEXT = ("run", "law", "verdict", "outcome", "sealed", "interval")
 
 def forecast(
     source: Source,
-    params: Annotated[float | None, typer.Option(metavar="N", help="Parameters of the future run.")] = None,
-    tokens: Annotated[float | None, typer.Option(metavar="D", help="Tokens it will train on.")] = None,
+    params: Annotated[float | None, option("N", "Parameters of the future run.")] = None,
+    tokens: Annotated[float | None, option("D", "Tokens it will train on.")] = None,
     flops: Annotated[
-        float | None,
-        typer.Option(metavar="C", help="FLOPs it will take.  [default: N D times the table's C/ND]"),
+        float | None, option("C", "FLOPs it will take.  [default: N D times the table's C/ND]")
     ] = None,
     study: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Forecast all cells of this study file that have no run."),
+        Path | None, option("FILE", "Forecast all cells of this study file that have no run.")
     ] = None,
     columns: Columns = None,
     count: Count = None,
     law: Law = "chinchilla",
-    delta: Annotated[
-        str, typer.Option(metavar="DELTA", help="Huber's delta in log units, auto, or least-squares.")
-    ] = "auto",
+    delta: Annotated[str, option("DELTA", "Huber's delta in log units, auto, or least-squares.")] = "auto",
     ledger: Ledger = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -147,14 +141,10 @@ def _say_some(lines: Sequence[str], style: str | None = None) -> None:
 
 def verify(
     study: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="STUDY", help="Only forecasts of this study, or from it.", autocompletion=study_names
-        ),
+        str | None, argument("STUDY", "Only forecasts of this study, or from it.", autocompletion=study_names)
     ] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The table that the forecasts were made from, with new rows."),
+        Path | None, option("FILE", "The table that the forecasts were made from, with new rows.")
     ] = None,
     columns: Columns = None,
     count: Count = None,
