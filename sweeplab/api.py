@@ -18,7 +18,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.supervisor import Progress, run_study
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Study(Results):
 
     def run(
         self,
-        listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+        listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
         interrupts: Callable[[], int] = lambda: 0,
         *,
         on_evaluation: OnEvaluation | None = None,
@@ -140,7 +141,7 @@ class Study(Results):
         """
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
-        def hear(event: Event, progress: Progress) -> None:
+        def hear(event: Event, progress: StudyProgress) -> None:
             listen(event, progress)
             callbacks.hear(event)
 

@@ -119,9 +119,9 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert "seed 0: complete: reached max_iters" in printed
     assert "┤" in printed and "time: waiting" in printed
     log = cli("study", "logs", "tiny").out
-    for line in ("study: enqueue: ", "study: withdraw 2 of n_embd=16", "study: ended: complete"):
+    for line in ("study: enqueue: ", "study: withdraw trial 2 in cell n_embd=16", "study: ended: complete"):
         assert line in log
-    assert log.count(" began") == log.count("(reached max_iters)") == 5
+    assert log.count(" started") == log.count("(reached max_iters)") == 5
 
 
 @pytest.mark.slow

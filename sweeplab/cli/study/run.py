@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from sweeplab.cli.options import (
     study_folder,
 )
 from sweeplab.cli.study.plan import plan
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.control.following import LogLine
 
 
 def run(
@@ -76,7 +79,7 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
-    from sweeplab.sweep.control.logs import log_lines
+    from sweeplab.sweep.control.following import log_lines
 
     try:
         for line in log_lines(study_folder(lab, name), follow):
@@ -85,7 +88,7 @@ def logs(
         raise typer.Exit(0) from None
 
 
-def _log_line(line: dict[str, Any]) -> str:
+def _log_line(line: LogLine) -> str:
     at = line["time"]
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
     return f"{clock}  {line['source']}: {line['text']}"
@@ -110,7 +113,7 @@ def work(
     """
     from sweeplab.cli.study.view import Interrupts, write_line
     from sweeplab.lab.listing import read_spec
-    from sweeplab.sweep.control.joining import work_along
+    from sweeplab.sweep.control.following import join_study
 
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
@@ -127,7 +130,7 @@ def work(
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        losses = work_along(folder, force, hear, lambda: interrupts.count, allow_plugins)
-    for loss in losses:
-        write_line(f"error: {loss}")
-    raise typer.Exit(1 if losses else 130 if interrupts.count else 0)
+        failures = join_study(folder, force, hear, lambda: interrupts.count, allow_plugins)
+    for failure in failures:
+        write_line(f"error: {failure}")
+    raise typer.Exit(1 if failures else 130 if interrupts.count else 0)

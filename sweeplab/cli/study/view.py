@@ -26,11 +26,12 @@ from sweeplab.api import Study, StudyResult
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_study
 from sweeplab.formatting import duration, several
+from sweeplab.lab.feed import Event
 from sweeplab.lab.listing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import CellPlan
-from sweeplab.sweep.control.watching import watch_study
-from sweeplab.sweep.work.supervisor import Event, Progress
+from sweeplab.sweep.control.following import watch_study
+from sweeplab.sweep.work.progress import StudyProgress
 
 EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
 REFRESH_PER_SECOND = 4
@@ -61,12 +62,12 @@ class View:
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
         self._name = name
         self._interrupts = interrupts
-        self._progress: Progress | None = None
+        self._progress: StudyProgress | None = None
         self._ready: set[int] = set()
         self._exited = 0
         self._spinner = Spinner("dots", style="cyan")
 
-    def heard(self, event: Event, progress: Progress) -> None:
+    def heard(self, event: Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
         if event["event"] == "ready":
@@ -97,7 +98,7 @@ class View:
         """Say what goes on where no trial shows it."""
         if self._progress is None:
             return f"{self._name}: starting"
-        at_work, state = bool(self._progress.live or self._ready), self._progress.state
+        at_work, state = bool(self._progress.live or self._ready), self._progress.phase
         if at_work:
             return LEAVING.get(state, "")
         if state == "pause":
@@ -114,7 +115,7 @@ class Lines:
         self._console = console
         self._said: float | None = None
 
-    def heard(self, event: Event, progress: Progress) -> None:
+    def heard(self, event: Event, progress: StudyProgress) -> None:
         """Print what an event has to say."""
         if self._said is None:
             plan = progress.plan
@@ -136,7 +137,7 @@ class Lines:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _ended(event: Event, progress: Progress) -> Iterator[str]:
+def _ended(event: Event, progress: StudyProgress) -> Iterator[str]:
     yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
     yield f"{event['cell']} trial {event['trial']}"
     yield event["outcome"]
@@ -147,14 +148,14 @@ def _ended(event: Event, progress: Progress) -> Iterator[str]:
     yield ", ".join(how_fast(progress))
 
 
-def trials_done(progress: Progress) -> str:
+def trials_done(progress: StudyProgress) -> str:
     """Say how many trials are done, of how many."""
     total = progress.plan.trials
     text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
     return f"{text} ({progress.done_before} before)" if progress.done_before else text
 
 
-def how_fast(progress: Progress) -> Iterator[str]:
+def how_fast(progress: StudyProgress) -> Iterator[str]:
     """Say how fast trials come, and how long the rest will take; nothing before there is something to say."""
     seconds = time.monotonic() - progress.started
     plan, new = progress.plan, progress.counted - progress.done_before
@@ -176,7 +177,7 @@ def _line(text: str, style: str = "") -> Text:
     return line
 
 
-def _bar(progress: Progress, width: int) -> Table:
+def _bar(progress: StudyProgress, width: int) -> Table:
     row = Table.grid(padding=(0, 1))
     text = _line(", ".join([trials_done(progress), *how_fast(progress)]))
     if total := progress.plan.trials:
@@ -187,20 +188,20 @@ def _bar(progress: Progress, width: int) -> Table:
     return row
 
 
-def _states(progress: Progress) -> str:
+def _states(progress: StudyProgress) -> str:
     states = dict(progress.states)
     return "".join(f"{count} {state}, " for state, count in sorted(states.items()))
 
 
-def _best(progress: Progress) -> str:
-    known = [(cell["best"], key) for key, cell in progress.cells.items() if cell["best"] is not None]
+def _best(progress: StudyProgress) -> str:
+    known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if not known:
         return ""
     value, key = min(known)
     return f"best [green]{value:.4f}[/] in {key}"
 
 
-def _cells(progress: Progress, width: int, height: int) -> Iterator[Table | Text]:
+def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
     """Yield a table of as many cells as fit, those around what runs, and how many are left out."""
     plans, live = progress.plan.cells, list(progress.live.values())
     running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
@@ -214,7 +215,7 @@ def _cells(progress: Progress, width: int, height: int) -> Iterator[Table | Text
         yield _line(f"  {below} cells below", "dim")
 
 
-def _table(progress: Progress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
+def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
     plans = progress.plan.cells
     per_cell = progress.plan.budget["trials_per_cell"]
     wide = width >= NARROW
@@ -231,11 +232,11 @@ def _table(progress: Progress, shown: list[CellPlan], live: list[Event], width: 
     room = width - sum(columns_wide + 2 for _, _, columns_wide in columns)
     for plan in shown:
         cell = progress.cells[plan.cell]
-        best = f"{cell['best']:.4f}" if cell["best"] is not None else "–"
-        trials = f"{cell['counted']}/{per_cell}" if per_cell else str(cell["counted"])
+        best = f"{cell.best:.4f}" if cell.best is not None else "–"
+        trials = f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted)
         sizes = [f"{plan.n_params:,}"] if wide else []
         running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
-        over = per_cell is not None and cell["counted"] >= per_cell
+        over = per_cell is not None and cell.counted >= per_cell
         table.add_row(plan.cell, *sizes, trials, best, running, style="dim" if over else "")
     return table
 
