@@ -144,19 +144,16 @@ def _print_evaluation(found: dict[str, Any]) -> None:
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
     """Return one row per stretch of `width` positions, with the mean of each list's known losses there."""
-    known = {
-        name: {at: loss for at, loss in enumerate(each) if math.isfinite(loss)}
-        for name, each in losses.items()
-    }
-    end = 1 + max((at for each in known.values() for at in each), default=0)
 
-    def mean(each: dict[int, float], start: int) -> float | None:
-        found = [each[at] for at in range(start, start + width) if at in each]
-        return sum(found) / len(found) if found else None
+    def mean(losses: list[float]) -> float | None:
+        known = [loss for loss in losses if math.isfinite(loss)]
+        return sum(known) / len(known) if known else None
 
+    known = (at for each in losses.values() for at, loss in enumerate(each) if math.isfinite(loss))
+    end = 1 + max(known, default=0)
     return [
         {"positions": f"{start}–{min(start + width, end) - 1}"}
-        | {name: mean(each, start) for name, each in known.items()}
+        | {name: mean(each[start : start + width]) for name, each in losses.items()}
         for start in range(0, end, width)
     ]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.ledger.outcomes import Outcome
     from sweeplab.analysis.ledger.sealing import Sealed
     from sweeplab.analysis.ledger.sealing import Source as Origin
-    from sweeplab.analysis.ledger.targets import Place
+    from sweeplab.analysis.ledger.targets import Counting, Place
     from sweeplab.analysis.points import Points
 
 _MOST_SAID = 3
@@ -72,7 +72,7 @@ def forecast(
     form, sizes = find_law(law), {"params": params, "tokens": tokens, "flops": flops}
     if study and any(sizes.values()):
         raise BadInput("--study names its cells: give it, or --params and --tokens, not both")
-    points, origin, place = _read(source, columns, count, lab)
+    points, origin, place = _read(source, counting_of(columns, count), lab)
     if study:
         asked = cell_targets(read_study(study), lab_folder(lab), origin.counting)
     else:
@@ -87,15 +87,12 @@ def forecast(
         _print_sealed(sealed, path)
 
 
-def _read(
-    source: str, columns: str | None, count: str | None, lab: Path | None
-) -> tuple[Points, Origin, Place | None]:
+def _read(source: str, counting: Counting, lab: Path | None) -> tuple[Points, Origin, Place | None]:
     """Return the points, where they come from, and the place of a run of the same studies."""
     from sweeplab.analysis.ledger.sealing import Source as Origin
     from sweeplab.analysis.ledger.targets import Place, study_digest
     from sweeplab.analysis.points import read_points
 
-    counting = counting_of(columns, count)
     if is_file(source):
         points = read_points(Path(source), counting.columns, counting.conventions)
         return points, Origin((source,), True, counting), None

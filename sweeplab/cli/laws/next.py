@@ -13,6 +13,7 @@ from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
     from sweeplab.analysis.design.candidates import Candidates
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.study.spec import StudySpec
 
@@ -67,7 +68,7 @@ def next_(
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points = points_from(source, columns, lab, count)
-    spec, choice = _candidates(source, points, candidates, flops, columns, count, lab)
+    spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
     found = fit(points, form)
     chosen = next_runs(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
@@ -83,13 +84,7 @@ def next_(
 
 
 def _candidates(
-    source: str,
-    points: Points,
-    asked: str | None,
-    flops: float,
-    columns: str | None,
-    count: str | None,
-    lab: Path | None,
+    source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
     """Return the runs to choose from, and the study that they belong to, if any."""
     from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes, study_candidates
@@ -102,7 +97,6 @@ def _candidates(
         return None, of_axes(points, axes) if axes else of_points(points, flops)
     if file:
         raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, and no file")
-    counting = counting_of(columns, count)
     spec, found = study_candidates(lab, names_in(source), axes, counting.columns, counting.conventions)
     return spec, found if axes else found.like(points, flops)
 
