@@ -346,4 +346,4 @@ def _say_state(folder: StudyFolder, status: str) -> None:
     shown = show_study(folder)
     started = [cell for cell in shown["cells"] if cell["n_params"] is not None]
     print_study(shown | {"cells": started if len(started) <= MOST_CELLS_SHOWN else []})
-    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unended)) or 'none'}")
+    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unfinished)) or 'none'}")
