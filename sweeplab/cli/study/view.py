@@ -181,7 +181,7 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
     yield row
     states = "".join(f"{count} {state}, " for state, count in sorted(dict(progress.states).items()))
     yield _line(f"{states}{duration(time.monotonic() - progress.started)} so far", "dim")
-    known = [(cell["best"], key) for key, cell in progress.cells.items() if cell["best"] is not None]
+    known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
         value, key = min(known)
         yield _line(f"best [green]{value:.4f}[/] in {key}")
@@ -223,11 +223,11 @@ def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], wi
         texts = {
             "cell": plan.cell,
             "params": f"{plan.n_params:,}",
-            "trials": f"{cell['counted']}/{per_cell}" if per_cell else str(cell["counted"]),
-            "best": f"{cell['best']:.4f}" if cell["best"] is not None else "–",
+            "trials": f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted),
+            "best": f"{cell.best:.4f}" if cell.best is not None else "–",
         }
         running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
-        full = per_cell is not None and cell["counted"] >= per_cell
+        full = per_cell is not None and cell.counted >= per_cell
         table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
     return table
 
