@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Lab, study_folder
+from sweeplab.cli.options import AsJson, Lab, MaybeStudyName, study_folder
 from sweeplab.cli.printing import console, print_json, say
 
 if TYPE_CHECKING:
@@ -17,9 +16,7 @@ COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
 def doctor(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of a study.", autocompletion=studies)
-    ] = None,
+    name: MaybeStudyName = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,28 +9,35 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import AsJson, Force, Lab, Overrides, Preset, StudyName, Yes, study_folder
+from sweeplab.cli.options import (
+    AsJson,
+    Force,
+    Lab,
+    NewName,
+    Overrides,
+    Preset,
+    StudyName,
+    Yes,
+    argument,
+    option,
+    study_folder,
+)
 from sweeplab.cli.study.control import print_done
 from sweeplab.errors import BadInput, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 Output = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Where to write the study file.  [default: studies/NAME.yaml]"),
+    Path | None, option("FILE", "Where to write the study file.  [default: studies/NAME.yaml]")
 ]
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study and of its file.")],
+    name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
     minimal: Annotated[
         bool, typer.Option("--minimal", help="Write only the eight hyperparameters that matter most.")
     ] = False,
-    search: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="What to tune, separated by commas.")
-    ] = None,
-    table: Annotated[
-        Path | None, typer.Option(metavar="FILE.md", help="Take the values from a Markdown file's tables.")
-    ] = None,
+    search: Annotated[str | None, option("NAMES", "What to tune, separated by commas.")] = None,
+    table: Annotated[Path | None, option("FILE.md", "Take the values from a Markdown file's tables.")] = None,
     preset: Preset = None,
     output: Output = None,
     force: Force = False,
@@ -62,7 +69,7 @@ def init(
 
 def clone(
     name: StudyName,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new study.")],
+    new: NewName,
     override: Overrides = None,
     output: Output = None,
     force: Force = False,
@@ -85,7 +92,7 @@ def clone(
 
 def rename(
     name: StudyName,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+    new: NewName,
     yes: Yes = False,
     lab: Lab = None,
     as_json: AsJson = False,

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides
-from sweeplab.cli.printing import console, print_json, print_rows, say, say_warnings, workers_in_words
+from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, StudyFile
+from sweeplab.cli.printing import console, print_found, print_rows, say, say_warnings, workers_in_words
 from sweeplab.formatting import bytes_in_words, duration
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import CellPlan, Plan
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.")]
-
 
 def plan(
-    file: File,
+    file: StudyFile,
     override: Overrides = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
@@ -36,10 +31,7 @@ def plan(
     from sweeplab import load_study
 
     found = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins).plan()
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        _print_plan(found)
+    print_found(found, as_json, _print_plan)
 
 
 def _print_plan(plan: Plan) -> None:

@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, Quiet, StudyName, study_folder
-from sweeplab.cli.study.plan import File, plan
+from sweeplab.cli.options import (
+    AllowPlugins,
+    AsJson,
+    Lab,
+    Name,
+    Overrides,
+    Quiet,
+    StudyFile,
+    StudyName,
+    study_folder,
+)
+from sweeplab.cli.study.plan import plan
 
 if TYPE_CHECKING:
     from sweeplab.sweep.control.following import LogLine
 
 
 def run(
-    file: File,
+    file: StudyFile,
     override: Overrides = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
