@@ -62,7 +62,7 @@ def init(
     text = study_text(name, minimal, names, values)
     file = _file_of(name, output)
     write_file(file, text, force)
-    for notice in (*tables.unknown, *tables.contradictions):
+    for notice in tables.notices:
         typer.echo(f"{table}: {notice}", err=True)
     say_written(file, "plan")
 
