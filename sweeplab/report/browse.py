@@ -12,15 +12,15 @@ from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.records.tracked import BY_TOKENS
 from sweeplab.study.file.document import parse
 from sweeplab.study.file.markdown import read_text
 from sweeplab.study.places import Complaints, Location, Places
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
+from sweeplab.tracking.measures import CURVES, LOSSES_BY_TOKENS
 from sweeplab.tracking.tracker import TrackingUnavailable
 from sweeplab.tracking.ui import Server, free_port, serve
-from sweeplab.tracking.view import CURVES, NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
+from sweeplab.tracking.view import NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
 
 DEFAULT = Path(__file__).with_name("mlflow.yaml")
 MAX_BYTES = 2**18
@@ -173,7 +173,7 @@ def _check_chart(chart: Any, place: Location, complain: Complaints) -> None:
         elif (allowed := options[name]) is not None:
             for value in written if name == "log" and isinstance(written, list) else [written]:
                 _one_of(value, allowed, (*place, name), complain)
-    if chart.get("x") == "train_tokens" and chart.get("metric") in set(CURVES) - set(BY_TOKENS):
+    if chart.get("x") == "train_tokens" and chart.get("metric") in set(CURVES) - set(LOSSES_BY_TOKENS):
         complain((*place, "x"), f"MLflow has no {chart['metric']} over tokens", "iteration, time")
 
 

@@ -49,7 +49,7 @@ def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained:
     folder, store = opened(spec)
     Runner(spec, store, dataset, folder).work()
     (run,) = folder.runs()
-    losses = [point["val_loss"] for point in run.points() if point.get("val_loss") is not None]
+    losses = [point.val_loss for point in run.points() if point.val_loss is not None]
     assert losses[0] == last_loss(trained)
     assert losses[-1] < losses[0] - 0.05
 

@@ -14,7 +14,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
-from sweeplab.tracking.describe import COLOUR_OF_STATE
+from sweeplab.tracking.describe import COLOR_OF_STATE
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import Description, TrackingUnavailable
 
@@ -104,7 +104,7 @@ def test_a_nested_run(
     tags = run.data.tags
     assert tags["sweeplab.key"] == f"nested {state}/n_embd=32/7/3"
     assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == ("n_embd=32", "7", "3")
-    assert tags.get("mlflow.runColor") == COLOUR_OF_STATE.get(state)
+    assert tags.get("mlflow.runColor") == COLOR_OF_STATE.get(state)
     assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.01}')
     assert tags["mlflow.source.git.commit"] == "abc123"
     assert tags.get("sweeplab.error") == ("ValueError: no" if state == "failed" else None)

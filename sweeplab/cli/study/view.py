@@ -332,7 +332,7 @@ def say_how_it_stands(folder: StudyFolder, status: str) -> None:
     if len(shown["cells"]) > MOST_CELLS_SHOWN:
         shown["cells"] = []
     print_study(shown)
-    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unended)) or 'none'}")
+    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unfinished)) or 'none'}")
 
 
 def _say_where_it_is(result: StudyResult) -> None:

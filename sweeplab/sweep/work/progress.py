@@ -17,6 +17,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
 from sweeplab.lab.feed import Event
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class StudyProgress:
             return
         cell = self.cells.setdefault(event["cell"], CellProgress())  # one no longer in the grid has none
         cell.counted += 1
-        if outcome in ("complete", "stopped") and (cell.best is None or value < cell.best):
+        if RunState(outcome).has_value and (cell.best is None or value < cell.best):
             cell.best = value
 
     def follow(self, state: ControlState) -> None:
