@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import Callbacks, OnEvaluation, OnTrialEnd
-from sweeplab.lab.feed import Event
+from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import show_study, tracking_uri_of
 from sweeplab.records.folders import StudyFolder

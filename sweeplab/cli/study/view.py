@@ -26,9 +26,18 @@ from sweeplab.api import Study, StudyResult
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_study
 from sweeplab.formatting import duration, several
-from sweeplab.lab.feed import Event
+from sweeplab.lab.events import (
+    Event,
+    RunEvaluated,
+    StudyError,
+    TrialEnded,
+    TrialEvent,
+    WorkerExited,
+    WorkerReady,
+)
 from sweeplab.lab.listing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
@@ -70,11 +79,12 @@ class View:
     def heard(self, event: Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
-        if event["event"] == "ready":
-            self._ready.add(event["worker"])
-        elif event["event"] == "exited":
-            self._ready.discard(event["worker"])
-            self._exited += 1
+        match event:
+            case WorkerReady(worker=int(number)):
+                self._ready.add(number)
+            case WorkerExited(worker=int(number)):
+                self._ready.discard(number)
+                self._exited += 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress = self._progress
@@ -123,10 +133,10 @@ class Lines:
                 f"{plan.name}: {trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
-        elif event["event"] == "ended":
+        elif isinstance(event, TrialEnded):
             self._say("  ".join(_ended(event, progress)))
-        elif event["event"] == "error":
-            self._say(event["message"])
+        elif isinstance(event, StudyError):
+            self._say(event.message)
         elif time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
                 f"{len(progress.live)} running, {', '.join([trials_done(progress), *how_fast(progress)])}"
@@ -137,14 +147,14 @@ class Lines:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _ended(event: Event, progress: StudyProgress) -> Iterator[str]:
+def _ended(event: TrialEnded, progress: StudyProgress) -> Iterator[str]:
     yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
-    yield f"{event['cell']} trial {event['trial']}"
-    yield event["outcome"]
-    if event["outcome"] == "failed":
+    yield f"{event.cell} trial {event.trial}"
+    yield event.ending.outcome
+    if event.ending.outcome is RunState.FAILED:
         yield progress.errors[-1]
-    elif event["value"] is not None:
-        yield f"{progress.plan.metric} {event['value']:.4f}"
+    elif event.ending.value is not None:
+        yield f"{progress.plan.metric} {event.ending.value:.4f}"
     yield ", ".join(how_fast(progress))
 
 
@@ -204,7 +214,7 @@ def _best(progress: StudyProgress) -> str:
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
     """Yield a table of as many cells as fit, those around what runs, and how many are left out."""
     plans, live = progress.plan.cells, list(progress.live.values())
-    running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
+    running = [index for index, plan in enumerate(plans) if any(event.cell == plan.cell for event in live)]
     # What runs moves down the grid: the last of it stays near the end of the window.
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
@@ -215,7 +225,7 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
         yield _line(f"  {below} cells below", "dim")
 
 
-def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
+def _table(progress: StudyProgress, shown: list[CellPlan], live: list[TrialEvent], width: int) -> Table:
     plans = progress.plan.cells
     per_cell = progress.plan.budget["trials_per_cell"]
     wide = width >= NARROW
@@ -235,22 +245,22 @@ def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], wi
         best = f"{cell.best:.4f}" if cell.best is not None else "–"
         trials = f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted)
         sizes = [f"{plan.n_params:,}"] if wide else []
-        running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
+        running = _running(plan, [event for event in live if event.cell == plan.cell], room)
         over = per_cell is not None and cell.counted >= per_cell
         table.add_row(plan.cell, *sizes, trials, best, running, style="dim" if over else "")
     return table
 
 
-def _running(plan: CellPlan, live: list[Event], room: int) -> str:
+def _running(plan: CellPlan, live: list[TrialEvent], room: int) -> str:
     """Say which trials of a cell run, where they are, and their latest loss; or only how many, and where."""
     end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
-    for event in sorted(live, key=lambda each: int(each["trial"])):
+    for event in sorted(live, key=lambda each: each.trial):
         text = "starting"
-        if event["event"] == "evaluated":
-            at.append(event["iteration"])
-            text = f"{event['iteration']}{end} {event['val_loss']:.3f}"
-        texts.append(f"#{event['trial']} {text}")
+        if isinstance(event, RunEvaluated):
+            at.append(event.iteration)
+            text = f"{event.iteration}{end} {event.val_loss:.3f}"
+        texts.append(f"#{event.trial} {text}")
     if len(text := "   ".join(texts)) <= room:
         return text
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"

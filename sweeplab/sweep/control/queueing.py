@@ -20,7 +20,8 @@ from sweeplab.study.file.document import parse
 from sweeplab.study.places import Complaints, Places, shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Derived, StudySpec
-from sweeplab.sweep.control.steering import Done, is_running, open_store, when
+from sweeplab.sweep.control.steering import Done, open_store, when
+from sweeplab.sweep.trials.commands import is_running
 from sweeplab.sweep.trials.store import Store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.

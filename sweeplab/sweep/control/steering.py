@@ -14,7 +14,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
-from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.trials.commands import Commands, is_running
 from sweeplab.sweep.trials.store import Store
 
 
@@ -34,11 +34,6 @@ def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.poll_commands()
     return store
-
-
-def is_running(folder: StudyFolder, commands: Commands) -> bool:
-    """Say whether the study is run by a process that still reads commands."""
-    return folder.is_run and commands.state.phase not in ("closing", "ended")
 
 
 def when(folder: StudyFolder, store: Store) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, 
 from sqlalchemy.exc import IntegrityError
 
 from sweeplab.lab.database import READS, open_database
+from sweeplab.records.folders import StudyFolder
 
 # What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
 # supervisor is about to end.
@@ -44,18 +45,34 @@ class Command:
 
 
 @dataclass(frozen=True)
+class SupervisorStart:
+    """What others may want to know of the process that runs the study, as it said when it started.
+
+    `given` is when that was (seconds since 1970). `done_before` counts trials, `elapsed_before` seconds.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
+    host: str = ""
+    pid: int = 0
+    done_before: int = 0
+    elapsed_before: float = 0.0
+    given: float = 0.0
+
+
+@dataclass(frozen=True)
 class ControlState:
     """What holds after all commands up to `revision`.
 
-    `budget` is None while the study file's holds. `start` has what the supervisor said when it started, and `status`
-    how it ended. `stopped` are trials to end, as cell and number.
+    `budget` is None while the study file's holds. `start` is the last supervisor's, and `status` is how it ended, once it
+    has. `stopped` are trials to end, as cell and number.
     """
 
     revision: int = 0
     phase: Phase = "run"
     budget: Mapping[str, Any] | None = None
     stopped: frozenset[tuple[str, int]] = frozenset()
-    start: Mapping[str, Any] = field(default_factory=dict)
+    start: SupervisorStart = SupervisorStart()
     status: str | None = None
 
     def after(self, command: Command) -> ControlState:
@@ -65,7 +82,7 @@ class ControlState:
         match command.kind:
             case "start":
                 changed |= {"phase": "run", "budget": None, "status": None}
-                changed |= {"start": {**value, "given": command.given}}
+                changed |= {"start": SupervisorStart(**{**value, "given": command.given})}
             case "ended":
                 changed |= {"phase": "ended", "status": value}
             case "wanted":  # SET_PHASE
@@ -130,3 +147,8 @@ class Commands:
         while True:
             with self._reading.connect() as connection:
                 yield connection.execute(select(func.max(_COMMANDS.c.revision))).scalar() or 0
+
+
+def is_running(folder: StudyFolder, commands: Commands) -> bool:
+    """Say whether the study is run by a process that still reads commands."""
+    return folder.is_run and commands.state.phase not in ("closing", "ended")

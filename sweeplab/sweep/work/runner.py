@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,16 @@ from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
+from sweeplab.lab.events import (
+    Event,
+    RunEvaluated,
+    StudyError,
+    TrialClaimed,
+    TrialEnded,
+    TrialEvent,
+    TrialLost,
+    TrialRequeued,
+)
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.resources import stack_capacity
@@ -32,7 +42,7 @@ from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Record, Snapshot, Stack
 
 RENEW_SECONDS = 20.0
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[Event], None]
 
 
 class Runner:
@@ -68,7 +78,7 @@ class Runner:
         finally:
             for trial in set(self._trials.values()):
                 self.store.requeue(trial.claim)
-                self.emit({"event": "requeued", **self._named(trial)})
+                self._emit_of(TrialRequeued, trial)
 
     @property
     def _is_leaving(self) -> bool:
@@ -124,7 +134,7 @@ class Runner:
     def _claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> bool:
         claim = self.store.claim(wanted)
         for message in self.store.take_notices():
-            self.emit({"event": "error", "message": message})
+            self.emit(StudyError(message=message))
         if claim is None:
             return False
         space = self.store.spaces[claim.cell.index]
@@ -136,9 +146,7 @@ class Runner:
             lambda seed: settle_devices(space.resolve(claim.sampled, seed)),
         )
         self._trials |= dict.fromkeys(trial.trainings, trial)
-        self.emit(
-            {"event": "claimed", **self._named(trial), "attempt": claim.attempt, "sampled": claim.sampled}
-        )
+        self._emit_of(TrialClaimed, trial, started=time.time())
         if ending := trial.recorded_ending():
             self._tell(trial, ending)
             return True
@@ -187,10 +195,9 @@ class Runner:
         record.measures["bits_per_byte"] = self.dataset.bits_per_byte(record.val_loss, values)
         news = trial.write_down(record)
         verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in news]
-        self.emit(
-            {"event": "evaluated", **self._named(trial), "run": record.key, "iteration": record.iteration}
-            | {"val_loss": record.val_loss}
-        )
+        seed = trial.trainings[record.key].seed
+        measured = {"iteration": record.iteration, "val_loss": record.val_loss}
+        self._emit_of(RunEvaluated, trial, seed=seed, **measured)
         if RunState(record.state).has_value:
             self._keep(stack, record)
             stack.release(record.key)
@@ -224,9 +231,9 @@ class Runner:
             attributes = trial.close(ending)
             self.store.finish(trial.claim, ending.outcome, ending.value, attributes)
         except LeaseLost:
-            self.emit({"event": "lost", **self._named(trial)})
+            self._emit_of(TrialLost, trial)
         else:
-            self.emit({"event": "ended", **self._named(trial), **asdict(ending)})
+            self._emit_of(TrialEnded, trial, ending=ending, ended=time.time())
         self._forget(trial)
 
     def _forget(self, trial: ClaimedTrial) -> None:
@@ -289,9 +296,9 @@ class Runner:
         held = self.store.renew()
         for trial in set(self._trials.values()):
             if trial.claim.trial_id not in held:
-                self.emit({"event": "lost", **self._named(trial)})
+                self._emit_of(TrialLost, trial)
                 self._forget(trial)
 
-    def _named(self, trial: ClaimedTrial) -> dict[str, Any]:
+    def _emit_of(self, kind: type[TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
         cell, number = trial.place
-        return {"cell": cell, "trial": number}
+        self.emit(kind(cell=cell, trial=number, **more))
