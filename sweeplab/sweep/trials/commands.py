@@ -64,8 +64,8 @@ class SupervisorStart:
 class ControlState:
     """What holds after all commands up to `revision`.
 
-    `budget` is None while the study file's holds. `start` is the last supervisor's, and `status` is how it ended, once it
-    has. `stopped` are trials to end, as cell and number.
+    `budget` is None while the study file's holds. `start` is the last supervisor's, and `status` is how it ended.
+    `stopped` are trials to end, as cell and number.
     """
 
     revision: int = 0
