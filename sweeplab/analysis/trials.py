@@ -33,6 +33,7 @@ WORST_FIRST = tuple(
     map(RunState, ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete"))
 )
 VALUED = [str(state) for state in RunState if state.has_value]
+COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 FEW = 10
 TRIAL = ["cell", "trial"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
-from sweeplab.analysis.trials import WORST_FIRST, finite
+from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
@@ -113,7 +113,7 @@ class Saved:
 
 def saved(sweep: Sweep) -> list[Saved]:
     """Return what pruning saved in each cell where trials were counted, in the order of the cells."""
-    trials = sweep.trials[sweep.trials["state"].isin(("complete", "stopped", "pruned", "diverged"))]
+    trials = sweep.trials[sweep.trials["state"].isin(COUNTED)]
     pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
     found = []
     for cell in sweep.cells:
