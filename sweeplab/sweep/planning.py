@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
@@ -31,7 +29,7 @@ from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Algorithm, StudySpec
 from sweeplab.study.starting import check_start, read_start
-from sweeplab.sweep.trials.known import Source, read_warm_starts
+from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
 
@@ -58,7 +56,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     check_start(spec, read_start(spec), valid)
     plans = [plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
-    sources = warm_starts(spec, folder, spaces, data)
+    sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
@@ -83,22 +81,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     return plan, found, dataset
 
 
-def warm_starts(
-    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: Mapping[str, Any]
-) -> list[Source]:
-    """Return what the study starts from; a source that was read before and is missing now is left out.
-
-    Raises:
-        BadInput: as `read_warm_starts` does.
-    """
-    taken: set[str] = set()
-    if folder.warm_start_file.exists():
-        by_cell = json.loads(folder.warm_start_file.read_text(encoding="utf-8"))
-        taken = {source for sources in by_cell.values() for source in sources}
-    return read_warm_starts(spec, folder.lab, spaces, data, taken)
-
-
-def _warm_start_warnings(spec: StudySpec, sources: Sequence[Source]) -> list[str]:
+def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
     found = [f"warm start: of {source.name}, {each}" for source in sources for each in source.refused]
     if sources and spec.sampler.type not in LEARNING:
         learning = ", ".join(LEARNING)

@@ -37,8 +37,9 @@ from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import write_baselines
 from sweeplab.study.plan import Plan
-from sweeplab.sweep.planning import make_plan, warm_starts
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.commands import SupervisorStart
+from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable, mirrors
@@ -95,9 +96,7 @@ def run_study(
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
-            from sweeplab.sweep.trials.warm_start import bring_in
-
-            bring_in(store, warm_starts(spec, folder, store.spaces, plan.data), folder)
+            add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
         supervisor = _Supervisor(spec, folder, plan, store, notifier, listen, interrupts)
         try:
             return supervisor.run()
