@@ -96,8 +96,8 @@ def _print_table(rows: list[Hyperparameter]) -> None:
 
 def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
-    from sweeplab.study.file.template import scalar
+    from sweeplab.formatting import yaml_text
 
     if isinstance(value, float):
-        return scalar(value)
+        return yaml_text(value)
     return f'"{value}"' if isinstance(value, str) else repr(value)

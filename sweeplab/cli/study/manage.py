@@ -50,7 +50,7 @@ def init(
     $ sweeplab study init mine --preset nanogpt-char
     """
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
-    from sweeplab.study.file.presets import preset as preset_of
+    from sweeplab.study.file.reading import preset as preset_of
     from sweeplab.study.file.template import study_text
 
     if not _NAME.fullmatch(name):

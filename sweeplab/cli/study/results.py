@@ -55,7 +55,7 @@ def best(
 
 
 def _print_best(trial: Trial) -> None:
-    from sweeplab.study.places import shown
+    from sweeplab.study.problems import shown
 
     value = f"{trial.value:.6f}" if trial.value is not None else "no value"
     seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
@@ -86,7 +86,7 @@ def diff(
 
 
 def _print_differences(found: dict[str, Any]) -> None:
-    from sweeplab.study.places import shown
+    from sweeplab.study.problems import shown
 
     def text(value: Any) -> str:
         return cell_text(None) if value is None else value if isinstance(value, str) else shown(value)
