@@ -10,7 +10,7 @@ import numpy as np
 from pandas import Series
 
 from sweeplab.analysis.trials import WORST_FIRST
-from sweeplab.study.file.template import scalar
+from sweeplab.formatting import decimal
 
 # What stands before a verdict, and the color it has: neither says more than the word does.
 MARKS = {
@@ -52,7 +52,7 @@ def written(value: Any) -> str:
         number = float(f"{number:.3g}")
     if number.is_integer() and abs(number) < 1e9:
         return f"{int(number):,}"
-    return scalar(float(f"{number:.3g}"))
+    return decimal(float(f"{number:.3g}"))
 
 
 def short(number: float) -> str:

@@ -16,10 +16,9 @@ from sweeplab.lab.events import Event, Tick, TrialClaimed, TrialEnded, TrialEven
 from sweeplab.lab.feed import Feed
 from sweeplab.lab.versions import differences, machine, versions
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import study_dataset
-from sweeplab.study.plan import Plan
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.trials.commands import Command, Commands, ControlState, is_running
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool

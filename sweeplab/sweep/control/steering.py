@@ -19,16 +19,15 @@ from sweeplab.files import write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.finding import find_trial
-from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
 from sweeplab.study.file.document import parse
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.places import Complaints, Places, shown
 from sweeplab.study.plan import check_grid_sampler
-from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import Derived, StudySpec
+from sweeplab.study.problems import Problems, SourceMap, shown
+from sweeplab.study.search import Derived
+from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.commands import Commands, is_running
 from sweeplab.sweep.trials.store import Store, failed_trials
 
@@ -132,7 +131,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
-        write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
+        write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add("budget", after)
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
@@ -266,9 +265,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        complain = Complaints(Places())
-        value = parse(text, complain)
-        if not equals or complain.problems:
+        found = Problems(SourceMap())
+        value = parse(text, found)
+        if not equals or found.found:
             problems.append(Problem(f"{word!r} gives no value", "name=value, such as learning_rate=1e-3"))
         elif name in given:
             problems.append(Problem(f"{name} is given twice"))
@@ -318,7 +317,7 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(Problem(f"{name} is {shown(value)}", str(error)))
     if problems:
         raise BadInput(*problems)
-    broken = {space.broken(values) for values in space.draws_with(point, PROBES if space.parameters else 1)}
+    broken = {space.broken(values) for values in space.draws(PROBES, point)}
     if None not in broken:
         rules = ", ".join(repr(rule) for rule in sorted(filter(None, broken)))
         raise BadInput(f"no trial of cell {space.cell.key} with these values meets {rules}")

@@ -27,7 +27,8 @@ from sweeplab.lab.database import engine_arguments, serialize
 from sweeplab.lab.tally import VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.leases import Leases, Owner, is_dead
@@ -310,7 +311,7 @@ class Store:
             trial.set_user_attr("infeasible", True)
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return None
-        trial.set_user_attr("planned_flops", float(facts(values)["train_flops"] * len(space.seeds)))
+        trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
         return Claim(
             cell, trial.number, trial._trial_id, sampled, attempt, trial, set(reported), _asked(trial)
         )

@@ -26,10 +26,11 @@ from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.lab.tally import WARM_START
+from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.parameters import Scalar
-from sweeplab.study.places import shown
+from sweeplab.study.problems import shown
+from sweeplab.study.search import Scalar
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import TABLE_SUFFIX
 from sweeplab.train.devices import settle_devices
@@ -37,7 +38,7 @@ from sweeplab.train.devices import settle_devices
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from sweeplab.study.spec import Objective, StudySpec
+    from sweeplab.study.spec import ObjectiveSpec, StudySpec
     from sweeplab.sweep.trials.store import Store
 
 # Outcomes of trials that a sampler can learn from.
@@ -82,13 +83,9 @@ class WarmStartSource:
     fitting: list[FittingTrial]
     refused: list[str]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what a plan says of the source, fit for JSON."""
-        return {"from": self.name, "trials": len(self.fitting), "refused": self.refused}
-
 
 def read_warm_starts(
-    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: Mapping[str, Any]
+    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: DataDescription
 ) -> list[WarmStartSource]:
     """Return what a study starts from; a source that was brought in before and is missing by now is left out.
 
@@ -188,13 +185,13 @@ def _same(one: Any, other: Any) -> bool:
 # ------------------------------------------------------------------ where trials come from
 
 
-def _trials(spec: StudySpec, lab: Path, source: str, data: Mapping[str, Any]) -> Iterator[FinishedTrial]:
+def _trials(spec: StudySpec, lab: Path, source: str, data: DataDescription) -> Iterator[FinishedTrial]:
     if source.endswith(TABLE_SUFFIX):
         return _table_trials(Path(source), spec.objective)
     return _study_trials(spec, lab, source, data)
 
 
-def _study_trials(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]) -> Iterator[FinishedTrial]:
+def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
     """Yield the trials of another study, each by the run of its first seed."""
     if name == spec.name:
         raise BadInput("a study does not start from itself")
@@ -206,10 +203,10 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]
     if theirs.objective != spec.objective:
         how = [f"{each.objective.metric}, {each.objective.at}" for each in (theirs, spec)]
         raise BadInput(f"study {name} values a trial by {how[0]}, and this one by {how[1]}")
-    described = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    if described["token_digest"] != data["token_digest"]:
+    described = DataDescription.of(folder.read(folder.data_file))
+    if described.token_digest != data.token_digest:
         raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
-    if described.get("init_digest") != data.get("init_digest"):
+    if described.init_digest != data.init_digest:
         raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
     seen = set()
     for run in folder.runs():
@@ -224,7 +221,7 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]
             yield FinishedTrial(place, values, folder.unfinished, None)
 
 
-def _table_trials(file: Path, objective: Objective) -> Iterator[FinishedTrial]:
+def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
     """Yield the rows of a table as `study export` writes it, or of any with the names of hyperparameters.
 
     Of a table that has one row per run, the first of each trial's.

@@ -30,12 +30,11 @@ from sweeplab.lab.events import (
 )
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
-from sweeplab.study.resources import stack_capacity
+from sweeplab.study.plan import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
-from sweeplab.study.starting import start_weights
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
-from sweeplab.sweep.work.trial import ClaimedTrial, Training
+from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
 from sweeplab.train.checkpoint import read_snapshot, write_checkpoint, write_snapshot
 from sweeplab.train.devices import free_memory_bytes
 from sweeplab.train.run import shape_key

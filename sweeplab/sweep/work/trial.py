@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import Hyperparameters
@@ -23,15 +24,21 @@ from sweeplab.records.runs import (
     TrialEnding,
     run_key,
 )
-from sweeplab.study.space import Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
-from sweeplab.train.checkpoint import remove_snapshot
+from sweeplab.train.checkpoint import read_checkpoint, remove_snapshot
 from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.metrics import worth
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Record
+
+
+def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
+    """Return the weights that a study's runs start from, or None where they are drawn from their seeds."""
+    return None if spec.init_folder is None else read_checkpoint(spec.init_folder, "model")[0]
 
 
 class SeedCurves:
@@ -223,7 +230,7 @@ class ClaimedTrial(TrialRuns):
                 values=values,
                 sampled=claim.sampled,
                 **claim.asked,
-                facts=facts(values),
+                facts=facts(values)._asdict(),
                 threads=torch.get_num_threads(),  # on which the last bits of a larger model rest
                 started=started,
             )
