@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, Text, func, insert, select
+import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
 from sweeplab.lab.database import READS, open_database
@@ -23,14 +23,14 @@ from sweeplab.records.folders import StudyFolder
 Phase = Literal["run", "pause", "stop", "over", "closing", "ended"]
 SET_PHASE = "wanted"  # the kind of a command that sets the phase, as it is spelled in the databases of labs
 
-_metadata = MetaData()
-_COMMANDS = Table(
+_metadata = sql.MetaData()
+_COMMANDS = sql.Table(
     "sweeplab_order",
     _metadata,
-    Column("revision", Integer, primary_key=True, autoincrement=False),
-    Column("given", Float, nullable=False),
-    Column("kind", String(50), nullable=False),
-    Column("value", Text, nullable=False),
+    sql.Column("revision", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("given", sql.Float, nullable=False),
+    sql.Column("kind", sql.String(50), nullable=False),
+    sql.Column("value", sql.Text, nullable=False),
 )
 
 
@@ -97,7 +97,7 @@ class ControlState:
 class Commands:
     """The commands of one study; `state` is what held when they were last read."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
         self._reading = engine.execution_options(**READS)
         self.state = ControlState()
@@ -116,7 +116,7 @@ class Commands:
 
     def read(self) -> list[Command]:
         """Return the commands that are new since the last time, and apply them to the state."""
-        query = select(_COMMANDS).where(_COMMANDS.c.revision > self.state.revision)
+        query = sql.select(_COMMANDS).where(_COMMANDS.c.revision > self.state.revision)
         with self._reading.connect() as connection:
             rows = connection.execute(query.order_by(_COMMANDS.c.revision)).all()
         commands = [Command(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows]
@@ -134,7 +134,7 @@ class Commands:
             row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
             try:
                 with self._engine.begin() as connection:
-                    connection.execute(insert(_COMMANDS).values(**row))
+                    connection.execute(sql.insert(_COMMANDS).values(**row))
             except IntegrityError:  # another process was faster
                 continue
             return True
@@ -146,7 +146,7 @@ class Commands:
             return
         while True:
             with self._reading.connect() as connection:
-                yield connection.execute(select(func.max(_COMMANDS.c.revision))).scalar() or 0
+                yield connection.execute(sql.select(sql.func.max(_COMMANDS.c.revision))).scalar() or 0
 
 
 def is_running(folder: StudyFolder, commands: Commands) -> bool:

@@ -31,7 +31,7 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.trials.leases import Leases, Owner, is_dead
+from sweeplab.sweep.trials.leases import Leases, is_dead
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -136,7 +136,7 @@ class Store:
         self.cells = list(cells)
         self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
         self.storage = open_storage(url)
-        self._leases = Leases(self.storage.engine, Owner.of_this_process())
+        self._leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine)
         self.budget = spec.budget
         self._studies: dict[int, optuna.Study] = {}

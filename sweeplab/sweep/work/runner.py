@@ -18,16 +18,8 @@ from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
-from sweeplab.lab.events import (
-    Event,
-    RunEvaluated,
-    StudyError,
-    TrialClaimed,
-    TrialEnded,
-    TrialEvent,
-    TrialLost,
-    TrialRequeued,
-)
+from sweeplab.lab import events
+from sweeplab.lab.events import Event, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import stack_capacity
@@ -76,7 +68,7 @@ class Runner:
         finally:
             for trial in set(self._trials.values()):
                 self.store.requeue(trial.claim)
-                self._emit(TrialRequeued, trial)
+                self._emit(events.TrialRequeued, trial)
 
     @property
     def _is_leaving(self) -> bool:
@@ -142,13 +134,13 @@ class Runner:
         """Claim a trial and let its runs wait here; say whether there was one."""
         claim = self.store.claim(fits)
         for message in self.store.take_notices():
-            self.emit(StudyError(message=message))
+            self.emit(events.StudyError(message=message))
         if claim is None:
             return False
         space = self.store.spaces[claim.cell.index]
         trial = ClaimedTrial(self.spec, self.dataset, self.folder, claim, space)
         self._trials |= dict.fromkeys(trial.trainings, trial)
-        self._emit(TrialClaimed, trial, started=time.time())
+        self._emit(events.TrialClaimed, trial, started=time.time())
         if ending := trial.recorded_ending():
             self._finish(trial, ending)
             return True
@@ -188,7 +180,7 @@ class Runner:
         means = trial.write_down(record)
         verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in means]
         measured = {"iteration": record.iteration, "val_loss": record.val_loss}
-        self._emit(RunEvaluated, trial, seed=training.folder.seed, **measured)
+        self._emit(events.RunEvaluated, trial, seed=training.folder.seed, **measured)
         if RunState(record.state).has_value:
             self._write_checkpoint(stack, training, record)
             stack.release(record.key)
@@ -208,9 +200,9 @@ class Runner:
             totals = {"train_flops": train_flops, "wall_seconds": seconds}
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)
         except LeaseLost:
-            self._emit(TrialLost, trial)
+            self._emit(events.TrialLost, trial)
         else:
-            self._emit(TrialEnded, trial, ending=ending, ended=time.time())
+            self._emit(events.TrialEnded, trial, ending=ending, ended=time.time())
         self._forget(trial)
 
     def _forget(self, trial: ClaimedTrial) -> None:
@@ -271,7 +263,7 @@ class Runner:
         held = self.store.renew()
         for trial in set(self._trials.values()):
             if trial.claim.trial_id not in held:
-                self._emit(TrialLost, trial)
+                self._emit(events.TrialLost, trial)
                 self._forget(trial)
 
     def _emit(self, kind: type[TrialEvent], trial: ClaimedTrial, **more: Any) -> None:

@@ -21,16 +21,9 @@ from filelock import Timeout
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
+from sweeplab.lab import events
 from sweeplab.lab.description import describe, summarize
-from sweeplab.lab.events import (
-    Event,
-    RunEvaluated,
-    Tick,
-    TrialClaimed,
-    TrialEnded,
-    TrialEvent,
-    TrialRequeued,
-)
+from sweeplab.lab.events import Event, TrialEvent
 from sweeplab.lab.feed import Feed
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
@@ -81,28 +74,19 @@ def run_study(
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     made = _make(folder)
-    with _only_one(folder):
+    with _only_one(folder), _unmaking_if_refused(folder, made):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.lab.database import choose_storage
         from sweeplab.sweep.trials.store import Store
 
-        try:
-            choose_storage(folder)
-        except BadInput:
-            _unmake(folder, made)
-            raise
+        choose_storage(folder)
         store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        supervisor = _Supervisor(spec, folder, plan, store, notifier, listen, interrupts)
-        try:
-            return supervisor.run()
-        except BadInput:
-            _unmake(folder, made)
-            raise
+        return _Supervisor(spec, folder, plan, store, notifier, listen, interrupts).run()
 
 
 @contextmanager
@@ -192,7 +176,7 @@ class _Supervisor:
             self._add_time(time.monotonic() - now)
             now = time.monotonic()
             self._poll_commands()
-            self.listen(Tick(), self.progress)
+            self.listen(events.Tick(), self.progress)
             if self.interrupts() > n_interrupts:
                 n_interrupts = self.interrupts()
                 if n_interrupts == 1:
@@ -250,25 +234,25 @@ class _Supervisor:
     # what workers do, as they say or as their runs' folders say
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, TrialClaimed | RunEvaluated):
+        if isinstance(event, events.TrialClaimed | events.RunEvaluated):
             self._ours.add(event.place)
         elif isinstance(event, TrialEvent):
             self._ours.discard(event.place)
         self._take_in(event)
-        if isinstance(event, TrialRequeued):
+        if isinstance(event, events.TrialRequeued):
             self._show_as_waiting(event)
 
     def _read_feed(self) -> None:
         """Take in what workers that joined from elsewhere have left in the study's folder."""
         for event in self._feed.news():
-            if isinstance(event, TrialEnded) or event.place not in self._ours:
+            if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
 
     def _take_in(self, event: Event) -> None:
         """Follow an event; a trial's end comes from its worker and from the folder, and counts once."""
         if isinstance(event, TrialEvent) and event.place in self._ended:
             return
-        if isinstance(event, TrialEnded):
+        if isinstance(event, events.TrialEnded):
             self._ended.add(event.place)
         self.notifier.note_event()
         self.progress.take_in(event)
@@ -287,7 +271,7 @@ class _Supervisor:
                     refused.append(str(error))
         return refused
 
-    def _show_as_waiting(self, event: TrialRequeued) -> None:
+    def _show_as_waiting(self, event: events.TrialRequeued) -> None:
         """Let tracking show the runs of a requeued trial as waiting, with all their points."""
         for run in self.folder.runs_of(*event.place):
             with suppress(TrackingUnavailable):
@@ -326,12 +310,17 @@ def _make(folder: StudyFolder) -> list[Path]:
     return missing
 
 
-def _unmake(folder: StudyFolder, made: list[Path]) -> None:
-    """Remove the folders that `_make` made, but for what another study has put there since."""
-    if folder.path in made:
-        shutil.rmtree(folder.path)
-    if folder.lab in made and not any((folder.lab / "studies").iterdir()):
-        shutil.rmtree(folder.lab)
-    for each in made:
-        with suppress(OSError):
-            each.rmdir()
+@contextmanager
+def _unmaking_if_refused(folder: StudyFolder, made: list[Path]) -> Iterator[None]:
+    """Remove the folders that `_make` made where the study is refused, but for what another study has put there."""
+    try:
+        yield
+    except BadInput:
+        if folder.path in made:
+            shutil.rmtree(folder.path)
+        if folder.lab in made and not any((folder.lab / "studies").iterdir()):
+            shutil.rmtree(folder.lab)
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
+        raise
