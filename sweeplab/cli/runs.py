@@ -193,7 +193,7 @@ def import_hf(
 ) -> None:
     """Import a folder of the package transformers as a run.
 
-    The run lies in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
+    The run is stored in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
 
     \b
     $ sweeplab import-hf gpt2 --name gpt2

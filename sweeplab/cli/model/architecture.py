@@ -31,7 +31,7 @@ def params(
 ) -> None:
     """Count a model's parameters, part by part.
 
-    Each part stands beside its closed formula, per layer and in total. Without file and preset it is
+    Each part has its closed formula, per layer and in total. Without file and preset it is
     the model of the table's defaults.
 
     \b
