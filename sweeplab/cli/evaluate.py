@@ -54,7 +54,7 @@ def evaluate(
 
     found = evaluated(run, lab_folder(lab), _times(lengths), study)
     if report:
-        from sweeplab.report.evaluation import write_evaluation
+        from sweeplab.report.models import write_evaluation
 
         write_evaluation(found, report)
     if as_json:

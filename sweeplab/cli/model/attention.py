@@ -38,7 +38,7 @@ def attention(
     """
     from sweeplab.cli.tables import print_json
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.attention import write_attention
+    from sweeplab.report.models import write_attention
     from sweeplab.runs.attending import attention_maps
     from sweeplab.runs.opening import open_run
 

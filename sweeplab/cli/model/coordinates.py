@@ -53,7 +53,7 @@ def coordinates(
 
     from sweeplab.cli.tables import print_json
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.coordinates import steepest_in_words, write_coordinates
+    from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.coordinates import check_coordinates
 
     with Console(stderr=True).status("") as status:
