@@ -12,7 +12,6 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.records.tracked import BY_TOKENS
 from sweeplab.report.options import (
     LOG,
     Option,
@@ -26,9 +25,10 @@ from sweeplab.report.options import (
 from sweeplab.study.places import Complaints
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
+from sweeplab.tracking.measures import CURVES, LOSSES_BY_TOKENS
 from sweeplab.tracking.tracker import TrackingUnavailable
 from sweeplab.tracking.ui import Server, free_port, serve
-from sweeplab.tracking.view import CURVES, NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
+from sweeplab.tracking.view import NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
 
 _AXES = (*NUMBERS, *TABLE)
 _COLUMN = Option((*TAGS, SEARCHED, *_AXES))
@@ -152,7 +152,7 @@ def _check(document: Mapping[str, Any], complain: Complaints) -> None:
     for index, chart in enumerate(charts or []):
         if isinstance(chart, dict) and chart.get("x") == "train_tokens":
             metric = chart.get("metric")
-            if metric in CURVES and metric not in BY_TOKENS:
+            if metric in CURVES and metric not in LOSSES_BY_TOKENS:
                 complain(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
 
 

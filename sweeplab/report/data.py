@@ -14,7 +14,7 @@ from sweeplab.analysis.misfit.form import Misfit, misfit
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
-from sweeplab.analysis.trials import STATES, plain
+from sweeplab.analysis.trials import WORST_FIRST, plain
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts
 from sweeplab.hyperparameters import TABLE
@@ -75,7 +75,7 @@ def title_of(column: str) -> str:
 def states_in_words(states: Series) -> str:
     """Say how many there are in each state: 24 complete, 3 pruned."""
     found = states.value_counts()
-    return counts({state: found[state] for state in reversed(STATES) if state in found})
+    return counts({state: found[state] for state in reversed(WORST_FIRST) if state in found})
 
 
 @dataclass(frozen=True)

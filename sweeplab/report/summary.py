@@ -14,7 +14,7 @@ from pandas import DataFrame, Series
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.trials import ENDED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.formatting import counts, listed, rounded, several, span, written
 from sweeplab.lab.listing import baselines_in_words
 from sweeplab.report.data import ReportData, states_in_words
@@ -52,7 +52,7 @@ def summarize(report: ReportData) -> Summary:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))
     trials = trials_table(runs)
-    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     bests = [own.iloc[0] for _, own in ended.sort_values("loss").groupby(tasks_of(ended), sort=False)]
     if not bests:
         entries.append(("Lowest loss", "no trial has ended with a loss yet"))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
 
-from sweeplab.analysis.trials import ENDED, STATES, plain, searched_of, trials_table
+from sweeplab.analysis.trials import VALUED, WORST_FIRST, plain, searched_of, trials_table
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import PANELS, make_panel
@@ -198,7 +198,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     n_trials = data.draw(st.integers(1, 3))
     planted = plant(["complete"] * n_trials, layers=(1, 2), seeds=data.draw(st.integers(1, 2)))
     states = data.draw(
-        st.lists(st.sampled_from(STATES), min_size=len(planted.runs), max_size=len(planted.runs))
+        st.lists(st.sampled_from(WORST_FIRST), min_size=len(planted.runs), max_size=len(planted.runs))
     )
     losses = st.one_of(st.floats(0.5, 9), st.sampled_from([math.nan, math.inf]))
     values = data.draw(st.lists(losses, min_size=len(planted.runs), max_size=len(planted.runs)))
@@ -206,14 +206,14 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     drawn = make_panel(LOSS, ReportData.of_study(runs, planted.curves))
     trials = trials_table(runs)
     if drawn.missing:
-        assert not (trials["state"].isin(ENDED) & trials["loss"].notna()).any()
+        assert not (trials["state"].isin(VALUED) & trials["loss"].notna()).any()
         return
     left_out = sum(
         int(number) for note in drawn.notes if "Not drawn" in note for number in re.findall(r"\d+", note)
     )
     assert len(drawn.data) + left_out == len(trials)
     assert np.isfinite(drawn.data[["x", "loss", "loss_low", "loss_high"]].to_numpy(float)).all()
-    ended = drawn.data[drawn.data["state"].isin(ENDED)]
+    ended = drawn.data[drawn.data["state"].isin(VALUED)]
     best = drawn.data[drawn.data["best"]].set_index("cell")["loss"]
     assert best.to_dict() == ended.groupby("cell")["loss"].min().to_dict()
     drawn.figure().to_json()

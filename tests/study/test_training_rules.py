@@ -67,10 +67,8 @@ def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset)
     runs = list(folder.runs())
     assert len(runs) == 2
     for run in runs:
-        values, planned = run.description["values"], run.description["facts"]["train_tokens"]
-        assert run.outcome["state"] == "complete"
-        assert run.outcome["train_tokens"] == planned < 20 * 4 * 16
-        counted = _tokens_at({name: str(value) for name, value in values.items()})
-        assert [counted(point["iteration"]) for point in run.points()] == [
-            point["train_tokens"] for point in run.points()
-        ]
+        start, end = run.read_start(), run.read_end()
+        assert end.state == "complete"
+        assert end.train_tokens == start.facts["train_tokens"] < 20 * 4 * 16
+        counted = _tokens_at({name: str(value) for name, value in start.values.items()})
+        assert all(counted(point.iteration) == point.train_tokens for point in run.points())

@@ -12,9 +12,10 @@ from optuna.trial import TrialState
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.lab.tally import WARM_START
+from sweeplab.study.datasets import describe_data
 from sweeplab.study.expressions import Expression
-from sweeplab.study.plan import describe_data, make_plan
 from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Pruner, Range, Sampler
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.known import read_warm_starts
 from sweeplab.sweep.trials.warm_start import bring_in
 from sweeplab.sweep.work.runner import Runner

@@ -28,6 +28,7 @@ import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
+from sweeplab.analysis.trials import COUNTED
 from sweeplab.study.spec import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
@@ -146,7 +147,6 @@ def _why(row: dict[str, Any]) -> str:
 
 
 EDGE = 0.05  # of a range, at either end
-_TRIED = ("complete", "stopped", "pruned", "diverged")
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Tuned:
 
     def _tried(self, evidence: Evidence) -> list[set[Any]]:
         """Return the values that each point was chosen among, [n]."""
-        runs = evidence.runs[evidence.runs["state"].astype(str).isin(_TRIED)]
+        runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
         by = list(self.across)
         groups = {key: set(group[self.name].dropna()) for key, group in runs.groupby(by, sort=False)}
         keys: pd.DataFrame = evidence.table[by]

@@ -131,17 +131,17 @@ class BegunRun:
 
 def begun_runs(folder: StudyFolder, counting: Counting) -> list[BegunRun]:
     """Return the runs of a study, the first to begin first; it may not have been run at all."""
-    runs = [(run.description, run.outcome) for run in folder.runs()]
-    sizes = sizes_of([said["values"] | said["facts"] for said, _ in runs], counting)
+    runs = [(run.read_start(), run.read_end()) for run in folder.runs()]
+    sizes = sizes_of([{**start.values.as_dict(), **start.facts} for start, _ in runs], counting)
     found = [
         BegunRun(
-            key=said["key"],
+            key=start.key,
             at=at,
-            began=_utc(said["started"]),
-            ended=_utc(said["started"] + outcome["wall_seconds"]) if outcome else None,
-            state=outcome["state"] if outcome else None,
+            began=_utc(start.started),
+            ended=_utc(start.started + end.wall_seconds) if end else None,
+            state=end.state if end else None,
         )
-        for (said, outcome), at in zip(runs, sizes, strict=True)
+        for (start, end), at in zip(runs, sizes, strict=True)
     ]
     return sorted(found, key=lambda run: run.began)
 
@@ -240,8 +240,8 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     """
     from sweeplab.lab.identity import check_same_study
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.plan import make_plan
     from sweeplab.study.space import Space, facts
+    from sweeplab.sweep.planning import make_plan
 
     plan, cells, dataset = make_plan(spec, lab)
     check_same_study(spec, StudyFolder(lab, spec.name), plan.data)

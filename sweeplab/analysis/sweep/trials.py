@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.trials import ENDED, TRIAL, finite, grid_of, plain, searched_of, trials_table
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, grid_of, plain, searched_of, trials_table
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
 from sweeplab.study.spec import Choices, Derived, Divisors, Range
@@ -153,7 +153,7 @@ class Sweep:
 
 def has_ended(trials: DataFrame) -> Series:
     """Say of each trial whether it came to its end with a value."""
-    return trials["state"].isin(ENDED) & trials["loss"].notna()
+    return trials["state"].isin(VALUED) & trials["loss"].notna()
 
 
 def sweep_of(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) -> Sweep:

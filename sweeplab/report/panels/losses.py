@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pandas import DataFrame, Series
 from pandas.api.types import is_numeric_dtype
 
-from sweeplab.analysis.trials import ENDED, TRIAL, check_one_task, finite, grid_of, marks_of, trials_table
+from sweeplab.analysis.trials import TRIAL, VALUED, check_one_task, finite, grid_of, marks_of, trials_table
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several, written
 from sweeplab.hyperparameters import TABLE
@@ -57,7 +57,7 @@ class LossPanel(Panel):
         """Compare the trials' losses over one size."""
         runs = report.runs
         trials = trials_table(runs, metric)
-        shown = trials[trials["state"].isin((*ENDED, "pruned")) & trials["loss"].notna()].copy()
+        shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
         shown["x"] = finite(shown, x)
         for axis in log:
             shown = shown[shown[{"x": "x", "y": "loss_low"}[axis]] > 0]
@@ -67,7 +67,7 @@ class LossPanel(Panel):
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
         apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
-        ended = shown[shown["state"].isin(ENDED)]
+        ended = shown[shown["state"].isin(VALUED)]
         shown["best"] = shown.index.isin(ended.groupby(apart)["loss"].idxmin())
         view, outside = _view(shown)
         columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
@@ -165,7 +165,7 @@ class HeatMapPanel(LossMap):
         y = y or (free.pop(0) if free else "")
         x = x or (free.pop(0) if free else "")
         trials = trials_table(runs, metric)
-        ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+        ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
         check_one_task(ended)
         if len(runs) and not (x and y):
             raise BadInput(
@@ -202,7 +202,7 @@ def check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: str
     values = finite(runs, column)
     if values.isna().all() and runs[column].notna().any():
         raise BadInput(f"{column} is not a number")
-    if not shown["state"].isin(ENDED).any():
+    if not shown["state"].isin(VALUED).any():
         raise BadInput(f"no trial has ended with a {metric} yet ({states_in_words(runs['state'])})")
     if values.nunique() == 1:
         raise BadInput(f"{column} is {written(values.iloc[0])} in every run")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep.costs import LEVEL, PHASES, Cost, Saved, cost, saved, spent
-from sweeplab.analysis.trials import STATES
+from sweeplab.analysis.trials import WORST_FIRST
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several, short, written
 from sweeplab.report.data import ReportData, states_in_words
@@ -145,7 +145,7 @@ class ComputePanel(Panel):
         data = self.data
         studies = list(dict.fromkeys(data["study"]))
         lines = [(study, what) for study in studies for what in ("flops", "seconds")]
-        for state in reversed(STATES):
+        for state in reversed(WORST_FIRST):
             for phase in PHASES:
                 rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
                 if rows.empty:

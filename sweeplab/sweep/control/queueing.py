@@ -109,7 +109,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     if not is_running(folder, store.commands):
         what += f"; {when(folder, store)}"
     run = folder.run(key, number, store.spec.first_seed)
-    again = _again(folder, space.cell, run.description["sampled"] if run.has_begun else {})
+    again = _again(folder, space.cell, run.read_start().sampled if run.has_started else {})
     return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameter
-from sweeplab.lab.listing import VALUED, find_study, read_spec
+from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.records.runs import RunState
 from sweeplab.study.parameters import Scalar
 from sweeplab.study.places import shown
 from sweeplab.study.space import Cell, Space
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import Objective, StudySpec
 
 # Outcomes of trials that a sampler can learn from.
-FINISHED = (*VALUED, "pruned", "diverged")
+LEARNABLE = {state for state in RunState if state.counts_towards_budget}
 # Which column of a table values a trial: the first that is there; losses where the study values a trial by them.
 VALUES, LOSSES = ("value",), ("val_loss",)
 # A loss does not rest on these.
@@ -140,9 +141,9 @@ def _fit(row: Row, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
     Raises:
         _Unfit: it has none.
     """
-    if row.outcome not in FINISHED:
+    if row.outcome not in LEARNABLE:
         raise _Unfit(f"{row.outcome}, not finished")
-    if row.outcome in VALUED and (row.value is None or not math.isfinite(row.value)):
+    if RunState(row.outcome).has_value and (row.value is None or not math.isfinite(row.value)):
         raise _Unfit("without a value that is a number")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
     for name in grid:
@@ -204,15 +205,15 @@ def _study_rows(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]) 
         raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
     seen = set()
     for run in folder.runs():
-        about, outcome = run.description, run.outcome
-        place = f"{about['cell']}/{about['trial']}"
+        place = f"{run.cell}/{run.trial}"
         if place in seen:
             continue
         seen.add(place)
-        values = {each: _typed(each, value) for each, value in about["values"].items() if each in TABLE}
-        ended = outcome["ending"]["outcome"] if outcome else folder.unended
-        end = outcome or {"value": None, "iteration": None}
-        yield Row(place, values, ended, end["value"], end["iteration"])
+        values, end = run.read_start().values, run.read_end()
+        if end:
+            yield Row(place, values, end.ending.outcome, end.value, end.iteration)
+        else:
+            yield Row(place, values, folder.unfinished, None)
 
 
 def _table_rows(file: Path, objective: Objective) -> Iterator[Row]:
