@@ -19,8 +19,9 @@ from sweeplab.analysis.columns import Array
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
+from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
-from sweeplab.study.rules import SETTLED, follows
+from sweeplab.study.rules import follows
 from sweeplab.train.counting import train_tokens
 
 if TYPE_CHECKING:

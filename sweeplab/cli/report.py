@@ -20,7 +20,7 @@ from sweeplab.cli.options import (
     MaybeStudyName,
     StudyName,
     argument,
-    command_group,
+    flag,
     option,
     study_folder,
 )
@@ -30,19 +30,15 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
 
-app = command_group("Write reports of studies.")
-
-
 Dashboard = Annotated[
     Path | None, option("FILE", "The panels to show: an edited copy of the page's file in dashboards/.")
 ]
 Form = Literal["html", "png", "svg", "pdf"]
 Format = Annotated[
-    Form, typer.Option("--format", help="A page, or one picture per figure; pictures need sweeplab[images].")
+    Form, flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format")
 ]
 
 
-@app.command()
 def scaling(
     name: StudyName,
     dashboard: Dashboard = None,
@@ -61,7 +57,6 @@ def scaling(
     _write("scaling", [name], lab, None, dashboard, form, as_json)
 
 
-@app.command()
 def sweep(
     name: StudyName,
     audit_pruning: Annotated[
@@ -90,8 +85,7 @@ def sweep(
     _write("sweep", [name], lab, None, dashboard, form, as_json)
 
 
-@app.command()
-def compare(
+def compare_studies(
     names: Annotated[list[str], argument("NAME…", "Names of two studies or more.", autocompletion=studies)],
     output: Annotated[
         Path | None, option("FOLDER", "Where to write.  [default: reports/ in the lab]")
@@ -141,9 +135,9 @@ def ui(
     ] = None,
     open_page: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Open the page in a browser, or only print its link.  [default: open on a desktop]",
             "--open/--no-open",
-            help="Open the page in a browser, or only print its link.  [default: open on a desktop]",
         ),
     ] = None,
     dashboard: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, option, whole_numbers
+from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, flag, option, whole_numbers
 from sweeplab.cli.printing import print_json, print_rows
 from sweeplab.errors import BadInput, Problem
 
@@ -31,7 +31,7 @@ def generate(
         float | None,
         option("P", "Draw from the best tokens of this total probability.  [default: the run's own]"),
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the best token each time.")] = False,
+    greedy: Annotated[bool, flag("Take the best token each time.", "--greedy")] = False,
     beams: Annotated[int | None, option("N", "Search for the likeliest text with N beams.", min=1)] = None,
     seed: Annotated[
         int | None, option("SEED", "Seed of the draws.  [default: 0]", min=0, max=2**63 - 1)

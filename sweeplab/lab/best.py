@@ -15,12 +15,13 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.finding import find_trial
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
-from sweeplab.lab.identity import as_written
+
 from sweeplab.lab.listing import read_spec, task_in
-from sweeplab.study.resources import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
-from sweeplab.study.file.writing import study_file
-from sweeplab.study.written import AUTO, Replicate
+from sweeplab.study.file.template import study_file
+from sweeplab.hyperparameters import AUTO
+from sweeplab.study.spec import ConditionalSeed
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -138,9 +139,9 @@ def rerun_text(folder: StudyFolder, trial: Trial) -> str:
     goes on to its end.
     """
     spec = read_spec(folder)
-    study = as_written(spec)
+    study = spec.as_written()
     data = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    order = [each.seed if isinstance(each, Replicate) else each for each in spec.seeds]
+    order = spec.seed_numbers
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
@@ -181,5 +182,5 @@ def _name(trial: Trial) -> str:
 def _is_exact(trial: Trial, spec: StudySpec) -> bool:
     """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
     was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
-    is_small = facts(trial.values)["n_params"] < CPU_STACK_BELOW_PARAMS
+    is_small = facts(trial.values).n_params < CPU_STACK_BELOW_PARAMS
     return trial.values["device"] == "cpu" and (trial.threads == 1 or was_alone or is_small)

@@ -22,7 +22,7 @@ from sweeplab.report.options import (
     listed,
     read_checked,
 )
-from sweeplab.study.places import Complaints
+from sweeplab.study.problems import Problems
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.measures import CURVES, LOSSES_BY_TOKENS
@@ -132,28 +132,28 @@ def read_view(path: Path | None = None) -> View:
     return View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
 
 
-def _check(document: Mapping[str, Any], complain: Complaints) -> None:
+def _check(document: Mapping[str, Any], problems: Problems) -> None:
     columns, sort, charts = (document.get(part) for part in ("columns", "sort", "charts"))
     if isinstance(columns, list) and columns:
         for index, name in enumerate(columns):
-            check_value(name, _COLUMN, ("columns", index), complain)
+            check_value(name, _COLUMN, ("columns", index), problems)
     else:
-        complain(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
+        problems.add(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
     if isinstance(sort, dict) and "by" in sort:
-        check_options(sort, {"by": Option(_AXES), "descending": Option()}, ("sort",), complain)
+        check_options(sort, {"by": Option(_AXES), "descending": Option()}, ("sort",), problems)
         if not isinstance(sort.get("descending", False), bool):
-            complain(("sort", "descending"), "descending is true or false")
+            problems.add(("sort", "descending"), "descending is true or false")
     else:
-        complain(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
+        problems.add(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
     if charts is not None and not isinstance(charts, list):
-        complain(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
+        problems.add(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
         return
-    check_items(charts or [], "chart", CHARTS, complain)
+    check_items(charts or [], "chart", CHARTS, problems)
     for index, chart in enumerate(charts or []):
         if isinstance(chart, dict) and chart.get("x") == "train_tokens":
             metric = chart.get("metric")
             if metric in CURVES and metric not in LOSSES_BY_TOKENS:
-                complain(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
+                problems.add(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
 
 
 def _chart(written: Mapping[str, Any]) -> Chart:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeplab.report.options import PanelSpec, check_items, default_dashboard, listed, read_checked
 from sweeplab.report.panels.base import PANELS, Source
-from sweeplab.study.places import Complaints
+from sweeplab.study.problems import Problems
 
 # What the panels of each page may be made from.
 PAGES: dict[str, tuple[Source, ...]] = {
@@ -42,15 +42,15 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     """
     kinds = {name: PANELS[name].options for name in panels_of(page)}
 
-    def check(document: Mapping[str, Any], complain: Complaints) -> None:
+    def check(document: Mapping[str, Any], problems: Problems) -> None:
         panels = document.get("panels")
         if isinstance(panels, list) and panels:
             for each in panels:
                 if isinstance(each, dict) and str(each.get("panel")) in RENAMED:
                     each["panel"] = RENAMED[each["panel"]]
-            check_items(panels, "panel", kinds, complain)
+            check_items(panels, "panel", kinds, problems)
         else:
-            complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
+            problems.add(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
 
     document = read_checked(path or default_dashboard(page), ("title", "panels"), check)
     title = str(document.get("title", page.capitalize()))

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.file.document import parse
-from sweeplab.study.file.markdown import read_text
-from sweeplab.study.places import Complaints, Location, Places
+from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.problems import Location, Problems, SourceMap
 
 MAX_BYTES = 2**18
 
@@ -54,64 +53,64 @@ def default_dashboard(page: str) -> Path:
 
 
 def read_checked(
-    file: Path, parts: Sequence[str], check: Callable[[Mapping[str, Any], Complaints], None]
+    file: Path, parts: Sequence[str], check: Callable[[Mapping[str, Any], Problems], None]
 ) -> dict[str, Any]:
     """Read a dashboard whose parts are checked.
 
     Raises:
         BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
     """
-    complain = Complaints(Places(file))
-    document = parse(read_text(file, MAX_BYTES), complain)
-    if not complain.problems and not isinstance(document, dict):
-        complain((), "this is no dashboard", " ".join(f"{part}:" for part in parts))
-    if not complain.problems:
+    problems = Problems(SourceMap(file))
+    document = parse(file_text(file, MAX_BYTES), problems)
+    if not problems.found and not isinstance(document, dict):
+        problems.add((), "this is no dashboard", " ".join(f"{part}:" for part in parts))
+    if not problems.found:
         for key in document:
             if key not in parts:
                 what, near = f"the dashboard has no part {key!r}", nearest(str(key), parts)
-                complain((key,), what, ", ".join(parts), near, at_key=True)
-        check(document, complain)
-    if complain.problems:
-        raise BadInput(*complain.problems)
+                problems.add((key,), what, ", ".join(parts), near, at_key=True)
+        check(document, problems)
+    if problems.found:
+        raise BadInput(*problems.found)
     return dict(document)
 
 
-def check_items(items: Sequence[Any], what: str, kinds: Kinds, complain: Complaints) -> None:
+def check_items(items: Sequence[Any], what: str, kinds: Kinds, problems: Problems) -> None:
     """Check a list of panels or of charts: each has a kind, and options of that kind."""
     for index, item in enumerate(items):
         place: Location = (f"{what}s", index)
         kind = item.get(what) if isinstance(item, dict) else None
         if kind is None:
-            complain(place, f"this is no {what}", f"{what}: " + " | ".join(kinds))
+            problems.add(place, f"this is no {what}", f"{what}: " + " | ".join(kinds))
         elif kind not in list(kinds):
             near = nearest(str(kind), kinds)
-            complain((*place, what), f"unknown {what} {kind!r}", ", ".join(kinds), near)
+            problems.add((*place, what), f"unknown {what} {kind!r}", ", ".join(kinds), near)
         else:
             options = {what: Option(), **COMMON, **kinds[kind]}
             for name, option in options.items():
                 if option.needed and name not in item:
-                    complain(place, f"{kind} needs {name}: …", option.needed)
-            check_options(item, options, place, complain)
+                    problems.add(place, f"{kind} needs {name}: …", option.needed)
+            check_options(item, options, place, problems)
 
 
 def check_options(
-    written: Mapping[str, Any], options: Mapping[str, Option], place: Location, complain: Complaints
+    written: Mapping[str, Any], options: Mapping[str, Option], place: Location, problems: Problems
 ) -> None:
     """Check that there are no options but these, and that each has a value that it may have."""
     for name, value in written.items():
         if name not in options:
-            complain.unknown((*place, name), list(options), "option")
+            problems.unknown((*place, name), list(options), "option")
             continue
         for each in listed(value) if options[name].many else [value]:
-            check_value(each, options[name], (*place, name), complain)
+            check_value(each, options[name], (*place, name), problems)
 
 
-def check_value(value: Any, option: Option, place: Location, complain: Complaints) -> None:
+def check_value(value: Any, option: Option, place: Location, problems: Problems) -> None:
     """Check one value of an option."""
     if option.allowed and value not in option.allowed:
         few = ", ".join(option.allowed) if len(option.allowed) < 8 else ""
         name = [part for part in place if isinstance(part, str)][-1]
-        complain(place, f"{name} cannot be {value!r}", few, nearest(str(value), option.allowed))
+        problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), option.allowed))
 
 
 def listed(written: Any) -> list[Any]:

@@ -29,13 +29,13 @@ import numpy as np
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
 from sweeplab.analysis.trials import COUNTED
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent

@@ -15,11 +15,11 @@ from pandas import DataFrame, Series
 from sweeplab.analysis.trials import TRIAL, VALUED, finite, grid_of, plain, searched_of, trials_table
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.spec import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.train.counting import row_flops, train_flops
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 
 # A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.

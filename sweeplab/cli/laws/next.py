@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
-def next_(
+def next_runs(
     source: Source,
     flops: Annotated[float, option("C", "FLOPs to spend on all runs.")],
     quantity: Annotated[
@@ -58,7 +58,8 @@ def next_(
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
     from sweeplab.analysis.design.candidates import next_study_text
-    from sweeplab.analysis.design.next_runs import find_quantity, next_runs
+    from sweeplab.analysis.design.next_runs import find_quantity
+    from sweeplab.analysis.design.next_runs import next_runs as choose
     from sweeplab.analysis.fit.assessment import find_law, parse_target
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
@@ -70,7 +71,7 @@ def next_(
     points = points_from(source, columns, lab, count)
     spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
     found = fit(points, form)
-    chosen = next_runs(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
+    chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]

@@ -46,7 +46,7 @@ def attention(
         typer.echo(f"{file} written")
 
 
-def next_(
+def next_tokens(
     run: Run,
     prompt: Prompt,
     most: Annotated[int, option("N", "Number of tokens to show.", min=1)] = 10,

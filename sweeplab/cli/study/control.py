@@ -6,23 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    InCell,
-    Lab,
-    StudyName,
-    argument,
-    command_group,
-    option,
-    study_folder,
-)
+from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option, study_folder
 from sweeplab.cli.printing import print_json
 
 if TYPE_CHECKING:
     from sweeplab.sweep.control.steering import Done
-
-trial_app = command_group("Control one trial of a study.")
 
 
 def print_done(done: Done, as_json: bool) -> None:
@@ -139,12 +127,6 @@ def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     print_done(queueing.retry(study_folder(lab, name)), as_json)
 
 
-@trial_app.callback()
-def _trial() -> None:
-    """Keep `trial` a group although it has one command."""
-
-
-@trial_app.command("stop")
 def stop_trial(
     name: StudyName,
     trial: Annotated[int, argument("N", "Number of the trial.")],

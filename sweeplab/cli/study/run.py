@@ -17,6 +17,7 @@ from sweeplab.cli.options import (
     Quiet,
     StudyFile,
     StudyName,
+    flag,
     study_folder,
 )
 from sweeplab.cli.study.plan import plan
@@ -31,7 +32,7 @@ def run(
     name: Name = None,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +69,7 @@ def watch(name: StudyName, lab: Lab = None) -> None:
 
 def logs(
     name: StudyName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the study ends.")] = False,
+    follow: Annotated[bool, flag("Continue until the study ends.", "--follow", "-f")] = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +98,7 @@ def _log_line(line: LogLine) -> str:
 def work(
     name: StudyName,
     force: Annotated[
-        bool, typer.Option("--force", help="Work although code or data differ from the other workers'.")
+        bool, flag("Work although code or data differ from the other workers'.", "--force")
     ] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,

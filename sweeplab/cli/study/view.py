@@ -156,8 +156,8 @@ def _pace(progress: StudyProgress) -> Iterator[str]:
     seconds = time.monotonic() - progress.started
     plan, new = progress.plan, progress.counted - progress.done_before
     left = []
-    if plan.budget["time"] is not None:
-        left.append(max(0.0, plan.budget["time"] - progress.elapsed_before - seconds))
+    if plan.budget.time is not None:
+        left.append(max(0.0, plan.budget.time - progress.elapsed_before - seconds))
     if new:
         per_minute = new / seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
@@ -202,7 +202,7 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
 
 
 def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
-    plans, per_cell = progress.plan.cells, progress.plan.budget["trials_per_cell"]
+    plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
     # Widths are those of all cells, so that no column moves when the window does.
     widths = {
         "cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2),

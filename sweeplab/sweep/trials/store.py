@@ -23,7 +23,8 @@ from sweeplab.lab.database import engine_arguments, serialize
 from sweeplab.lab.tally import VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.counting import CellCounts, count
@@ -277,7 +278,7 @@ class Store:
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return False
         trial.set_user_attr(
-            "planned_flops", float(facts(values)["train_flops"] * len(self.spaces[cell.index].seeds))
+            "planned_flops", float(facts(values).train_flops * len(self.spaces[cell.index].seeds))
         )
         return True
 

@@ -74,7 +74,7 @@ def audit_pruning(
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
     with _only_one(folder):
         waiting = [trial for trial in chosen if not _is_done(folder, trial)]
-        from sweeplab.study.datasets import recorded_dataset  # numpy with it: slow to import
+        from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
 
         dataset = recorded_dataset(folder, spec)
         for at, trial in enumerate(waiting, start=1):
@@ -114,7 +114,7 @@ def _is_done(folder: StudyFolder, trial: Trial) -> bool:
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
-    from sweeplab.study.starting import start_weights
+    from sweeplab.sweep.work.runner import start_weights
     from sweeplab.train.devices import settle_devices
     from sweeplab.train.run import Run
     from sweeplab.train.stack import Stack

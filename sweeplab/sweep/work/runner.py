@@ -20,19 +20,23 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
-from sweeplab.study.resources import stack_capacity
+from sweeplab.study.plan import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
-from sweeplab.study.starting import start_weights
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training
-from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
+from sweeplab.train.checkpoint import read_checkpoint, write_checkpoint, write_snapshot
 from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Record, Snapshot, Stack
 
 RENEW_SECONDS = 20.0
 Emit = Callable[[dict[str, Any]], None]
+
+
+def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
+    """Return the weights that a study's runs start from, or None where they are drawn from their seeds."""
+    return None if spec.init_folder is None else read_checkpoint(spec.init_folder, "model")[0]
 
 
 class Runner:

@@ -22,7 +22,7 @@ from sweeplab.records.runs import (
     TrialEnding,
     run_key,
 )
-from sweeplab.study.space import facts
+from sweeplab.study.rules import facts
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
 from sweeplab.sweep.work.curves import SeedCurves
@@ -83,7 +83,7 @@ class ClaimedTrial:
             values=Hyperparameters.of(values),
             sampled=self.claim.sampled,
             **self.claim.asked,
-            facts=facts(values),
+            facts=facts(values)._asdict(),
             threads=torch.get_num_threads(),  # on which the last bits of a larger model rest
             started=time.time(),
         )
