@@ -119,7 +119,7 @@ def evaluate(
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
     found = evaluated(run, lab_folder(lab), times, study)
     if report:
-        from sweeplab.report.evaluation import write_evaluation
+        from sweeplab.report.models import write_evaluation
 
         write_evaluation(found, report)
     if as_json:

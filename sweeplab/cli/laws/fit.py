@@ -53,7 +53,8 @@ def fit(
     target = parse_target(at) if at else None
     points = points_from(source, columns, lab, count)
     if report:
-        from sweeplab.report.scaling import N_REFITS, write_law_report
+        from sweeplab.report.data import N_REFITS
+        from sweeplab.report.writer import write_law_report
 
         bootstrap = bootstrap or N_REFITS
     assessed = assess(points, form, delta, flops, target, bootstrap)

@@ -173,7 +173,7 @@ def coordinates(
     from rich.console import Console
 
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.coordinates import steepest_in_words, write_coordinates
+    from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.coordinates import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"
