@@ -49,8 +49,13 @@ class ModelShape(ModelHyperparameters):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, values: Values) -> ModelShape:
-        """Take the shape out of a run's effective hyperparameters; what an older run lacks has its default."""
+    def of(cls, values: ModelHyperparameters) -> ModelShape:
+        """Return the model of a run's effective hyperparameters."""
+        return _shape_of(tuple((name, getattr(values, name)) for name in FIELDS))
+
+    @classmethod
+    def named(cls, values: Mapping[str, Any]) -> ModelShape:
+        """Return the model of hyperparameters by name; those that are missing have their defaults."""
         return _shape_of(tuple((name, values[name]) for name in FIELDS if name in values))
 
     @property

@@ -146,4 +146,4 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
 
 def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
     spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
-    return {space.cell.key: ModelShape.of(middle(probe(spec, space, PROBES)[1])) for space in spaces}
+    return {space.cell.key: ModelShape.named(middle(probe(spec, space, PROBES)[1])) for space in spaces}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.counting import row_flops, train_memory_bytes
+from sweeplab.train.run import row_flops, train_memory_bytes
 
 # On a CPU a step of a small model is mostly the interpreter's time, which a stack shares; a larger one fills
 # the caches alone. Measured on two cores: 8 runs of 27k parameters train 1.9 times as fast, of 200k no faster.
@@ -21,18 +19,18 @@ MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
 
 
-def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, memory_bytes: float) -> int:
+def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float) -> int:
     """Return K for runs like `values`: as wanted, or what pays on their device and fits its memory.
 
     The seeds of a trial share a stack where memory allows.
     """
     shape = ModelShape.of(values)
-    at_once: int = values["batch_size"] // values["grad_accum"]
+    at_once = values.batch_size // values.grad_accum
     room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(values))
     fits = max(1, min(room, MOST_FOLDED // (at_once * shape.n_head)))
     if wanted != "auto":
         return min(int(wanted), fits)
-    if values["device"] == "cuda":
+    if values.device == "cuda":
         pays = min(CUDA_MOST, max(1, round(CUDA_STEP_FLOPS / (row_flops(values) * at_once))))
     else:
         pays = CPU_STACK if n_params(shape) < CPU_STACK_BELOW_PARAMS else 1

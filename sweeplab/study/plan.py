@@ -20,7 +20,7 @@ from sweeplab.data.dataset import Dataset, WrongVocabulary
 from sweeplab.data.objectives import task_of
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
-from sweeplab.hyperparameters import SHAPE, TABLE
+from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.lab.listing import TASK
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells, unmet
@@ -33,8 +33,7 @@ from sweeplab.study.starting import check_start, read_start
 from sweeplab.sweep.trials.known import Source, read_warm_starts
 from sweeplab.sweep.work.engines import Allotment, allot
 from sweeplab.tracking.connection import artifact_location, tracking_uri
-from sweeplab.train.counting import train_memory_bytes
-from sweeplab.train.devices import cuda_count, settle_devices
+from sweeplab.train.run import cuda_count, settle_devices, train_memory_bytes
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -130,7 +129,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     plans = [_plan_cell(spec, space, *probe) for space, probe in zip(spaces, probes, strict=True)]
     data = describe_data(spec, dataset)
     sources = warm_starts(spec, folder, spaces, data)
-    settled = settle_devices(probes[0][1][0])
+    settled = settle_devices(Hyperparameters.of(probes[0][1][0]))
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
     _check_room(folder, checkpoint_bytes, n_copies)
@@ -315,7 +314,7 @@ def middle(valid: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _plan_cell(spec: StudySpec, space: Space, share: float, valid: list[dict[str, Any]]) -> CellPlan:
-    settled = settle_devices(middle(valid))
+    settled = settle_devices(Hyperparameters.of(middle(valid)))
     known = facts(settled)
     free = free_memory_bytes(settled["device"])
     iterations = {values["max_iters"] for values in valid}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
 from sweeplab.model.legality import requirements
 from sweeplab.model.requirement import Requirement
@@ -16,8 +16,7 @@ from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what onl
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
 from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.requirements import REQUIREMENTS
+from sweeplab.train.run import REQUIREMENTS, train_flops, train_tokens
 
 # What the facts of a model follow from.
 _SIZES = frozenset(FIELDS)
@@ -37,13 +36,14 @@ UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or r
 
 def facts(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from a run's effective hyperparameters: sizes, tokens and FLOPs of training."""
+    values = Hyperparameters.of(values)
     shape = ModelShape.of(values)
     return {
         "n_params": accounting.n_params(shape),
         "n_params_active": accounting.n_params_active(shape),
         "n_params_non_embedding": accounting.n_params_non_embedding(shape),
-        "train_tokens": train_tokens(values, values["max_iters"]),
-        "train_flops": train_flops(values, values["max_iters"]),
+        "train_tokens": train_tokens(values, values.max_iters),
+        "train_flops": train_flops(values, values.max_iters),
     }
 
 
@@ -216,7 +216,7 @@ def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
 def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
     def holds(values: Mapping[str, Any]) -> bool:
         try:
-            return requirement.holds(ModelShape.of(values))
+            return requirement.holds(ModelShape.named(values))
         except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
             return False
 

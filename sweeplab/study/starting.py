@@ -40,7 +40,7 @@ class Start:
     @cached_property
     def shape(self) -> ModelShape:
         """Return the run's model."""
-        return ModelShape.of(self.values)
+        return ModelShape.named(self.values)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -81,7 +81,7 @@ class Start:
 
         What follows from others in both is left out.
         """
-        theirs, ours = vars(self.shape), vars(ModelShape.of(values))
+        theirs, ours = vars(self.shape), vars(ModelShape.named(values))
         return {
             name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
             for name in self._bound

@@ -12,7 +12,7 @@ from sweeplab.analysis.table import validate
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params, n_params_active, n_params_non_embedding
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.train.counting import train_flops, train_tokens
+from sweeplab.train.run import train_flops, train_tokens
 
 SIZES = ((1, 16), (2, 32), (2, 64), (4, 128), (6, 256))
 ITERATIONS = (100, 400, 1600, 6400)
@@ -54,7 +54,7 @@ def plant(
 
 
 def _run(values: dict[str, Any], trial: int, seed: int) -> dict[str, Any]:
-    shape = ModelShape.of(values)
+    shape = ModelShape.named(values)
     tokens = train_tokens(values, values["max_iters"])
     cell = ",".join(f"{name}={values[name]}" for name in ("n_layer", "n_embd", "max_iters"))
     return values | {

@@ -31,7 +31,7 @@ def plant(lab: Path, n_trials: int) -> None:
     from sweeplab.study.plan import make_plan
     from sweeplab.study.space import Space, facts
     from sweeplab.tracking.tracker import TRACKERS
-    from sweeplab.train.devices import settle_devices
+    from sweeplab.train.run import settle_devices
 
     spec = read_study(STUDY, [f"budget.trials_per_cell={math.ceil(n_trials / 9)}"])
     plan, cells, _ = make_plan(spec, lab)
@@ -44,15 +44,15 @@ def plant(lab: Path, n_trials: int) -> None:
     draws = [list(space.draws(math.ceil(n_trials / 9))) for space in spaces]
     for at in range(n_trials):
         cell, values = cells[at % 9], settle_devices(draws[at % 9][at // 9])
-        apart = abs(math.log10(values["learning_rate"]) + 2.5)
+        apart = abs(math.log10(values.learning_rate) + 2.5)
         rng = random.Random(at)
         state = "diverged" if apart > 0.9 and rng.random() < 0.5 else "pruned" if apart > 0.35 else "complete"
         last = {"complete": 300, "pruned": 100, "diverged": 50}[state]
         run = folder.run(cell.key, at // 9, 0)
-        sampled = {name: values[name] for name in spec.search}
+        sampled = {name: getattr(values, name) for name in spec.search}
         run.start(
             {"study": spec.name, "key": run_key(cell.key, at // 9, 0), "cell": cell.key, "trial": at // 9, "seed": 0}
-            | {"values": values, "sampled": sampled, "facts": facts(values), "started": 1.7e9 + at}
+            | {"values": values.as_dict(), "sampled": sampled, "facts": facts(values), "started": 1.7e9 + at}
         )  # fmt: skip
         floor = 2.2 + apart + rng.gauss(0, 0.02)
         points = [

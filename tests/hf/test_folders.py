@@ -247,4 +247,4 @@ def test_every_architecture_has_runs_here() -> None:
 def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
     """GPT-2 small, Llama-2-7B, BERT-base with its masked-LM head, T5-small: what `transformers` takes by itself."""
     values = ARCHITECTURES[model_type].values({"model_type": model_type})
-    assert n_params(ModelShape.of({"n_layer": 0, **values})) == count
+    assert n_params(ModelShape.named({"n_layer": 0, **values})) == count

@@ -10,8 +10,9 @@ from sweeplab.model.layout import Layout
 from sweeplab.model.parametrization import kind, learning_rate_factor, std_factor
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.optimizers import OPTIMISERS, Rates
-from sweeplab.train.requirements import FOLLOW_WIDTH
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.optimizers.base import Rates
+from sweeplab.train.run import FOLLOW_WIDTH
 
 
 def shape(n_embd: int, **changed) -> ModelShape:
@@ -111,7 +112,7 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
     ends = {}
     for way in ("standard", "mup"):
         layout = Layout(shape(128, parametrization=way))
-        optimizer = OPTIMISERS[name](layout)
+        optimizer = OPTIMIZERS[name](layout)
         weights = torch.randn(2, layout.row_size, generator=torch.Generator().manual_seed(0))
         begin = weights.clone()
         state = {key: torch.zeros(2, size) for key, size in optimizer.buffers().items()}

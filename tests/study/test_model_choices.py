@@ -138,6 +138,6 @@ def test_facts_count_active_parameters() -> None:
 
 def test_a_run_of_before_has_the_defaults() -> None:
     old = {"vocab_size": 65, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, "bias": False}
-    assert ModelShape.of(old) == ModelShape(
+    assert ModelShape.named(old) == ModelShape(
         vocab_size=65, block_size=8, n_layer=2, n_head=2, n_embd=8, bias=False
     )

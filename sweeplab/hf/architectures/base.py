@@ -136,7 +136,7 @@ class Architecture:
 
     def config(self, values: Values) -> dict[str, Any]:
         """Return config.json of a run that it can express, by all of its effective hyperparameters."""
-        shape = ModelShape.of(values)
+        shape = ModelShape.named(values)
         known = settled({**defaults(), **values, **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
         return {

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE, Hyperparameter
+from sweeplab.hyperparameters import TABLE, Hyperparameter, Hyperparameters
 from sweeplab.lab.listing import VALUED, find_study, read_spec
 from sweeplab.study.parameters import Scalar
 from sweeplab.study.places import shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import TABLE_SUFFIX
-from sweeplab.train.devices import settle_devices
+from sweeplab.train.run import settle_devices
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import Objective, StudySpec
@@ -156,7 +156,7 @@ def _fit(row: Row, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
         parameters, ours = space.fitted(row.values)
     except ValueError as error:
         raise _Unfit(str(error)) from error
-    settled = settle_devices(ours)
+    settled = settle_devices(Hyperparameters.of(ours))
     for name, value in row.values.items():
         if name not in _IDLE and not _same(value, settled[name]):
             raise _Unfit(f"{name} is {shown(value)} there and {shown(settled[name])} here")

@@ -16,11 +16,12 @@ from filelock import FileLock, Timeout
 
 from sweeplab.data.generators import generator_key
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import RunFolder, StudyFolder
 from sweeplab.study.plugins import check_imported
 from sweeplab.sweep.work.curves import SeedCurves
-from sweeplab.train.metrics import worth
+from sweeplab.train.run import worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,21 +114,20 @@ def _is_done(folder: StudyFolder, trial: Trial) -> bool:
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
     from sweeplab.study.starting import start_weights
-    from sweeplab.train.devices import settle_devices
-    from sweeplab.train.run import Run
+    from sweeplab.train.run import Run, settle_devices
     from sweeplab.train.stack import Stack
 
     audits: dict[str, RunFolder] = {}
     runs = []
     for run, audit in _runs(folder, trial):
         described = run.description
-        values = settle_devices(described["values"])
+        values = settle_devices(Hyperparameters.of(described["values"]))
         runs.append(Run(described["key"], values))
         audits[described["key"]] = audit
         # What an interrupted audit has left is of no use.
         for file in audit.path.glob("*"):
             file.unlink()
-        audit.start({**described, "values": values})
+        audit.start({**described, "values": values.as_dict()})
     stack = Stack(runs[0].values, dataset.train, dataset.val, len(runs))
     start = start_weights(spec)
     for each in runs:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.folders import RunFolder, StudyFolder, run_key
 from sweeplab.records.tracked import MEASURES
 from sweeplab.study.space import facts
@@ -17,10 +18,8 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim, Outcome
 from sweeplab.sweep.work.curves import SeedCurves
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.metrics import worth
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Record, Snapshot
+from sweeplab.train.member import Record, Snapshot
+from sweeplab.train.run import Run, train_flops, train_tokens, worth
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class TrialInHand:
         folder: StudyFolder,
         claim: Claim,
         seeds: Sequence[int],
-        values_of: Callable[[int], Mapping[str, Any]],
+        values_of: Callable[[int], Hyperparameters],
     ) -> None:
         self.spec, self.claim = spec, claim
         shared = values_of(seeds[0])
@@ -63,14 +62,14 @@ class TrialInHand:
             self.trainings[key] = Training(seed, Run(key, values), run_folder)
             run_folder.start(self._describe(key, seed, values))
 
-    def _describe(self, key: str, seed: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe(self, key: str, seed: int, values: Hyperparameters) -> dict[str, Any]:
         return {
             "study": self.spec.name,
             "key": key,
             "cell": self.claim.cell.key,
             "trial": self.claim.number,
             "seed": seed,
-            "values": dict(values),
+            "values": values.as_dict(),
             "sampled": self.claim.sampled,
             **self.claim.asked,
             "facts": facts(values),
@@ -104,7 +103,7 @@ class TrialInHand:
         """Append a record to its run's traces; return the iterations at which the trial's mean is now known."""
         training = self.trainings[record.key]
         values = training.run.values
-        points = {int(point["iteration"]): dict(point) for point in record.points}
+        points: dict[int, dict[str, Any]] = {point["iteration"]: {**point} for point in record.points}
         at_evaluation = {"iteration": record.iteration, "wall_seconds": record.wall_seconds}
         at_evaluation["eval_seconds"] = record.eval_seconds
         points.setdefault(record.iteration, {}).update(
