@@ -15,8 +15,9 @@ from sweeplab.lab.feed import Event
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import VALUED, show_study, tracking_uri_of
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.plan import Plan, make_plan
+from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.supervisor import Progress, run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.analysis.columns import Array
-from sweeplab.data.objectives import task_of
+from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.lab.listing import TASK
 from sweeplab.study.rules import SETTLED, follows
 from sweeplab.train.run import train_tokens
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sweeplab.doctor.check import Check, Patient, Place, named, outcome_of
 from sweeplab.errors import BadInput
-from sweeplab.sweep.trials.store import TOLD
+from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking.connection import tracking_uri, without_password
 from sweeplab.tracking.tracker import ENDED, TRACKERS, TrackedRun, TrackingUnavailable
 
@@ -78,7 +78,7 @@ def _difference(
     """Say in what a run differs, or nothing; a run may have its own end inside a trial that ended otherwise."""
     if ended and ended["state"] != there.state:
         return f"{ended['state']} on disk, {there.state} in MLflow"
-    if not ended and TOLD[there.state].name != state:
+    if not ended and OPTUNA_STATES[there.state].name != state:
         return f"{state} in Optuna, {there.state} in MLflow"
     sent = there.metrics.get("value")
     if state != "COMPLETE" or value is None:

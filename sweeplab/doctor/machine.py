@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 import sweeplab
 from sweeplab.doctor.check import Check
 from sweeplab.tracking.environment import device
-from sweeplab.train.run import cuda_count
+from sweeplab.train.devices import cuda_count
 
 CGROUP = Path("/sys/fs/cgroup/cpu.max")
 

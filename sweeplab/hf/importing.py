@@ -27,7 +27,7 @@ from sweeplab.model.accounting import n_params
 from sweeplab.model.legality import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.checkpoint import write_checkpoint
-from sweeplab.train.run import settle_devices
+from sweeplab.train.devices import settle_devices
 
 # What releases before 4 called a norm's gain and bias.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}

@@ -16,7 +16,7 @@ from sweeplab.lab.finding import find_trial
 from sweeplab.records.folders import RunFolder, StudyFolder
 from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import VALUED, read_spec, task_in
-from sweeplab.study.packing import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.resources import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
 from sweeplab.study.file.writing import study_file
 from sweeplab.study.written import AUTO, Replicate

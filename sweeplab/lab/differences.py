@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeplab.records.folders import StudyFolder
+from sweeplab.data.task import task_of
 from sweeplab.lab.listing import VALUED
 
 # The order in which a person asks.
@@ -64,8 +65,6 @@ _NONE: tuple[float | None, str] = (None, "")
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float | None, str]]:
     """Return each cell's lowest number that its runs ended with, and the task that it is of."""
-    from sweeplab.data.objectives import task_of
-
     best: dict[str, tuple[float | None, str]] = {}
     for run in folder.runs():
         cell, outcome = run.path.parent.name, run.outcome

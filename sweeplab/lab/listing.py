@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.records.folders import RunFolder, StudyFolder, lab_folder
 from sweeplab.lab.tally import tallies
@@ -24,8 +25,6 @@ MOST_NAMED = 10
 _CELLS_NAMED = 3
 # Runs in these states have a value that counts.
 VALUED = ("complete", "stopped")
-# What decides what is to be found, and how hard it is.
-TASK = ("family", "objective", "mask_share", "span_length")
 
 
 def study_names(lab: Path) -> list[str]:
@@ -87,15 +86,13 @@ def has_one_task(folder: StudyFolder) -> bool:
     """Say whether all runs of a study are to find one thing; they are read only where its plan lets them differ."""
     cells = folder.read(folder.plan_file)["cells"]
     may_differ = any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
-    return not may_differ or have_one_task(run.description for run in folder.runs())
+    return not may_differ or have_one_task(run.description["values"] for run in folder.runs())
 
 
 def task_in(folder: StudyFolder) -> Callable[[RunFolder], str]:
     """Return what says of a study's run what it is to find; nothing is read of it where all are to find one thing."""
     if has_one_task(folder):
         return lambda run: ""
-    from sweeplab.data.objectives import task_of
-
     return lambda run: task_of(run.description["values"])
 
 
@@ -141,16 +138,6 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
             if outcome and outcome["state"] == "failed"
         ],
     }
-
-
-def have_one_task(described: Iterable[Mapping[str, Any]]) -> bool:
-    """Say whether runs were to find the same thing, so that their losses can be compared."""
-    found = {tuple(each["values"][name] for name in TASK): each["values"] for each in described}
-    if len(found) <= 1:  # as nearly always, and without what the objectives import
-        return True
-    from sweeplab.data.objectives import task_of
-
-    return len({task_of(values) for values in found.values()}) <= 1
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -205,7 +192,7 @@ def _mean_of(outcomes: list[dict[str, Any]], name: str) -> float | None:
 
 def _best(runs: list[_Run]) -> dict[str, Any] | None:
     """Return the run of the lowest value; of runs that were to find unlike things there is none."""
-    if not have_one_task(described for _, described, _ in runs):
+    if not have_one_task(described["values"] for _, described, _ in runs):
         return None
     found = [
         {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}

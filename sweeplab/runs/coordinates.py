@@ -12,10 +12,11 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.runs.models import PROBES
 from sweeplab.study.cells import FEW, cells_named
+from sweeplab.study.datasets import placed_dataset
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.plan import placed_dataset, probe
+from sweeplab.study.plan import sample_cell
 from sweeplab.study.space import Space
-from sweeplab.train.run import settle_devices
+from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -107,5 +108,5 @@ def _values(spec: StudySpec, vocab_size: int, cell: str | None) -> Hyperparamete
     if len(found) > 1:
         keys = " | ".join(each.key for each in found[:FEW])
         raise BadInput(Problem(f"{spec.name} has {len(found)} cells besides its widths", f"--cell {keys}"))
-    _, valid = probe(spec, Space(spec, found[0], vocab_size), PROBES)
-    return settle_devices(Hyperparameters.of(valid[0]))
+    samples = sample_cell(spec, Space(spec, found[0], vocab_size), PROBES)
+    return settle_devices(samples.valid[0])

@@ -1,7 +1,6 @@
 """One training by its hyperparameters alone (no torch: a plan reads it too).
 
-Which runs may share a stack, on which device a run trains, what it reads, computes and takes of memory, and what an
-evaluation of it is worth.
+Which runs may share a stack, what a run reads, computes and takes of memory, and what an evaluation of it is worth.
 
 A row is a sequence to learn from, with its source where there is one. Its lengths are the objective's. Pairs are
 counted as if every row, and every source, were block_size long: what is computed is as long as the training split's
@@ -12,15 +11,11 @@ batch size warms up, repeated rows are not counted: only a stack computes them.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import AUTO, SHAPE, Hyperparameters
+from sweeplab.hyperparameters import SHAPE, Hyperparameters
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.schedule import rows_seen
@@ -34,8 +29,6 @@ REQUIREMENTS = (
     "batch_size % grad_accum == 0",
     " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in FOLLOW_WIDTH)]),
 )
-# Compiling costs up to a minute: shorter runs than this are over before it pays.
-COMPILE_PAYS_FROM_ITERATIONS = 1000
 # Copies of its weights that a training run takes: themselves, the best, two moments, two gradients, and what an
 # update needs for a moment.
 COPIES = 9
@@ -69,36 +62,6 @@ def drop_chances(values: Hyperparameters) -> dict[str, float]:
         "residual": known["residual_dropout"],
         "depth": known["stochastic_depth"],
     }
-
-
-@cache
-def cuda_count() -> int:
-    """Return the number of CUDA devices; asks torch only where a driver is, for torch is slow to import."""
-    if not (Path("/proc/driver/nvidia").exists() or shutil.which("nvidia-smi")):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def settle_devices(values: Hyperparameters) -> Hyperparameters:
-    """Return the values with `auto` replaced in device, dtype and compile.
-
-    Raises:
-        BadInput: `device: cuda` where there is none.
-    """
-    has_cuda = cuda_count() > 0
-    device = values.device
-    if device == AUTO:
-        device = "cuda" if has_cuda else "cpu"
-    on_cuda = device == "cuda"
-    if on_cuda and not has_cuda:
-        raise BadInput("device is cuda, but there is no CUDA device here; allowed here: cpu, auto")
-    # A router's choice waits for the device in each layer, where a compiled step would break off.
-    pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
-    usual = {"dtype": "bfloat16" if on_cuda else "float32", "compile": pays}
-    autos = {name: value for name, value in usual.items() if getattr(values, name) == AUTO}
-    return values.replace(device=device, **autos)
 
 
 def row_lengths(values: Hyperparameters) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from benchmarks.setting import print_table, setting
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.dataset import prepare
-from sweeplab.data.objectives import n_special, settled_objective, task_of
+from sweeplab.data.objectives import n_special, settled_objective
+from sweeplab.data.task import task_of
 from sweeplab.hyperparameters import Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts

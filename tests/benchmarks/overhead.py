@@ -53,7 +53,7 @@ def stacks_of(lab: Path) -> list[list[tuple[Hyperparameters, int]]]:
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
     from sweeplab.study.cells import cells
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.packing import stack_capacity
+    from sweeplab.study.resources import stack_capacity
 
     root = lab / "studies" / "small"
     stacks = []

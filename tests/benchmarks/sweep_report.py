@@ -28,10 +28,10 @@ def plant(lab: Path, n_trials: int) -> None:
     from sweeplab.lab.identity import write_study
     from sweeplab.records.folders import StudyFolder, run_key
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.plan import make_plan
     from sweeplab.study.space import Space, facts
+    from sweeplab.sweep.planning import make_plan
     from sweeplab.tracking.tracker import TRACKERS
-    from sweeplab.train.run import settle_devices
+    from sweeplab.train.devices import settle_devices
 
     spec = read_study(STUDY, [f"budget.trials_per_cell={math.ceil(n_trials / 9)}"])
     plan, cells, _ = make_plan(spec, lab)

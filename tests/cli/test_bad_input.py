@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from sweeplab.train.run import cuda_count
+from sweeplab.train.devices import cuda_count
 
 # The study that is right; each case below changes it. Its lines are counted from 1.
 STUDY = """\

@@ -19,7 +19,7 @@ import pytest
 from terminal import PROGRAM, play
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.trials.orders import Orders
+from sweeplab.sweep.trials.commands import Commands
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
@@ -75,7 +75,7 @@ def undo(cli, said: str) -> None:
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
         ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
-        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes says so"),
+        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes confirms it"),
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("extend", "retry", "work", "rm")],
         ("study enqueue tny learning_rate=1", "no study 'tny' in "),
@@ -205,7 +205,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
         folder,
         signals=[(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)],
     )
-    assert watched.code == 0 and "long goes on; sweeplab study stop long ends it" in watched.screen.text
+    assert watched.code == 0 and "long continues; sweeplab study stop long stops it" in watched.screen.text
     assert process.poll() is None
 
     followers = [
@@ -223,7 +223,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
-    assert Orders.open(study.storage_url).now.status == "interrupted"
+    assert Commands.open(study.storage_url).state.status == "interrupted"
     assert (
         "study long is not running: 1 trials done; sweeplab study resume long"
         in cli("study", "stop", "long").err

@@ -9,9 +9,10 @@ from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
+from sweeplab.train.devices import settle_devices
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates
-from sweeplab.train.run import Run, settle_devices
+from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
 pytestmark = [

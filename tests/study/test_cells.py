@@ -11,9 +11,9 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.file.writing import study_file
-from sweeplab.study.plan import make_plan
 from sweeplab.study.space import Space
 from sweeplab.sweep.control.queueing import enqueue
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
 
 STUDY = """\

@@ -46,7 +46,7 @@ from sweeplab.doctor.check import Patient
 from sweeplab.records.folders import StudyFolder
 store = Patient(StudyFolder(Path(sys.argv[1]), "ill")).store
 object.__setattr__(store.spec.budget, "trials_per_cell", 4)
-store.orders.add("start", {})
+store.commands.add("start", {})
 print(store.claim().number, flush=True)
 os._exit(0) if sys.argv[2] == "die" else sys.stdin.read()
 """

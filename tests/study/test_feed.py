@@ -6,8 +6,8 @@ import pytest
 
 from sweeplab.lab.feed import Feed
 from sweeplab.lab.tally import tallies
-from sweeplab.study.plan import make_plan
 from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.sweep.work.supervisor import Progress
 

@@ -126,7 +126,7 @@ def as_written_by(file: Path) -> dict:
 def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_path: Path) -> None:
     from sweeplab.data.dataset import prepare
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.plan import describe_data
+    from sweeplab.study.datasets import describe_data
 
     spec = read_study(file, allow_plugins=True)
     (plugin,) = spec.plugins

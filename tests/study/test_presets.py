@@ -16,7 +16,7 @@ from sweeplab.study.file.presets import preset, preset_names
 from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.file.template import study_text
-from sweeplab.study.plan import make_plan
+from sweeplab.sweep.planning import make_plan
 from sweeplab.train.schedule import learning_rate
 
 PUBLISHED = {

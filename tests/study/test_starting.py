@@ -18,10 +18,10 @@ from sweeplab.hf.importing import import_folder
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.plan import make_plan
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, Choices, DataSpec, Track
 from sweeplab.study.starting import read_start, start_weights
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

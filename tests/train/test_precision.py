@@ -7,8 +7,9 @@ import pytest
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.errors import BadInput
-from sweeplab.train import run as devices
-from sweeplab.train.run import Run, cuda_count, settle_devices
+from sweeplab.train import devices
+from sweeplab.train.devices import cuda_count, settle_devices
+from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
 

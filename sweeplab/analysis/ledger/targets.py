@@ -240,8 +240,8 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     """
     from sweeplab.lab.identity import check_same_study
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.plan import make_plan
     from sweeplab.study.space import Space, facts
+    from sweeplab.sweep.planning import make_plan
 
     plan, cells, dataset = make_plan(spec, lab)
     check_same_study(spec, StudyFolder(lab, spec.name), plan.data)

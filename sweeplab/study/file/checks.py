@@ -15,6 +15,7 @@ from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.cells import cells, unmet
 from sweeplab.study.expressions import Expression
+from sweeplab.study.file.presets import preset_names
 from sweeplab.study.file.search import expression, is_searched, literal, literals, search_entry
 from sweeplab.study.parameters import Parameter
 from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted, shown
@@ -73,6 +74,10 @@ def study_from(document: Any, complain: Complaints) -> StudySpec:
     for key, model in (("sampler", Sampler), ("pruner", Pruner)):
         if key in document:
             study[key] = read_algorithm(model, document[key], (key,), complain) or model()
+    preset = document.get("preset")
+    if isinstance(preset, str) and preset not in (known := preset_names()):
+        what = f"preset is unknown: {shown(preset)}"
+        complain(("preset",), what, " | ".join(known), nearest(preset, known))
     spec = _validated(study, complain)
     # Where only another part is wrong, the space is checked too: what is wrong is said all at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))

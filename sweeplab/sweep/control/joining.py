@@ -15,10 +15,11 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import study_dataset
 from sweeplab.study.plan import Plan
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.control.steering import is_running, open_store
 from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.work.crew import Crew
-from sweeplab.sweep.work.engines import Allotment, LocalEngine
+from sweeplab.sweep.work.engines import LocalEngine
+from sweeplab.sweep.work.pool import WorkerPool
 
 # How often to see whether the study is still run by somebody.
 LOOK_SECONDS = 2.0
@@ -44,32 +45,32 @@ def work_along(
     _check(folder, store, force)
     plan = Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
     like = plan.workers[0]
-    allotment = Allotment(like["threads"], None if like["gpu"] is None else 0)
+    resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
-    crew = Crew(LocalEngine(folder, [allotment], name, force), store, listen)
+    pool = WorkerPool(LocalEngine(folder, [resources], name, force), store, listen)
     times, looked = 0, time.monotonic()
     try:
-        crew.start()
-        while len(crew) or not (interrupts() or crew.losses or not is_running(folder, store.orders)):
-            crew.listen(stopping=bool(interrupts()))
-            store.heed()
-            if crew.is_wanted and not interrupts():
-                crew.start()
+        pool.start()
+        while len(pool) or not (interrupts() or pool.failures or not is_running(folder, store.commands)):
+            pool.listen(stopping=bool(interrupts()))
+            store.poll_commands()
+            if pool.is_wanted and not interrupts():
+                pool.start()
             if interrupts() > times:
                 times = interrupts()
-                crew.stop() if times == 1 else crew.kill()
+                pool.stop() if times == 1 else pool.kill()
             if time.monotonic() - looked > LOOK_SECONDS:
                 looked = time.monotonic()
                 if not folder.is_run:
-                    crew.stop()
+                    pool.stop()
     finally:
-        crew.kill()
-    return crew.losses
+        pool.kill()
+    return pool.failures
 
 
 def _check(folder: StudyFolder, store: Store, force: bool) -> None:
-    start = store.orders.now.start
-    if not is_running(folder, store.orders):
+    start = store.commands.state.start
+    if not is_running(folder, store.commands):
         raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")
     if folder.storage_url.startswith("sqlite") and start.get("machine") != machine():
         # Write-ahead logs are shared memory: over a network the file would be destroyed.

@@ -11,7 +11,7 @@ from typing import Any
 from sweeplab.lab.feed import Feed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.control.watching import LOOK_SECONDS
-from sweeplab.sweep.trials.orders import Order, Orders
+from sweeplab.sweep.trials.commands import Command, Commands
 
 Line = dict[str, Any]
 WANTED = {"run": "resume", "pause": "pause", "stop": "stop", "closing": "no more to do, or interrupted"}
@@ -36,13 +36,13 @@ class _Log:
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
         self._feed = Feed(folder)
-        self._orders = Orders.open(folder.storage_url, read=False)
+        self._commands = Commands.open(folder.storage_url, read=False)
         self._offsets: dict[Path, int] = {}
         self._begun: set[tuple[str, int]] = set()
 
     def news(self, is_first: bool = False) -> Iterator[Line]:
         """Yield the lines since the last time: those whose time is known in its order, then the workers'."""
-        known = [_line(order.given, "study", _asked(order)) for order in self._orders.read()]
+        known = [_line(command.given, "study", _in_words(command)) for command in self._commands.read()]
         events = self._feed.past() if is_first else self._feed.news()
         known += [line for event in events if (line := self._of_trial(event))]
         yield from sorted(known, key=lambda line: line["time"])
@@ -77,10 +77,10 @@ def _line(time: float | None, source: str, text: str) -> Line:
     return {"time": time, "source": source, "text": text}
 
 
-def _asked(order: Order) -> str:
-    """Say in words what an order asked for."""
-    value = order.value
-    match order.kind:
+def _in_words(command: Command) -> str:
+    """Say in words what a command asks for."""
+    value = command.value
+    match command.kind:
         case "start":
             return f"started on {value['host']}, process {value['pid']}"
         case "ended":
@@ -91,5 +91,5 @@ def _asked(order: Order) -> str:
             given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {given}"
         case "stop trial" | "withdraw":
-            return f"{order.kind} {value['trial']} of {value['cell']}"
-    return f"{order.kind}: {json.dumps(value)}"
+            return f"{command.kind} {value['trial']} of {value['cell']}"
+    return f"{command.kind}: {json.dumps(value)}"

@@ -51,7 +51,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     pairs = zip(chosen, points, strict=True)
     with store.lock():
         added = [_enqueue(store, space.cell, point, {"enqueued": given}) for space, point in pairs]
-    store.orders.add("enqueue", {"trials": added, "values": given})
+    store.commands.add("enqueue", {"trials": added, "values": given})
     what = f"{_counted(added)} enqueued: {_listed(added)}; {when(folder, store)}"
     return Done(what, _withdrawals(folder, added), added)
 
@@ -74,7 +74,7 @@ def retry(folder: StudyFolder) -> Done:
                     added.append(_enqueue(store, cell, trial.params, {"retries": trial.number}))
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
-    store.orders.add("retry", {"trials": added})
+    store.commands.add("retry", {"trials": added})
     what = f"{_counted(failed)} tried again: {_listed(failed)}; {when(folder, store)}"
     return Done(what, _withdrawals(folder, added), added)
 
@@ -96,7 +96,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     place = {"cell": key, "trial": number}
     space = next(each for each in store.spaces if each.cell.key == key)
     if trial.state == TrialState.WAITING:
-        store.orders.add("withdraw", place)
+        store.commands.add("withdraw", place)
         what = f"trial {number} of {key} is withdrawn: it had not begun"
         given = trial.user_attrs.get("enqueued")
         again = folder.command("study retry") if given is None else _again(folder, space.cell, given)
@@ -104,9 +104,9 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     if trial.state != TrialState.RUNNING:
         how = trial.user_attrs.get("outcome", trial.state.name.lower())
         raise BadInput(f"trial {number} of {key} has ended: {how}")
-    store.orders.add("stop trial", place)
+    store.commands.add("stop trial", place)
     what = f"trial {number} of {key} ends as stopped at its next evaluation, with its best value so far"
-    if not is_running(folder, store.orders):
+    if not is_running(folder, store.commands):
         what += f"; {when(folder, store)}"
     run = folder.run(key, number, store.spec.first_seed)
     again = _again(folder, space.cell, run.description["sampled"] if run.has_begun else {})

@@ -14,7 +14,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
-from sweeplab.sweep.trials.orders import Orders
+from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.store import Store
 
 
@@ -32,23 +32,23 @@ def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
     spec = read_spec(folder, allow_plugins)
     vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.heed()
+    store.poll_commands()
     return store
 
 
-def is_running(folder: StudyFolder, orders: Orders) -> bool:
-    """Say whether the study is run by a process that still reads orders."""
-    return folder.is_run and orders.now.wanted not in ("closing", "ended")
+def is_running(folder: StudyFolder, commands: Commands) -> bool:
+    """Say whether the study is run by a process that still reads commands."""
+    return folder.is_run and commands.state.phase not in ("closing", "ended")
 
 
 def when(folder: StudyFolder, store: Store) -> str:
     """Say when what was asked for is done."""
-    limit, orders = store.budget.time, store.orders
+    limit, commands = store.budget.time, store.commands
     if limit is not None and folder.elapsed_seconds >= limit:
         return f"its time is over: {folder.command('study extend', '--time', 'TIME')} gives it more"
-    if not is_running(folder, orders):
+    if not is_running(folder, commands):
         return f"{folder.command('study resume')} runs it"
-    if orders.now.wanted == "pause":
+    if commands.state.phase == "pause":
         return f"once {folder.command('study resume')} lets it go on"
     return "its workers know within an evaluation"
 
@@ -59,7 +59,7 @@ def stop(folder: StudyFolder) -> Done:
     Raises:
         BadInput: nobody runs the study.
     """
-    _orders_of_running(folder).add("wanted", "stop")
+    _commands_of_running(folder).set_phase("stop")
     what = f"{folder.name} stops: its workers put their runs away at their next evaluation"
     return Done(what, [folder.command("study resume")])
 
@@ -70,10 +70,10 @@ def pause(folder: StudyFolder) -> Done:
     Raises:
         BadInput: nobody runs the study, or it is paused.
     """
-    orders = _orders_of_running(folder)
-    if orders.now.wanted == "pause":
+    commands = _commands_of_running(folder)
+    if commands.state.phase == "pause":
         raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} lets it go on")
-    orders.add("wanted", "pause")
+    commands.set_phase("pause")
     what = f"{folder.name} pauses: its workers put their runs away at their next evaluation and free their memory"
     return Done(what, [folder.command("study resume")])
 
@@ -84,17 +84,17 @@ def resume(folder: StudyFolder) -> Done | None:
     Raises:
         BadInput: it is running, or its run is just ending.
     """
-    orders = Orders.open(folder.storage_url)
+    commands = Commands.open(folder.storage_url)
     if not folder.is_run:
         return None
-    if orders.now.wanted in ("run", "over"):
+    if commands.state.phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
-    if not is_running(folder, orders):
+    if not is_running(folder, commands):
         raise BadInput(
             f"the run of study {folder.name} is just ending; the same command then goes on with it"
         )
-    before = orders.now.wanted
-    orders.add("wanted", "run")
+    before = commands.state.phase
+    commands.set_phase("run")
     return Done(f"{folder.name} goes on", [folder.command(f"study {before}")])
 
 
@@ -119,8 +119,8 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
         write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
-        store.orders.add("budget", after)
-    store.heed()
+        store.commands.add("budget", after)
+    store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
     back = [word for name in given for word in (_option(name), _said(before[name]))]
     what = f"{folder.name} has {changes}"
@@ -130,10 +130,10 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     return Done(f"{what}; {when(folder, store)}", [folder.command("study extend", *back)])
 
 
-def _orders_of_running(folder: StudyFolder) -> Orders:
-    orders = Orders.open(folder.storage_url)
-    if is_running(folder, orders):
-        return orders
+def _commands_of_running(folder: StudyFolder) -> Commands:
+    commands = Commands.open(folder.storage_url)
+    if is_running(folder, commands):
+        return commands
     store = open_store(folder)
     done = sum(each.counted for each in store.counts())
     if store.budget.time is not None and folder.elapsed_seconds >= store.budget.time:

@@ -23,7 +23,7 @@ from sweeplab.study.parameters import Scalar
 from sweeplab.study.places import shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import TABLE_SUFFIX
-from sweeplab.train.run import settle_devices
+from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import Objective, StudySpec

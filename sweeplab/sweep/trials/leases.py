@@ -143,7 +143,7 @@ class Leases:
             values = {"trial_id": trial_id, "owner": self.owner, "expires": expires, "attempt": attempt}
             connection.execute(insert(_LEASES).values(**values))
 
-    def give_back(self, trial_id: int, attempt: int) -> None:
+    def requeue(self, trial_id: int, attempt: int) -> None:
         """Let go of a trial that has not ended: the next claim takes it up, and it counts as no attempt."""
         with self._engine.begin() as connection:
             mine = and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)

@@ -24,10 +24,10 @@ from sweeplab.lab.tally import VOID
 from sweeplab.study.algorithms import make_pruner, make_sampler
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.spec import Budget
+from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.counting import CellCounts, count
 from sweeplab.sweep.trials.first_points import first_point
 from sweeplab.sweep.trials.leases import Leases, Owner, is_dead
-from sweeplab.sweep.trials.orders import Orders
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 Outcome = Literal["complete", "stopped", "pruned", "diverged", "failed"]
-TOLD: dict[str, TrialState] = {
+OPTUNA_STATES: dict[str, TrialState] = {
     "complete": TrialState.COMPLETE,
     "stopped": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
@@ -47,7 +47,7 @@ MOST_DRAWS = 100
 MOST_ATTEMPTS = 10
 # A cell gets no more trials from a worker that saw so many of them fail.
 MOST_FAILURES = 3
-# The orders that ask for trials.
+# The commands that ask for trials.
 ASKED_BY = ("enqueue", "retry")
 
 
@@ -89,7 +89,7 @@ class Store:
         self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
         self.storage = open_storage(url)
         self._leases = Leases(self.storage.engine, Owner.of_this_process())
-        self.orders = Orders(self.storage.engine)
+        self.commands = Commands(self.storage.engine)
         self.budget = spec.budget
         self._studies: dict[int, optuna.Study] = {}
         self._finished: set[int] = set()  # cells that will never have room again
@@ -104,7 +104,7 @@ class Store:
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, cells, vocab_size, url)
         store._leases.create_tables()
-        store.orders.create_table()
+        store.commands.create_table()
         known = set(optuna.get_all_study_names(store.storage))
         for cell in cells:
             if store._study_name(cell) not in known:
@@ -131,12 +131,14 @@ class Store:
         found = self.study(cell).get_trials(deepcopy=False)
         return [trial for trial in found if not any(each in trial.user_attrs for each in VOID)]
 
-    def heed(self) -> bool:
+    def poll_commands(self) -> bool:
         """Read what has been asked of the study since the last time; say whether that was anything."""
-        if not (news := self.orders.read()):
+        if not (news := self.commands.read()):
             return False
-        self._asked |= {cell for order in news if order.kind in ASKED_BY for cell, _ in order.value["trials"]}
-        budget = self.orders.now.budget
+        self._asked |= {
+            cell for command in news if command.kind in ASKED_BY for cell, _ in command.value["trials"]
+        }
+        budget = self.commands.state.budget
         self.budget = self.spec.budget if budget is None else Budget.model_validate(dict(budget))
         self._finished.clear()
         self._failed_before.clear()
@@ -154,8 +156,8 @@ class Store:
         `wanted` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
         with self._leases.lock():
-            self.heed()
-            if self.orders.now.wanted != "run":
+            self.poll_commands()
+            if self.commands.state.phase != "run":
                 return None
             if self._is_asked_for_elsewhere(wanted):
                 return None
@@ -321,7 +323,7 @@ class Store:
             self.check_lease(claim)
             for name, attribute in {"outcome": outcome, **attributes}.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
-            state = TOLD[outcome]
+            state = OPTUNA_STATES[outcome]
             self.study(claim.cell).tell(
                 claim.number, value if state == TrialState.COMPLETE else None, state=state
             )
@@ -340,9 +342,9 @@ class Store:
         """Extend this worker's leases and return the ids of the trials it still holds."""
         return self._leases.renew()
 
-    def give_back(self, claim: Claim) -> None:
+    def requeue(self, claim: Claim) -> None:
         """Let go of a trial that has not ended, for the next claim to take up."""
-        self._leases.give_back(claim.trial_id, claim.attempt)
+        self._leases.requeue(claim.trial_id, claim.attempt)
 
     # what stands in the storage
 

@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.work.worker import REFUSED
 
 MOST_RESTARTS = 3
@@ -30,26 +30,6 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Allotment:
-    """What one worker gets: threads, and which GPU when it is to have one."""
-
-    threads: int
-    gpu: int | None = None
-
-
-def allot(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[Allotment]:
-    """Divide the machine among workers: one a GPU, else one-thread ones, one a core.
-
-    With fewer stacks than cores the cores are divided among as many workers, so a lone run gets them all.
-    """
-    if n_gpus:
-        count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
-        return [Allotment(max(1, n_cpus // count), index % n_gpus) for index in range(count)]
-    count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
-    return [Allotment(max(1, n_cpus // count) if count < n_cpus else 1) for _ in range(count)]
-
-
 class LocalEngine:
     """Worker processes of this machine; `events` receives what they say, each with its `worker` number.
 
@@ -57,11 +37,15 @@ class LocalEngine:
     """
 
     def __init__(
-        self, folder: StudyFolder, allotments: list[Allotment], name: str = "worker", force: bool = False
+        self,
+        folder: StudyFolder,
+        worker_resources: list[WorkerResources],
+        name: str = "worker",
+        force: bool = False,
     ) -> None:
         self._folder = folder
         self._name, self._more = name, ["--force"] if force else []
-        self._allotments = allotments
+        self._resources = worker_resources
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._restarts = 0
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -72,13 +56,13 @@ class LocalEngine:
     @property
     def size(self) -> int:
         """Return how many workers there are when all are at work."""
-        return len(self._allotments)
+        return len(self._resources)
 
     def start(self, index: int) -> None:
         """Start a worker."""
-        allotment = self._allotments[index]
+        resources = self._resources[index]
         command = [sys.executable, "-m", "sweeplab.sweep.work.worker"]
-        command += [str(self._folder.lab), self._folder.name, str(allotment.threads), *self._more]
+        command += [str(self._folder.lab), self._folder.name, str(resources.threads), *self._more]
         with self._log(index).open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -86,7 +70,7 @@ class LocalEngine:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=_environment(os.environ, allotment),
+                env=_environment(os.environ, resources),
             )
         self._processes[index] = process
         threading.Thread(target=self._listen, args=(index, process), daemon=True).start()
@@ -129,10 +113,10 @@ class LocalEngine:
             process.kill()
 
 
-def _environment(base: Mapping[str, str], allotment: Allotment) -> dict[str, str]:
-    threads = str(allotment.threads)
+def _environment(base: Mapping[str, str], resources: WorkerResources) -> dict[str, str]:
+    threads = str(resources.threads)
     given = {**SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if allotment.gpu is not None:
+    if resources.gpu is not None:
         visible = [each.strip() for each in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-        given["CUDA_VISIBLE_DEVICES"] = visible[allotment.gpu] if visible else str(allotment.gpu)
+        given["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)
     return {**base, **given}

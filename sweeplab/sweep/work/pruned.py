@@ -114,7 +114,8 @@ def _is_done(folder: StudyFolder, trial: Trial) -> bool:
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
     from sweeplab.study.starting import start_weights
-    from sweeplab.train.run import Run, settle_devices
+    from sweeplab.train.devices import settle_devices
+    from sweeplab.train.run import Run
     from sweeplab.train.stack import Stack
 
     audits: dict[str, RunFolder] = {}

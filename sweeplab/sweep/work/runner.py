@@ -19,15 +19,16 @@ from torch import Tensor
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.packing import free_memory_bytes, stack_capacity
+from sweeplab.study.resources import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.starting import start_weights
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Outcome, Store
-from sweeplab.sweep.work.trial import Training, TrialInHand
+from sweeplab.sweep.work.trial import ClaimedTrial, Training
 from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
+from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.member import Record, Snapshot
-from sweeplab.train.run import settle_devices, shape_key
+from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
 
 RENEW_SECONDS = 20.0
@@ -48,7 +49,7 @@ class Runner:
     ) -> None:
         self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
         self.emit, self.stopping = emit, stopping
-        self._trials: dict[str, TrialInHand] = {}  # by the key of each of its live runs
+        self._trials: dict[str, ClaimedTrial] = {}  # by the key of each of its live runs
         self._waiting: list[tuple[Training, Snapshot | None]] = []
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         self._renewed = time.monotonic()
@@ -59,19 +60,19 @@ class Runner:
 
     def work(self) -> None:
         """Train trials until the store has no more of them, or it is time to stop."""
-        self.store.heed()
+        self.store.poll_commands()
         try:
             while not self._is_leaving and (self._waiting or self._claim()):
                 if self._waiting:
                     self._train(self._trials[self._waiting[0][0].run.key].claim.cell)
         finally:
             for trial in set(self._trials.values()):
-                self.store.give_back(trial.claim)
-                self.emit({"event": "put_away", **self._named(trial)})
+                self.store.requeue(trial.claim)
+                self.emit({"event": "requeued", **self._named(trial)})
 
     @property
     def _is_leaving(self) -> bool:
-        return self.stopping() or self.store.orders.now.wanted != "run"
+        return self.stopping() or self.store.commands.state.phase != "run"
 
     def _train(self, cell: Cell) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
@@ -87,7 +88,7 @@ class Runner:
             except Exception as error:  # whatever a model or a device may raise
                 return self._survive(stack.keys, error, is_alone=len(stack) == 1)
             self._renew_in_time()
-            asked = self.store.heed()
+            asked = self.store.poll_commands()
             for key in [key for key in stack.keys if key not in self._trials]:
                 stack.release(key)  # its lease was lost
             known = [self._as_asked(record) for record in records if record.key in self._trials]
@@ -127,7 +128,7 @@ class Runner:
         if claim is None:
             return False
         space = self.store.spaces[claim.cell.index]
-        trial = TrialInHand(
+        trial = ClaimedTrial(
             self.spec,
             self.folder,
             claim,
@@ -138,7 +139,7 @@ class Runner:
         self.emit(
             {"event": "claimed", **self._named(trial), "attempt": claim.attempt, "sampled": claim.sampled}
         )
-        if ending := trial.told():
+        if ending := trial.recorded_ending():
             self._tell(trial, ending)
             return True
         snapshots = {key: training.snapshot() for key, training in trial.trainings.items()}
@@ -172,7 +173,7 @@ class Runner:
     def _as_asked(self, record: Record) -> Record:
         """End a run here whose trial its owner wants to end."""
         trial = self._trials[record.key]
-        if record.state != "running" or trial.place not in self.store.orders.now.stopped:
+        if record.state != "running" or trial.place not in self.store.commands.state.stopped:
             return record
         trial.is_stopped = True
         return replace(record, state="stopped")
@@ -195,7 +196,7 @@ class Runner:
             self._save(stack, [record.key])
         return any(verdicts)
 
-    def _judge(self, stack: Stack, trial: TrialInHand, is_behind: bool) -> None:
+    def _judge(self, stack: Stack, trial: ClaimedTrial, is_behind: bool) -> None:
         """End a trial that has come to its end, and let go of its runs."""
         if trial.error:
             self._end(trial, "failed", trial.error)
@@ -210,10 +211,10 @@ class Runner:
         for key in set(trial.trainings) & set(stack.keys) - set(self._trials):
             stack.release(key)
 
-    def _end(self, trial: TrialInHand, outcome: Outcome, error: str | None = None) -> None:
+    def _end(self, trial: ClaimedTrial, outcome: Outcome, error: str | None = None) -> None:
         self._tell(trial, trial.ending(outcome, error))
 
-    def _tell(self, trial: TrialInHand, ending: dict[str, Any]) -> None:
+    def _tell(self, trial: ClaimedTrial, ending: dict[str, Any]) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker tells it."""
         try:
             self.store.check_lease(trial.claim)
@@ -225,7 +226,7 @@ class Runner:
             self.emit({"event": "ended", **self._named(trial), **ending})
         self._forget(trial)
 
-    def _forget(self, trial: TrialInHand) -> None:
+    def _forget(self, trial: ClaimedTrial) -> None:
         for key in trial.trainings:
             self._trials.pop(key, None)
         self._waiting = [each for each in self._waiting if each[0].run.key in self._trials]
@@ -245,7 +246,7 @@ class Runner:
 
     # what lasts
 
-    def _is_save_due(self, trial: TrialInHand, record: Record) -> bool:
+    def _is_save_due(self, trial: ClaimedTrial, record: Record) -> bool:
         values = trial.trainings[record.key].run.values
         before = max(0, record.iteration - values.eval_interval)
         return bool(record.iteration // values.save_interval > before // values.save_interval)
@@ -288,6 +289,6 @@ class Runner:
                 self.emit({"event": "lost", **self._named(trial)})
                 self._forget(trial)
 
-    def _named(self, trial: TrialInHand) -> dict[str, Any]:
+    def _named(self, trial: ClaimedTrial) -> dict[str, Any]:
         cell, number = trial.place
         return {"cell": cell, "trial": number}

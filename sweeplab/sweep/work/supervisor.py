@@ -28,10 +28,11 @@ from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import write_baselines
-from sweeplab.study.plan import Plan, make_plan, warm_starts
-from sweeplab.sweep.work.crew import Crew
-from sweeplab.sweep.work.engines import Allotment, LocalEngine
+from sweeplab.study.plan import Plan
+from sweeplab.sweep.planning import make_plan, warm_starts
+from sweeplab.sweep.work.engines import LocalEngine
 from sweeplab.sweep.work.notify import Notifier
+from sweeplab.sweep.work.pool import WorkerPool
 from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable, mirrors
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class Progress:
     def take_in(self, event: Event) -> None:
         """Follow one event of a worker."""
         kind = event["event"]
-        if kind in ("claimed", "evaluated", "ended", "lost", "put_away"):
+        if kind in ("claimed", "evaluated", "ended", "lost", "requeued"):
             trial = (event["cell"], event["trial"])
-            if kind in ("ended", "lost", "put_away"):
+            if kind in ("ended", "lost", "requeued"):
                 self.live.pop(trial, None)
             else:
                 self.live[trial] = event
@@ -176,8 +177,8 @@ class _Supervisor:
         self.progress = Progress(plan, cells)
         self.progress.done_before = self.progress.counted
         self.progress.elapsed_before = folder.elapsed_seconds
-        engine = LocalEngine(folder, [Allotment(**each) for each in plan.workers])
-        self.crew, self.orders = Crew(engine, store, self._hear), store.orders
+        engine = LocalEngine(folder, plan.workers)
+        self.pool, self.commands = WorkerPool(engine, store, self._hear), store.commands
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process have in hand
         self._ended: set[tuple[str, int]] = set()
         self._feed = Feed(folder)
@@ -185,12 +186,12 @@ class _Supervisor:
         self.is_over_time = False
 
     def run(self) -> Ending:
-        self.orders.add("start", self._start())
+        self.commands.add("start", self._start())
         status = "interrupted"
         try:
             self._open_tracking()
             list(self._feed.past())
-            self._heed(0.0)
+            self._poll(0.0)
             self._follow()
             ending = self._finish()
             status = ending.status
@@ -198,8 +199,8 @@ class _Supervisor:
             self._notify("failed", [f"{type(error).__name__}: {error}"])
             raise
         finally:
-            self.crew.kill()
-            self.orders.add("ended", status)
+            self.pool.kill()
+            self.commands.add("ended", status)
         self._notify(status, ending.errors)
         return Ending(self.folder, status, [*ending.errors, *self.notifier.errors])
 
@@ -238,65 +239,65 @@ class _Supervisor:
         shipped = now = time.monotonic()
         times = 0
         while self._goes_on():
-            self.crew.listen(stopping=bool(self.interrupts()) or self.is_over_time)
-            self._heed(time.monotonic() - now)
+            self.pool.listen(stopping=bool(self.interrupts()) or self.is_over_time)
+            self._poll(time.monotonic() - now)
             now = time.monotonic()
             self.listen({"event": "tick"}, self.progress)
             if self.interrupts() > times:
                 times = self.interrupts()
                 if times == 1:
-                    self.orders.add("wanted", "stop")  # for workers of other commands
-                self.crew.stop() if times == 1 else self.crew.kill()
+                    self.commands.set_phase("stop")  # for workers of other commands
+                self.pool.stop() if times == 1 else self.pool.kill()
             if now - shipped > SHIP_SECONDS:
                 self._ship()
                 self._hear_of_others()
-                self.notifier.look(self.orders.now.wanted)
+                self.notifier.look(self.commands.state.phase)
                 self.folder.write_elapsed(self.elapsed)
                 shipped = time.monotonic()
         self.folder.write_elapsed(self.elapsed)
 
-    def _heed(self, seconds: float) -> None:
+    def _poll(self, seconds: float) -> None:
         """Let time pass, and do what has been asked for since the last time."""
-        is_idle = self.orders.now.wanted == "pause" and not len(self.crew)
+        is_idle = self.commands.state.phase == "pause" and not len(self.pool)
         if is_idle:
             self.progress.started += seconds  # how fast trials come is told without it
         else:
             self.elapsed += seconds
-        if self.store.heed():
-            self.progress.state = self.orders.now.wanted
+        if self.store.poll_commands():
+            self.progress.state = self.commands.state.phase
             self.progress.plan = self.progress.plan.with_budget(self.store.budget.model_dump())
         self.is_over_time = self._is_time_over()
-        if self.is_over_time and self.orders.now.wanted == "run":
-            self.orders.add("wanted", "over")  # for workers of other commands
-            self.crew.stop()
-        elif not self.is_over_time and self.orders.now.wanted == "over":
-            self.orders.add("wanted", "run")
-        if self.crew.is_wanted and not self.interrupts() and self._has_work():
-            self.crew.start()
+        if self.is_over_time and self.commands.state.phase == "run":
+            self.commands.set_phase("over")  # for workers of other commands
+            self.pool.stop()
+        elif not self.is_over_time and self.commands.state.phase == "over":
+            self.commands.set_phase("run")
+        if self.pool.is_wanted and not self.interrupts() and self._has_work():
+            self.pool.start()
 
     def _goes_on(self) -> bool:
         """Say whether there is somebody to listen to, or to wait for; else the study is closing."""
-        if len(self.crew):
+        if len(self.pool):
             return True
-        now = self.orders.now
+        now = self.commands.state
         if self.interrupts() and not (self.interrupts() == 1 and self.store.n_held()):
-            self.orders.add("wanted", "closing")
+            self.commands.set_phase("closing")
             return False
-        if now.wanted == "pause" or self.store.n_held():  # by workers of other commands
+        if now.phase == "pause" or self.store.n_held():  # by workers of other commands
             return True
-        if now.wanted == "run" and not self.crew.losses and self.store.n_running() and self._has_work():
-            self.crew.recall()  # such a worker is gone, and what it held is nobody's
+        if now.phase == "run" and not self.pool.failures and self.store.n_running() and self._has_work():
+            self.pool.recall()  # such a worker is gone, and what it held is nobody's
             return True
-        return not self.orders.add("wanted", "closing", after=now.revision)
+        return not self.commands.set_phase("closing", after=now.revision)
 
     def _hear(self, event: Event) -> None:
         """Take in what a worker says."""
         if "trial" in event:
             trial = event["cell"], event["trial"]
-            is_away = event["event"] in ("ended", "lost", "put_away")
+            is_away = event["event"] in ("ended", "lost", "requeued")
             self._ours.discard(trial) if is_away else self._ours.add(trial)
         self._take_in(event)
-        if event["event"] == "put_away":
+        if event["event"] == "requeued":
             self._rest(event)
 
     def _hear_of_others(self) -> None:
@@ -336,12 +337,12 @@ class _Supervisor:
     def _finish(self) -> Ending:
         for _ in range(2):  # an end is told no earlier than the look after the one that found the run
             self._hear_of_others()
-        errors = [*self.progress.errors, *self.crew.losses]
+        errors = [*self.progress.errors, *self.pool.failures]
         if refused := self._ship():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
         left = not self.is_over_time and any(each.running for each in self.store.counts())
-        was_stopped = self.interrupts() or self.orders.now.wanted == "stop"
+        was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
         status = "interrupted" if cut_short else "failed" if errors else "complete"
         summary = summarize(self.folder, status)

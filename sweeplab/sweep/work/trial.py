@@ -35,7 +35,7 @@ class Training:
         return read_snapshot(self.folder.path)
 
 
-class TrialInHand:
+class ClaimedTrial:
     """A claimed trial; `values_of(seed)` gives the effective hyperparameters of one of its runs."""
 
     def __init__(
@@ -87,7 +87,7 @@ class TrialInHand:
         """Say whether every seed's run has come to its own end."""
         return len(self.states) == len(self.trainings)
 
-    def told(self) -> dict[str, Any] | None:
+    def recorded_ending(self) -> dict[str, Any] | None:
         """Return the ending that an earlier worker wrote down and may not have told, or None."""
         outcomes = (training.folder.outcome for training in self.trainings.values())
         return next((outcome["ending"] for outcome in outcomes if outcome), None)

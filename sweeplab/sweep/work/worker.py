@@ -17,7 +17,7 @@ from typing import Any
 
 # The exit code of a worker that would not work: starting it again is no use.
 REFUSED = 2
-# What a worker read of the orders before it was told to leave says nothing of what it would do if started again.
+# What a worker read of the commands before it was told to leave says nothing of what it would do if started again.
 TOLD_TO_LEAVE = -1
 
 
@@ -60,8 +60,8 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     dataset = study_dataset(spec)
     vocab_size = dataset.tokenizer.vocab_size
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.heed()
-    theirs = store.orders.now.start.get("versions", {})
+    store.poll_commands()
+    theirs = store.commands.state.start.get("versions", {})
     if not force and (different := differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
@@ -70,7 +70,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     Runner(spec, store, dataset, folder, emit, closed.is_set).work()
     if not closed.is_set():
         keep_sample(folder, dataset)
-    emit({"event": "done", "revision": TOLD_TO_LEAVE if closed.is_set() else store.orders.now.revision})
+    emit({"event": "done", "revision": TOLD_TO_LEAVE if closed.is_set() else store.commands.state.revision})
     return 0
 
 

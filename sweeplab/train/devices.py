@@ -1,0 +1,55 @@
+"""The devices of this machine: their memory, and what `auto` means for device, dtype and compile."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import AUTO, Hyperparameters
+
+# Compiling costs up to a minute: shorter runs than this are over before it pays.
+COMPILE_PAYS_FROM_ITERATIONS = 1000
+
+
+@cache
+def cuda_count() -> int:
+    """Return the number of CUDA devices; asks torch only where a driver is, for torch is slow to import."""
+    if not (Path("/proc/driver/nvidia").exists() or shutil.which("nvidia-smi")):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def settle_devices(values: Hyperparameters) -> Hyperparameters:
+    """Return the values with `auto` replaced in device, dtype and compile.
+
+    Raises:
+        BadInput: `device: cuda` where there is none.
+    """
+    has_cuda = cuda_count() > 0
+    device = values.device
+    if device == AUTO:
+        device = "cuda" if has_cuda else "cpu"
+    on_cuda = device == "cuda"
+    if on_cuda and not has_cuda:
+        raise BadInput("device is cuda, but there is no CUDA device here; allowed here: cpu, auto")
+    # A router's choice waits for the device in each layer, where a compiled step would break off.
+    pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
+    usual = {"dtype": "bfloat16" if on_cuda else "float32", "compile": pays}
+    autos = {name: value for name, value in usual.items() if getattr(values, name) == AUTO}
+    return values.replace(device=device, **autos)
+
+
+def free_memory_bytes(device: str) -> int:
+    """Return the memory that is free on the device."""
+    if device == "cuda":
+        import torch
+
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by an earlier stack
+        return int(torch.cuda.mem_get_info()[0] + unused)
+    import psutil
+
+    return int(psutil.virtual_memory().available)
