@@ -24,7 +24,7 @@ from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Archite
 from sweeplab.hf.tokenizers import Definition, read_tokenizer
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
-from sweeplab.model.legality import why_not
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.checkpoint import write_checkpoint
 from sweeplab.train.devices import settle_devices

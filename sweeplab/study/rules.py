@@ -9,9 +9,8 @@ from typing import Any
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
-from sweeplab.model.legality import requirements
-from sweeplab.model.requirement import Requirement
-from sweeplab.model.shape import FIELDS, ModelShape, settled
+from sweeplab.model.requirements import requirements
+from sweeplab.model.shape import FIELDS, ModelShape, Requirement, settled
 from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what only follows
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location

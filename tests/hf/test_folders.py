@@ -19,7 +19,7 @@ from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hf.exporting import architecture_of, export_run
 from sweeplab.hf.importing import import_folder
 from sweeplab.model.accounting import n_params
-from sweeplab.model.declaring import declared
+from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape
 from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint

@@ -7,9 +7,9 @@ import torch
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout
-from sweeplab.model.parametrization import kind, learning_rate_factor, std_factor
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
+from sweeplab.model.weights import learning_rate_factor, role_of, std_factor
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates
 from sweeplab.train.run import FOLLOW_WIDTH
@@ -42,7 +42,7 @@ def shape(n_embd: int, **changed) -> ModelShape:
     ],
 )
 def test_kinds(name: str, n_dims: int, expected: str) -> None:
-    assert kind(name, n_dims) == expected
+    assert role_of(name, n_dims) == expected
 
 
 # Of a weight at 4 times the base's width: initial deviation and learning rate (Yang, Hu et al. 2022, table 8).

@@ -9,8 +9,7 @@ from typing import Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hf.architectures.links import Links
 from sweeplab.hyperparameters import AUTO, defaults
-from sweeplab.model.requirement import Requirement, requirement
-from sweeplab.model.shape import ModelShape, settled
+from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
 
 Values = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
-from sweeplab.model.parametrization import learning_rate_factor
+from sweeplab.model.weights import learning_rate_factor
 from sweeplab.train.optimizers.base import Optimizer, Rates, add_l2_, column, decay_, spans
 
 

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
-from sweeplab.model.parametrization import kind
-from sweeplab.model.weights import Weight
+from sweeplab.model.weights import Weight, role_of
 from sweeplab.train.optimizers.base import Optimizer, Rates, column, decay_, places, spans
 from sweeplab.train.optimizers.elementwise import adam_
 
@@ -101,7 +100,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 def _is_hidden(weight: Weight) -> bool:
-    return kind(weight.name, len(weight.shape)) == "hidden"
+    return role_of(weight.name, len(weight.shape)) == "hidden"
 
 
 def _matrices(weight: Weight, layout: Layout) -> Iterator[slice]:
