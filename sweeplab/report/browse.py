@@ -12,15 +12,14 @@ from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.records.tracked import BY_TOKENS
-from sweeplab.study.file.document import parse
-from sweeplab.study.file.markdown import read_text
-from sweeplab.study.places import Complaints, Location, Places
+from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.problems import Location, Problems, SourceMap
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
+from sweeplab.tracking.measures import CURVES, LOSSES_BY_TOKENS
 from sweeplab.tracking.tracker import TrackingUnavailable
 from sweeplab.tracking.ui import Server, free_port, serve
-from sweeplab.tracking.view import CURVES, NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
+from sweeplab.tracking.view import NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
 
 DEFAULT = Path(__file__).with_name("mlflow.yaml")
 MAX_BYTES = 2**18
@@ -119,69 +118,69 @@ def read_view(path: Path | None = None) -> View:
         BadInput: the file cannot be read, or asks for what there is not; every problem has its line.
     """
     file = path or DEFAULT
-    complain = Complaints(Places(file))
-    document = parse(read_text(file, MAX_BYTES), complain)
-    if not complain.problems:
-        _check(document, complain)
-    if complain.problems:
-        raise BadInput(*complain.problems)
+    problems = Problems(SourceMap(file))
+    document = parse(file_text(file, MAX_BYTES), problems)
+    if not problems.found:
+        _check(document, problems)
+    if problems.found:
+        raise BadInput(*problems.found)
     sort = document["sort"]
     charts = tuple(_chart(each) for each in document.get("charts", ()))
     return View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
 
 
-def _check(document: Any, complain: Complaints) -> None:
+def _check(document: Any, problems: Problems) -> None:
     if not isinstance(document, dict):
-        complain((), "this shows nothing", "columns:, sort: and charts:")
+        problems.add((), "this shows nothing", "columns:, sort: and charts:")
         return
     for key in document:
         if key not in _PARTS:
-            complain.unknown((key,), _PARTS, "part")
+            problems.unknown((key,), _PARTS, "part")
     columns, sort, charts = (document.get(part) for part in _PARTS)
     if isinstance(columns, list) and columns:
         for index, name in enumerate(columns):
-            _one_of(name, _COLUMNS, ("columns", index), complain)
+            _one_of(name, _COLUMNS, ("columns", index), problems)
     else:
-        complain(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
+        problems.add(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
     if isinstance(sort, dict) and "by" in sort:
-        _one_of(sort["by"], _AXES, ("sort", "by"), complain)
+        _one_of(sort["by"], _AXES, ("sort", "by"), problems)
         for key in sort.keys() - {"by", "descending"}:
-            complain.unknown(("sort", key), ("by", "descending"), "option")
+            problems.unknown(("sort", key), ("by", "descending"), "option")
         if not isinstance(sort.get("descending", False), bool):
-            complain(("sort", "descending"), "descending is true or false")
+            problems.add(("sort", "descending"), "descending is true or false")
     else:
-        complain(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
+        problems.add(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
     if charts is not None and not isinstance(charts, list):
-        complain(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
+        problems.add(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
         return
     for index, chart in enumerate(charts or ()):
-        _check_chart(chart, ("charts", index), complain)
+        _check_chart(chart, ("charts", index), problems)
 
 
-def _check_chart(chart: Any, place: Location, complain: Complaints) -> None:
+def _check_chart(chart: Any, place: Location, problems: Problems) -> None:
     kind = chart.get("chart") if isinstance(chart, dict) else None
     if kind not in CHARTS:
         what = f"unknown chart {kind!r}" if kind else "this is no chart"
-        complain(place, what, "chart: " + " | ".join(CHARTS), nearest(str(kind or ""), CHARTS))
+        problems.add(place, what, "chart: " + " | ".join(CHARTS), nearest(str(kind or ""), CHARTS))
         return
     options = {"chart": None, **_COMMON, **CHARTS[kind]}
     for name in [name for name in _NEEDED[kind] if name not in chart]:
-        complain(place, f"{kind} needs {name}: …", ", ".join(options[name] or ())[:60])
+        problems.add(place, f"{kind} needs {name}: …", ", ".join(options[name] or ())[:60])
     for name, written in chart.items():
         if name not in options:
-            complain.unknown((*place, name), list(options), "option")
+            problems.unknown((*place, name), list(options), "option")
         elif (allowed := options[name]) is not None:
             for value in written if name == "log" and isinstance(written, list) else [written]:
-                _one_of(value, allowed, (*place, name), complain)
-    if chart.get("x") == "train_tokens" and chart.get("metric") in set(CURVES) - set(BY_TOKENS):
-        complain((*place, "x"), f"MLflow has no {chart['metric']} over tokens", "iteration, time")
+                _one_of(value, allowed, (*place, name), problems)
+    if chart.get("x") == "train_tokens" and chart.get("metric") in set(CURVES) - set(LOSSES_BY_TOKENS):
+        problems.add((*place, "x"), f"MLflow has no {chart['metric']} over tokens", "iteration, time")
 
 
-def _one_of(value: Any, allowed: Sequence[str], place: Location, complain: Complaints) -> None:
+def _one_of(value: Any, allowed: Sequence[str], place: Location, problems: Problems) -> None:
     if value not in allowed:
         few = ", ".join(allowed) if len(allowed) < 8 else ""
         name = [part for part in place if isinstance(part, str)][-1]
-        complain(place, f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
+        problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
 
 
 def _chart(written: Mapping[str, Any]) -> Chart:

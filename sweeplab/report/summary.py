@@ -14,7 +14,7 @@ from pandas import DataFrame
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.trials import ENDED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.lab.listing import baselines_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
@@ -51,7 +51,7 @@ def summarize(runs: DataFrame) -> Summary:
         ranges = (f"{name} ({_range(runs[name].tolist())})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))
     trials = trials_table(runs)
-    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     if ended.empty:
         return Summary(study, (*entries, ("Lowest loss", "no trial has ended with a loss yet")))
     by_task = list(ended.sort_values("loss").groupby(tasks_of(ended), sort=False))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from pandas import Series
 
-from sweeplab.analysis.trials import STATES
-from sweeplab.study.file.template import scalar
+from sweeplab.analysis.trials import WORST_FIRST
+from sweeplab.formatting import decimal
 
 # What stands before a verdict, and the color it has: neither says more than the word does.
 MARKS = {
@@ -52,7 +52,7 @@ def written(value: Any) -> str:
         number = float(f"{number:.3g}")
     if number.is_integer() and abs(number) < 1e9:
         return f"{int(number):,}"
-    return scalar(float(f"{number:.3g}"))
+    return decimal(float(f"{number:.3g}"))
 
 
 def short(number: float) -> str:
@@ -66,7 +66,7 @@ def short(number: float) -> str:
 def counted(states: Series) -> str:
     """Say how many there are of each state: "24 complete, 3 pruned"."""
     counts = states.value_counts()
-    return ", ".join(f"{counts[state]:,} {state}" for state in reversed(STATES) if state in counts)
+    return ", ".join(f"{counts[state]:,} {state}" for state in reversed(WORST_FIRST) if state in counts)
 
 
 def several(count: int, what: str) -> str:

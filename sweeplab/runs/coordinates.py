@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.runs.models import PROBES
-from sweeplab.study.cells import FEW, cells_named
-from sweeplab.study.datasets import placed_dataset
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
-from sweeplab.study.space import Space
+from sweeplab.study.space import FEW, Space, cells_named
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:

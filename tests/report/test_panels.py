@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
 
-from sweeplab.analysis.trials import ENDED, STATES, plain, searched_of, trials_table
+from sweeplab.analysis.trials import VALUED, WORST_FIRST, plain, searched_of, trials_table
 from sweeplab.report.drawing import draw
 from sweeplab.report.drawing.style import colors, ticks_of
 from sweeplab.report.panels import KINDS, panel
@@ -201,7 +201,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     n_trials = data.draw(st.integers(1, 3))
     planted = plant(["complete"] * n_trials, layers=(1, 2), seeds=data.draw(st.integers(1, 2)))
     states = data.draw(
-        st.lists(st.sampled_from(STATES), min_size=len(planted.runs), max_size=len(planted.runs))
+        st.lists(st.sampled_from(WORST_FIRST), min_size=len(planted.runs), max_size=len(planted.runs))
     )
     losses = st.one_of(st.floats(0.5, 9), st.sampled_from([math.nan, math.inf]))
     values = data.draw(st.lists(losses, min_size=len(planted.runs), max_size=len(planted.runs)))
@@ -213,7 +213,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     )
     assert len(drawn.data) + left_out == len(trials)
     assert np.isfinite(drawn.data[["x", "loss", "loss_low", "loss_high"]].to_numpy(float)).all()
-    ended = drawn.data[drawn.data["state"].isin(ENDED)]
+    ended = drawn.data[drawn.data["state"].isin(VALUED)]
     best = drawn.data[drawn.data["best"]].set_index("cell")["loss"]
     assert best.to_dict() == ended.groupby("cell")["loss"].min().to_dict()
     assert bool(drawn.missing) == ended.empty

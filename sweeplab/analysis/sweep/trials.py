@@ -13,8 +13,8 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.trials import (
-    ENDED,
     TRIAL,
+    VALUED,
     finite,
     grid_of,
     plain,
@@ -24,11 +24,11 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.spec import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.train.run import row_flops, train_flops
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 
 # A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
@@ -162,7 +162,7 @@ class Sweep:
 
 def has_ended(trials: DataFrame) -> Series:
     """Say of each trial whether it came to its end with a value."""
-    return trials["state"].isin(ENDED) & trials["loss"].notna()
+    return trials["state"].isin(VALUED) & trials["loss"].notna()
 
 
 def sweep_of(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) -> Sweep:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, study_folder
-from sweeplab.cli.printing import cell_text, console, print_json, print_rows, say
-from sweeplab.cli.printing import show as show_found
+from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, option, study_folder
+from sweeplab.cli.printing import cell_text, console, print_found, print_json, print_rows, say
 from sweeplab.formatting import duration
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
@@ -48,7 +47,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
 
 def show(
     name: StudyName,
-    trial: Annotated[int | None, typer.Option(metavar="N", help="Show this trial in full.")] = None,
+    trial: Annotated[int | None, option("N", "Show this trial in full.")] = None,
     cell: InCell = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -67,9 +66,9 @@ def show(
 
     folder = study_folder(lab, name)
     if trial is not None:
-        show_found(show_trial(folder, trial, cell), as_json, _print_trial)
+        print_found(show_trial(folder, trial, cell), as_json, _print_trial)
     else:
-        show_found(show_study(folder), as_json, print_study)
+        print_found(show_study(folder), as_json, print_study)
 
 
 def print_study(shown: dict[str, Any]) -> None:

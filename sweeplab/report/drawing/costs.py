@@ -8,7 +8,7 @@ from pandas import DataFrame
 
 from sweeplab.analysis.sweep.costs import PHASES
 from sweeplab.analysis.sweep.differences import ALL_CELLS, DIFFERENT
-from sweeplab.analysis.trials import STATES
+from sweeplab.analysis.trials import WORST_FIRST
 from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols
 from sweeplab.report.panels.differences import DifferencesPanel
 from sweeplab.report.panels.importances import ImportancePanel
@@ -109,7 +109,7 @@ def draw_compute(panel: ComputePanel) -> go.Figure:
     figure, data = go.Figure(), panel.data
     studies = list(dict.fromkeys(data["study"]))
     bars = [(study, what) for study in studies for what in ("flops", "seconds")]
-    for state in reversed(STATES):
+    for state in reversed(WORST_FIRST):
         for phase in PHASES:
             rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
             if rows.empty:

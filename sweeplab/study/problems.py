@@ -1,6 +1,6 @@
-"""Where in a study file a thing stands, so that a problem can say it.
+"""Where in a study file a thing stands, and the problems found in it, each at its place.
 
-A path names a place in the document: `("search", "learning_rate", "max")`; list items are numbers.
+A location is a path in the document: `("search", "learning_rate", "max")`; list items are numbers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import Problem
+from sweeplab.errors import Problem, nearest
 
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
 
 # Where the hyperparameters of a study stand.
 SECTIONS = ("fixed", "grid", "search")
+# Longer lists of allowed names would drown the one that was meant.
+MOST_NAMED = 20
 
 
 def dotted(path: Location) -> str:
-    """Write a path as a person writes it: `search.learning_rate.max`, `seeds[0]`."""
+    """Write a location as a person writes it: `search.learning_rate.max`, `seeds[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -35,10 +37,10 @@ def shown(value: Any) -> str:
 
 
 @dataclass
-class Places:
-    """Lines and columns, from 1, of every key and value of a document; and what was laid over it.
+class SourceMap:
+    """Lines and columns, from 1, of every key and value of a document; and the overrides laid over it.
 
-    `overrides` holds the words of the command line that gave a place its value.
+    `overrides` holds the words of the command line that gave a location its value.
     """
 
     file: Path | None = None
@@ -47,7 +49,7 @@ class Places:
     overrides: dict[Location, str] = field(default_factory=dict)
 
     def forget(self, path: Location) -> None:
-        """Drop what is known of a path and all that lies below it."""
+        """Drop what is known of a location and all below it."""
         for known in (self.keys, self.values, self.overrides):
             for each in [each for each in known if each[: len(path)] == path]:
                 del known[each]
@@ -58,7 +60,7 @@ class Places:
         """Return a problem at the value of `path` (or its key), or at the nearest place around it."""
         for length in range(len(path), -1, -1):
             around = path[:length]
-            if words := self._laid_over(around):
+            if words := self._override(around):
                 return Problem(f"{words}: {what}", allowed, nearest)
             known = [self.keys, self.values] if at_key or around != path else [self.values, self.keys]
             for marks in known:
@@ -66,33 +68,31 @@ class Places:
                     return Problem(what, allowed, nearest, self.file, *marks[around])
         return Problem(what, allowed, nearest, self.file)
 
-    def _laid_over(self, path: Location) -> str:
-        """Return the words that gave a path its value, or made it where the file has none."""
+    def _override(self, path: Location) -> str:
+        """Return the words that gave a location its value, or made it where the file has none."""
         if path in self.overrides or path in self.values or not path:
             return self.overrides.get(path, "")
         return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")
 
 
 @dataclass
-class Complaints:
-    """Collects every problem of a study, to be said together."""
+class Problems:
+    """Collects every problem of a document, to be said together."""
 
-    places: Places
-    problems: list[Problem] = field(default_factory=list)
+    source: SourceMap
+    found: list[Problem] = field(default_factory=list)
 
-    def __call__(
+    def add(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
     ) -> None:
-        """Take note of a problem at a path."""
-        self.problems.append(self.places.problem(path, what, allowed, nearest, at_key=at_key))
+        """Add a problem at a location."""
+        self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
 
     def unknown(self, path: Location, known: Sequence[str], kind: str, near: str = "") -> None:
-        """Complain of the last name of `path`, which is none of `known`."""
-        from sweeplab.errors import nearest
-
+        """Add that the last name of `path` is none of `known`."""
         name = str(path[-1])
         near = near or nearest(name, known)
-        # A list of every hyperparameter would drown the name that was meant.
-        drowns = len(known) > 20
-        allowed = ", ".join(known) if not drowns else "" if near else "`sweeplab hyperparameters` lists them"
-        self(path, f"{dotted(path[:-1])} has no {kind} {shown(name)}", allowed, near, at_key=True)
+        allowed = ", ".join(known)
+        if len(known) > MOST_NAMED:
+            allowed = "" if near else "`sweeplab hyperparameters` lists them"
+        self.add(path, f"{dotted(path[:-1])} has no {kind} {shown(name)}", allowed, near, at_key=True)
