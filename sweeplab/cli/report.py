@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 Dashboard = Annotated[
     Path | None, option("FILE", "The panels to show: an edited copy of the page's file in dashboards/.")
 ]
-Form = Literal["html", "png", "svg", "pdf"]
 Format = Annotated[
-    Form, flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format")
+    Literal["html", "png", "svg", "pdf"],
+    flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
 ]
 
 
@@ -110,11 +109,11 @@ def compare_studies(
 
 def _write(
     page: str,
-    names: Sequence[str],
-    lab: Path | None,
+    names: list[str],
+    lab: Lab,
     output: Path | None,
-    dashboard: Path | None,
-    form: Form,
+    dashboard: Dashboard,
+    form: Format,
     as_json: bool,
 ) -> None:
     from sweeplab.api import write_report

@@ -119,7 +119,7 @@ def evaluate(
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
     found = evaluated(run, lab_folder(lab), times, study)
     if report:
-        from sweeplab.report.evaluation import write_evaluation
+        from sweeplab.report.models import write_evaluation
 
         write_evaluation(found, report)
     if as_json:
@@ -193,7 +193,7 @@ def import_hf(
 ) -> None:
     """Import a folder of the package transformers as a run.
 
-    The run lies in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
+    The run is stored in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
 
     \b
     $ sweeplab import-hf gpt2 --name gpt2

@@ -11,6 +11,7 @@ from sweeplab.cli.completion import studies as study_names
 from sweeplab.cli.laws.source import (
     Columns,
     Count,
+    Delta,
     Law,
     Ledger,
     Source,
@@ -49,7 +50,7 @@ def forecast(
     columns: Columns = None,
     count: Count = None,
     law: Law = "chinchilla",
-    delta: Annotated[str, option("DELTA", "Huber's delta in log units, auto, or least-squares.")] = "auto",
+    delta: Delta = "auto",
     ledger: Ledger = None,
     lab: Lab = None,
     as_json: AsJson = False,

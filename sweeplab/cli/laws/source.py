@@ -32,6 +32,8 @@ Count = Annotated[
         "loss=nats or bits-per-byte; at=best or final.",
     ),
 ]
+Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
+Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 Ledger = Annotated[
     Path | None, option("FILE", "The file of sealed forecasts.  [default: ledger.jsonl in the lab]")

@@ -31,7 +31,7 @@ def params(
 ) -> None:
     """Count a model's parameters, part by part.
 
-    Each part stands beside its closed formula, per layer and in total. Without file and preset it is
+    Each part has its closed formula, per layer and in total. Without file and preset it is
     the model of the table's defaults.
 
     \b
@@ -173,7 +173,7 @@ def coordinates(
     from rich.console import Console
 
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.coordinates import steepest_in_words, write_coordinates
+    from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.coordinates import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"

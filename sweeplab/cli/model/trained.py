@@ -31,7 +31,7 @@ def attention(
     $ sweeplab model attention small --prompt "The print function" --layer 0
     """
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.attention import write_attention
+    from sweeplab.report.models import write_attention
     from sweeplab.runs.attending import attention_maps
     from sweeplab.runs.opening import open_run
 

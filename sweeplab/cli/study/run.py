@@ -119,7 +119,7 @@ def work(
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
 
-    def hear(event: dict[str, Any]) -> None:
+    def report(event: dict[str, Any]) -> None:
         if quiet:
             return
         if event["event"] == "ready":
@@ -131,7 +131,7 @@ def work(
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, hear, lambda: interrupts.count, allow_plugins)
+        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
     raise typer.Exit(1 if failures else 130 if interrupts.count else 0)
