@@ -97,9 +97,7 @@ def _log_line(line: LogLine) -> str:
 
 def work(
     name: StudyName,
-    force: Annotated[
-        bool, flag("Work although code or data differ from the other workers'.", "--force")
-    ] = False,
+    force: Annotated[bool, flag("Work although code or data differ.", "--force")] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,
@@ -120,7 +118,7 @@ def work(
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
 
-    def hear(event: Event) -> None:
+    def report(event: Event) -> None:
         match event:
             case _ if quiet:
                 return
@@ -136,7 +134,7 @@ def work(
                 write_line(f"{event.cell} trial {event.trial}  {event.ending.outcome}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, hear, lambda: interrupts.count, allow_plugins)
+        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
     raise typer.Exit(1 if failures else 130 if interrupts.count else 0)

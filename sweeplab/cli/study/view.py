@@ -76,7 +76,7 @@ class View:
         self._exited = 0
         self._spinner = Spinner("dots", style="cyan")
 
-    def heard(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
         match event:
@@ -95,8 +95,8 @@ class View:
             yield from _cells(progress, width, max(1, height - OTHER_LINES))
             yield Text()
             yield from _totals(progress, width)
-        if asked := self._interrupts():
-            yield _line(STOPPING[min(asked, len(STOPPING)) - 1], "yellow")
+        if interrupts := self._interrupts():
+            yield _line(STOPPING[min(interrupts, len(STOPPING)) - 1], "yellow")
         elif doing := self._doing():
             self._spinner.update(text=doing)
             yield self._spinner
@@ -122,7 +122,7 @@ class Lines:
         self._console = console
         self._said: float | None = None
 
-    def heard(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
         if self._said is None:
             plan = progress.plan
@@ -290,11 +290,11 @@ def _following(
 ) -> Iterator[Callable[[Event, StudyProgress], None]]:
     """Show a study while entered: yield what takes its events, a view or a printer of lines."""
     if not live:
-        yield Lines(console).heard
+        yield Lines(console).update
         return
     view = View(name, interrupts)
     with Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
-        yield view.heard
+        yield view.update
 
 
 def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
@@ -306,8 +306,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     live = _is_live(console) and not as_json
     # A signal may come in the middle of a print, so a view tells of it when it is next drawn.
     with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
-        with _following(study.spec.name, console, live, lambda: interrupts.count) as heard:
-            result = study.run(heard, lambda: interrupts.count)
+        with _following(study.spec.name, console, live, lambda: interrupts.count) as update:
+            result = study.run(update, lambda: interrupts.count)
         if as_json:
             print_json(_as_json(result))
         elif not quiet:
@@ -326,8 +326,8 @@ def watch_with_view(folder: StudyFolder) -> int:
     """Show a study that another process runs until it ends, and return the exit code of its run."""
     console = Console(stderr=True, highlight=False)
     try:
-        with _following(folder.name, console, _is_live(console)) as heard:
-            status = watch_study(folder, heard)
+        with _following(folder.name, console, _is_live(console)) as update:
+            status = watch_study(folder, update)
     except KeyboardInterrupt:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0

@@ -15,7 +15,6 @@ from filelock import FileLock, Timeout
 
 from sweeplab.data.generators import generator_key
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
@@ -118,7 +117,7 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
         for file in audit.path.glob("*"):
             file.unlink()  # what an interrupted audit has left
         start = run.read_start()
-        starts.append((audit, replace(start, values=Hyperparameters.of(settle_devices(start.values)))))
+        starts.append((audit, replace(start, values=settle_devices(start.values))))
     runs = TrialRuns(spec, dataset, starts)
     stack = Stack(starts[0][1].values, dataset.train, dataset.val, len(starts))
     weights = start_weights(spec)

@@ -29,8 +29,9 @@ from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
 from sweeplab.train.checkpoint import read_snapshot, write_checkpoint, write_snapshot
 from sweeplab.train.devices import free_memory_bytes
+from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
-from sweeplab.train.stack import Record, Stack
+from sweeplab.train.stack import Stack
 
 RENEW_SECONDS = 20.0
 
@@ -109,7 +110,7 @@ class Runner:
     def _new_stack(self, n_seeds: int) -> Stack:
         values = self._waiting[0].run.values
         wanted = 1 if self._one_at_a_time else self.spec.engine.stack
-        capacity = stack_capacity(wanted, values, n_seeds, free_memory_bytes(values["device"]))
+        capacity = stack_capacity(wanted, values, n_seeds, free_memory_bytes(values.device))
         return Stack(values, self.dataset.train, self.dataset.val, capacity)
 
     def _fill(self, stack: Stack, cell: Cell) -> None:
@@ -241,7 +242,7 @@ class Runner:
         facts = {
             "run": record.key,
             "kind": kind,
-            "values": dict(training.run.values),
+            "values": training.run.values.as_dict(),
             "tokenizer": self.dataset.tokenizer.to_json(),
             "val_loss": val_loss,
             "iteration": iteration,
@@ -273,5 +274,5 @@ class Runner:
 
 def _is_save_due(training: Training, iteration: int) -> bool:
     values = training.run.values
-    before = max(0, iteration - values["eval_interval"])
-    return bool(iteration // values["save_interval"] > before // values["save_interval"])
+    before = max(0, iteration - values.eval_interval)
+    return bool(iteration // values.save_interval > before // values.save_interval)

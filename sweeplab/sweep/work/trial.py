@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import (
     MEASURES,
@@ -29,11 +28,9 @@ from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
 from sweeplab.train.checkpoint import read_checkpoint, remove_snapshot
-from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.devices import settle_devices
-from sweeplab.train.metrics import worth
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Record
+from sweeplab.train.member import Record
+from sweeplab.train.run import Run, train_flops, train_tokens, worth
 
 
 def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
@@ -220,7 +217,7 @@ class ClaimedTrial(TrialRuns):
         started = time.time()
         starts = []
         for seed in space.seeds:
-            values = Hyperparameters.of(settle_devices(space.resolve(claim.sampled, seed)))
+            values = settle_devices(space.resolve(claim.sampled, seed))
             start = RunStart(
                 study=spec.name,
                 key=run_key(*self.place, seed),
