@@ -246,7 +246,7 @@ def test_one_more_worker_takes_its_share_and_is_put_away(long, folder: Path, cli
     finally:
         worker.kill()
         said.close()
-    assert "long: one more worker is at work" in (folder / "work.txt").read_text()
+    assert "long: one more worker is ready" in (folder / "work.txt").read_text()
     assert sum((run.path / "state.json").exists() for run in study.runs()) >= 4
     assert len(list(study.path.glob("worker-*.log"))) == 2
 
