@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, option, study_folder
+from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, flag, option, study_folder
 from sweeplab.cli.printing import cell_text, print_found, print_json, print_rows, say
-from sweeplab.cli.study.manage import say_written, write_file
+from sweeplab.cli.study.manage import write_study
 
 if TYPE_CHECKING:
     from sweeplab.lab.best import Trial
@@ -27,9 +27,7 @@ def best(
     name: StudyName,
     cell: OneCell = None,
     trial: Annotated[int | None, option("N", "This trial instead.")] = None,
-    as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the study file that trains it again.")
-    ] = False,
+    as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
     output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
     force: Force = False,
     lab: Lab = None,
@@ -49,8 +47,7 @@ def best(
     folder = study_folder(lab, name)
     found = find_best(folder, cell, trial)
     if output:
-        write_file(output, rerun_text(folder, found), force)
-        say_written(output, "run")
+        write_study(output, rerun_text(folder, found), force, "run")
     elif as_yaml:
         typer.echo(rerun_text(folder, found), nl=False)
     else:
