@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import Callbacks, OnEvaluation, OnTrialEnd
-from sweeplab.lab.feed import Event
+from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import show_study, tracking_uri_of
+from sweeplab.lab.listing import tracking_uri_of
+from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
@@ -21,7 +21,8 @@ from sweeplab.study.space import LONGEST_KEY
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
-from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +214,7 @@ def write_report(
     written = write_page(page, material, studied.runs, folder, dashboard, form)
     if len(names) == 1:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
-            tracker = TRACKERS["mlflow"](lab, names[0], tracking_uri_of(StudyFolder(lab, names[0])))
+            tracker = open_tracker(lab, names[0], tracking_uri_of(StudyFolder(lab, names[0])))
             for each in written if form != "html" else folder.glob(f"{page}*"):
                 tracker.attach(each, "report")
     return written

@@ -15,7 +15,7 @@ from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, A
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
-from sweeplab.lab.listing import baselines_in_words
+from sweeplab.lab.showing import baselines_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written

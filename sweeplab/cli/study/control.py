@@ -10,7 +10,7 @@ from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, c
 from sweeplab.cli.printing import print_json
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.control.steering import Done
+    from sweeplab.lab.moving import Done
 
 trial_app = command_group("Control one trial of a study.")
 

@@ -26,8 +26,8 @@ from sweeplab.api import Study, StudyResult
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_study
 from sweeplab.formatting import duration, several
-from sweeplab.lab.feed import Event
-from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.lab.events import Event
+from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study

@@ -14,13 +14,14 @@ from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.finding import find_trial
+from sweeplab.lab.listing import find_trial
+from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.document import parse
 from sweeplab.study.places import Complaints, Places, shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Derived, StudySpec
-from sweeplab.sweep.control.steering import Done, is_running, open_store, when
+from sweeplab.sweep.control.steering import is_running, open_store, when
 from sweeplab.sweep.trials.store import Store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import read_spec
+from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.store import Store
-
-
-@dataclass(frozen=True)
-class Done:
-    """What was done, and the commands that take it back; `trials` are those that it concerns, as cell and number."""
-
-    what: str
-    undo: list[str]
-    trials: list[tuple[str, int]] = field(default_factory=list)
 
 
 def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:

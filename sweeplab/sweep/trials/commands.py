@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, Text, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from sweeplab.lab.database import READS, open_database
+from sweeplab.lab.storage import READS, open_database
 
 # What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
 # supervisor is about to end.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.files import write_whole
-from sweeplab.lab.tally import WARM_START
+from sweeplab.lab.storage import WARM_START
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.sweep.trials.known import Known, Source

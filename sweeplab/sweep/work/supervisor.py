@@ -11,35 +11,31 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import Timeout
-
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.description import describe, summarize
-from sweeplab.lab.feed import Event, Feed
-from sweeplab.lab.identity import check_same_study, write_study
-from sweeplab.lab.versions import code_versions, machine, versions
+from sweeplab.lab.events import Event, EventStream
+from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.datasets import write_baselines
 from sweeplab.study.plan import Plan
 from sweeplab.sweep.planning import make_plan, warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
-from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable, mirrors
+from sweeplab.tracking import open_mirrors, open_tracker
+from sweeplab.tracking.tracker import Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
     from sweeplab.sweep.trials.store import Store
 
 SHIP_SECONDS = 5.0
-# Whoever only looks whether a study is run holds its lock for an instant.
-LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,11 @@ def run_study(
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     made = _make(folder)
-    with _only_one(folder):
+    running = f"study {folder.name} is being run by another process; wait for it or give another --name"
+    with folder.held(running):  # two that ship the same runs would double them
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
-        from sweeplab.lab.database import choose_storage
+        from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
         try:
@@ -88,25 +85,13 @@ def run_study(
             from sweeplab.sweep.trials.warm_start import bring_in
 
             bring_in(store, warm_starts(spec, folder, store.spaces, plan.data), folder)
-        tracker = TRACKERS["mlflow"](lab, spec.name, spec.track.uri)
+        tracker = open_tracker(lab, spec.name, spec.track.uri)
         supervisor = _Supervisor(spec, folder, plan, store, tracker, notifier, listen, interrupts)
         try:
             return supervisor.run()
         except BadInput:
             _unmake(folder, made)
             raise
-
-
-@contextmanager
-def _only_one(folder: StudyFolder) -> Iterator[None]:
-    """Hold the study for this process: two that ship the same runs would double them."""
-    try:
-        lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
-    except Timeout:
-        what = f"study {folder.name} is being run by another process; wait for it or give another --name"
-        raise BadInput(what) from None
-    with lock:
-        yield
 
 
 class _Supervisor:
@@ -122,7 +107,7 @@ class _Supervisor:
         interrupts: Callable[[], int],
     ) -> None:
         self.spec, self.folder, self.store, self.tracker = spec, folder, store, tracker
-        self.shown = [tracker, *mirrors(spec.fixed, folder.path)]
+        self.shown = [tracker, *open_mirrors(spec.fixed, folder.path)]
         self.notifier = notifier
         self.listen, self.interrupts = listen, interrupts
         cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
@@ -132,7 +117,7 @@ class _Supervisor:
         self.pool, self.commands = WorkerPool(folder, plan.workers, store, self._hear), store.commands
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process have in hand
         self._ended: set[tuple[str, int]] = set()
-        self._feed = Feed(folder)
+        self._stream = EventStream(folder)
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
@@ -141,7 +126,7 @@ class _Supervisor:
         status = "interrupted"
         try:
             self._open_tracking()
-            list(self._feed.past())
+            list(self._stream.past())
             self._poll(0.0)
             self._follow()
             ending = self._finish()
@@ -252,7 +237,7 @@ class _Supervisor:
 
     def _hear_of_others(self) -> None:
         """Take in what workers of other commands have left in the study's folder."""
-        for event in self._feed.news():
+        for event in self._stream.new():
             if event["event"] == "ended" or (event["cell"], event["trial"]) not in self._ours:
                 self._take_in(event)
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.lab.feed import Event
+from sweeplab.lab.events import Event
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.resources import WorkerResources
 
@@ -189,7 +189,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     import torch
 
-    from sweeplab.lab.versions import differences, versions
+    from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.sample import keep_sample
     from sweeplab.study.cells import cells
     from sweeplab.study.datasets import study_dataset
@@ -206,7 +206,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.poll_commands()
     theirs = store.commands.state.start.get("versions", {})
-    if not force and (different := differences(versions(dataset.token_digest), theirs)):
+    if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
