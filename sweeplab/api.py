@@ -193,13 +193,12 @@ def write_report(
     figure. What is written of one study is kept in tracking too.
 
     Raises:
-        BadInput: the dashboard asks for what there is not, pictures cannot be made, tracking has no such study, or
+        BadInput: the dashboard asks for what does not exist, pictures cannot be made, tracking has no such study, or
             studies cannot be compared.
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.report.columns import CURVES
-    from sweeplab.report.panels.material import Material
+    from sweeplab.report.data import CURVES, ReportData
     from sweeplab.report.writer import write_page
 
     studied = read_studies(lab, names)
@@ -208,10 +207,10 @@ def write_report(
     folder = folder or (
         StudyFolder(lab, names[0]).report if len(names) == 1 else lab / "reports" / _joined(names)
     )
-    material = Material.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
-        material.curves(metric)
-    written = write_page(page, material, studied.runs, folder, dashboard, form)
+        report.curves(metric)
+    written = write_page(page, report, studied.runs, folder, dashboard, form)
     if len(names) == 1:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
             tracker = open_tracker(lab, names[0], tracking_uri_of(StudyFolder(lab, names[0])))

@@ -60,7 +60,7 @@ class Patient:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        from sweeplab.study.cells import cells
+        from sweeplab.study.space import cells
         from sweeplab.sweep.trials.store import Store
 
         vocab_size = json.loads(self.folder.data_file.read_text(encoding="utf-8"))["vocab_size"]

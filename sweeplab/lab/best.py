@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import AUTO, TABLE
-from sweeplab.lab.identity import as_written
+from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.study.file.writing import study_file
-from sweeplab.study.resources import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.file.template import study_file
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
-from sweeplab.study.written import Replicate
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -178,8 +176,8 @@ def rerun_text(trial: Trial) -> str:
     """
     folder = trial.study
     spec = read_spec(folder)
-    study, data = as_written(spec), folder.read(folder.data_file)
-    order = [each.seed if isinstance(each, Replicate) else each for each in spec.seeds]
+    study, data = spec.as_written(), folder.read(folder.data_file)
+    order = spec.seed_numbers
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
@@ -219,5 +217,5 @@ def _is_exact(trial: Trial, spec: StudySpec) -> bool:
     """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
     values, threads = trial.start.values, trial.start.threads
     was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
-    is_small = facts(values)["n_params"] < CPU_STACK_BELOW_PARAMS
+    is_small = facts(values).n_params < CPU_STACK_BELOW_PARAMS
     return values.device == "cpu" and (threads == 1 or was_alone or is_small)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.lab.best import Trial, best_by_task, has_one_task, read_trials
-from sweeplab.lab.identity import as_written
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.tracker import Description, Summary
 
@@ -25,11 +24,11 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     return {
         "study": folder.study_file.read_text(encoding="utf-8"),
         "plan": plan.as_dict(),
-        "environment": where | {"data": plan.data, "baselines": folder.baselines},
+        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
         "params": {
             "sampler": plan.sampler,
             "pruner": plan.pruner,
-            "seeds": str(spec.written_seeds),
+            "seeds": str(spec.as_written()["seeds"]),
             "budget": spec.budget.model_dump_json(),
         },
         "note": plan_in_words(spec, plan),
@@ -68,10 +67,10 @@ def plan_in_words(spec: StudySpec, plan: Plan) -> str:
     lines = [
         "## Plan",
         "",
-        f"{budget}{cells}: {size} parameters, {data['corpus']} by {data['tokenizer']}, "
-        f"{data['train_tokens']:,} tokens to train on.",
+        f"{budget}{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
+        f"{data.train_tokens:,} tokens to train on.",
     ]
-    if searched := as_written(spec)["search"]:
+    if searched := spec.as_written()["search"]:
         lines += ["", "| searched | |", "|---|---|"]
         lines += [f"| {name} | {_in_words(search)} |" for name, search in searched.items()]
     return "\n".join(lines)

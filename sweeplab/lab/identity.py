@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
+from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-DIGESTS = ("text_digest", "token_digest")
 # What a study may have no word of.
 ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
 # What a person calls each part of the code and data that a process works with.
@@ -53,15 +53,7 @@ def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
     ]
 
 
-def as_written(spec: StudySpec) -> dict[str, Any]:
-    """Return a study as a study file would say it, with the data's path made absolute; fit for JSON."""
-    canonical = spec.canonical()
-    written = {"name": spec.name, **canonical["identity"], **canonical["rest"]}
-    written["data"] = {**written["data"], "path": spec.data_path}
-    return dict(json.loads(json.dumps(written)))
-
-
-def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
+def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Refuse to go on with a study whose results could not be compared with those it has.
 
     `data` describes the corpus as it is now.
@@ -71,17 +63,20 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, An
     """
     if not folder.canonical_file.exists():
         return
-    known, ours = folder.read(folder.canonical_file), as_written(spec)
+    from sweeplab.study.spec import IDENTITY
+
+    known, ours = folder.read(folder.canonical_file), spec.as_written()
     found = [
         f"{each.place} is {_said(each.a)} and was {_said(each.b)}"
-        for part in dict.fromkeys([*spec.canonical()["identity"], *ABSENT])
+        for part in IDENTITY
         for absent in [ABSENT.get(part)]
         for each in differences(ours.get(part, absent), known.get(part, absent), part)
     ]
-    described = folder.read(folder.data_file)
-    if ours["data"] == known["data"] and any(data[name] != described[name] for name in DIGESTS):
+    described = DataDescription.of(folder.read(folder.data_file))
+    digests = (data.text_digest, data.token_digest)
+    if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
         found.append("the text of the corpus has changed")
-    if data.get("init_digest") != described.get("init_digest"):
+    if data.init_digest != described.init_digest:
         found.append("the weights that it starts from have changed")
     if found:
         raise BadInput(
@@ -94,16 +89,16 @@ def _said(value: Any) -> str:
     return "not given" if value is None else json.dumps(value)
 
 
-def write_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
+def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Keep the study file as the user wrote it, as it was understood (what workers read), and its data's digests.
 
     A study that goes on from its own folder keeps the file that it has.
     """
-    understood = json.dumps(as_written(spec), indent=1)
+    understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         text = spec.source.read_text(encoding="utf-8") if spec.source else understood
         write_whole(folder.study_file, text.encode())
-    write_whole(folder.data_file, json.dumps(dict(data), indent=1).encode())
+    write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())
 
 

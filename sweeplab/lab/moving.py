@@ -15,13 +15,13 @@ from typing import Any
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import check_free, tracking_uri_of
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.file.document import REMOVED, edited
 from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.writing import REMOVED, edited, study_file
-from sweeplab.study.places import Location
+from sweeplab.study.file.template import study_file
+from sweeplab.study.problems import Location
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.experiment import MovedExperiment
 
@@ -99,7 +99,7 @@ def _rename_in_storage(folder: StudyFolder, new: str) -> None:
 
 
 def _rename_in_files(folder: StudyFolder, spec: StudySpec) -> None:
-    write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
+    write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     written = folder.study_file.read_text(encoding="utf-8")
     renamed = re.sub(r"(?m)^name:.*$", f"name: {spec.name}", written, count=1)
     write_whole(folder.study_file, renamed.encode())
@@ -117,16 +117,16 @@ def clone_text(folder: StudyFolder, name: str, overrides: Sequence[str] = ()) ->
         BadInput: the name is taken or is none, or an override is wrong.
     """
     check_free(folder.lab, name)
-    wanted = as_written(read_study(folder.canonical_file, overrides, name))
+    wanted = read_study(folder.canonical_file, overrides, name).as_written()
     # The names of its parts are known without its plugins.
     known = [f"plugins={json.dumps(wanted['plugins'])}"] if "plugins" in wanted else []
     if known:
         wanted["plugins"] = [each["file"] for each in wanted["plugins"]]
     written = folder.study_file.read_text(encoding="utf-8-sig")
     try:
-        said = as_written(read_text(written, folder.study_file, known))
+        said = read_text(written, folder.study_file, known).as_written()
         text = edited(written, _changes(said, wanted))
-        if known or as_written(read_text(text, folder.study_file)) == wanted:
+        if known or read_text(text, folder.study_file).as_written() == wanted:
             return text
     except BadInput:  # the file says a whole study only with the overrides of its run
         pass

@@ -42,7 +42,7 @@ def drawn(folder: Path):
         view = View("many", lambda: interrupts)
         for event in ({"event": "ready", "worker": 0}, *events):
             progress.take_in(event)
-            view.heard(event, progress)
+            view.update(event, progress)
         settings = {"force_terminal": True, "color_system": None} | settings
         console = Console(file=StringIO(), width=columns, height=lines, **settings)
         console.print(view)

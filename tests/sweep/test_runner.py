@@ -13,9 +13,10 @@ from references.serial_loop import windows
 from sweeplab.data.objectives import make_objective
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint
-from sweeplab.study.cells import cells
-from sweeplab.study.datasets import study_dataset
-from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.search import Choices, Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Track
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint

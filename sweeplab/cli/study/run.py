@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, Quiet, StudyName, study_folder
-from sweeplab.cli.study.plan import File, plan
+from sweeplab.cli.options import (
+    AllowPlugins,
+    AsJson,
+    Lab,
+    Name,
+    Overrides,
+    Quiet,
+    StudyFile,
+    StudyName,
+    flag,
+    study_folder,
+)
+from sweeplab.cli.study.plan import plan
 
 if TYPE_CHECKING:
     from sweeplab.sweep.control.following import LogLine
 
 
 def run(
-    file: File,
+    file: StudyFile,
     override: Overrides = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +69,7 @@ def watch(name: StudyName, lab: Lab = None) -> None:
 
 def logs(
     name: StudyName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the study ends.")] = False,
+    follow: Annotated[bool, flag("Continue until the study ends.", "--follow", "-f")] = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +98,7 @@ def _log_line(line: LogLine) -> str:
 def work(
     name: StudyName,
     force: Annotated[
-        bool, typer.Option("--force", help="Work although code or data differ from the other workers'.")
+        bool, flag("Work although code or data differ from the other workers'.", "--force")
     ] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
@@ -108,7 +119,7 @@ def work(
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
 
-    def hear(event: dict[str, Any]) -> None:
+    def report(event: dict[str, Any]) -> None:
         if quiet:
             return
         if event["event"] == "ready":
@@ -120,7 +131,7 @@ def work(
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, hear, lambda: interrupts.count, allow_plugins)
+        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
     raise typer.Exit(1 if failures else 130 if interrupts.count else 0)

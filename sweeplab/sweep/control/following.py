@@ -15,10 +15,9 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.events import Event, EventStream
 from sweeplab.lab.identity import machine, version_differences, versions
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import study_dataset
-from sweeplab.study.plan import Plan
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.resources import WorkerResources
 from sweeplab.sweep.control.steering import is_running, open_store
 from sweeplab.sweep.trials.commands import Command, Commands, ControlState
 from sweeplab.sweep.trials.store import Store

@@ -18,9 +18,10 @@ from sweeplab.lab.listing import find_trial
 from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.document import parse
-from sweeplab.study.places import Complaints, Places, shown
+from sweeplab.study.problems import Problems, SourceMap, shown
+from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import Derived, StudySpec
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.control.steering import is_running, open_store, when
 from sweeplab.sweep.trials.store import Store
 
@@ -123,9 +124,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        complain = Complaints(Places())
-        value = parse(text, complain)
-        if not equals or complain.problems:
+        found = Problems(SourceMap())
+        value = parse(text, found)
+        if not equals or found.found:
             problems.append(Problem(f"{word!r} gives no value", "name=value, such as learning_rate=1e-3"))
         elif name in given:
             problems.append(Problem(f"{name} is given twice"))
@@ -175,7 +176,7 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(Problem(f"{name} is {shown(value)}", str(error)))
     if problems:
         raise BadInput(*problems)
-    broken = {space.broken(values) for values in space.draws_with(point, PROBES if space.parameters else 1)}
+    broken = {space.broken(values) for values in space.draws(PROBES, point)}
     if None not in broken:
         rules = ", ".join(repr(rule) for rule in sorted(filter(None, broken)))
         raise BadInput(f"no trial of cell {space.cell.key} with these values meets {rules}")

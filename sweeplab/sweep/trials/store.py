@@ -22,7 +22,8 @@ from sweeplab.data.generators import generator_key
 from sweeplab.lab.storage import VOID, engine_arguments, serialize
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.counting import CellCounts, count
@@ -276,7 +277,7 @@ class Store:
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return False
         trial.set_user_attr(
-            "planned_flops", float(facts(values)["train_flops"] * len(self.spaces[cell.index].seeds))
+            "planned_flops", float(facts(values).train_flops * len(self.spaces[cell.index].seeds))
         )
         return True
 

@@ -19,6 +19,7 @@ from sweeplab.lab.events import Event
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
+from sweeplab.study.spec import Budget
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -84,8 +85,8 @@ class StudyProgress:
     def follow(self, state: ControlState) -> None:
         """Take over the phase and the budget that the study's commands have set."""
         self.phase = state.phase
-        if state.budget is not None and state.budget != self.plan.budget:
-            self.plan = self.plan.with_budget(state.budget)
+        if state.budget is not None:
+            self.plan = self.plan.with_budget(Budget.model_validate(dict(state.budget)))
 
 
 class Notifier:

@@ -23,7 +23,7 @@ from sweeplab.lab.description import describe, summarize
 from sweeplab.lab.events import Event, EventStream
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import write_baselines
+from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
 from sweeplab.sweep.planning import make_plan, warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
@@ -78,7 +78,7 @@ def run_study(
         except BadInput:
             _unmake(folder, made)
             raise
-        store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
@@ -147,7 +147,7 @@ class _Supervisor:
     def _start(self) -> dict[str, Any]:
         """Return what others may want to know of who runs the study from here on."""
         return {
-            "versions": versions(self.progress.plan.data["token_digest"]),
+            "versions": versions(self.progress.plan.data.token_digest),
             "machine": machine(),
             "host": socket.gethostname(),
             "pid": os.getpid(),

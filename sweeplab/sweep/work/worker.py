@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.lab.events import Event
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.resources import WorkerResources
+from sweeplab.study.plan import WorkerResources
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
@@ -191,9 +191,9 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.sample import keep_sample
-    from sweeplab.study.cells import cells
-    from sweeplab.study.datasets import study_dataset
     from sweeplab.study.file.reading import read_study
+    from sweeplab.study.inputs import study_dataset
+    from sweeplab.study.space import cells
     from sweeplab.sweep.trials.store import Store
     from sweeplab.sweep.work.runner import Runner
 
