@@ -18,7 +18,7 @@ from sweeplab.report.style import GREY, ORDERED, Axis, Look, add_line, colors, l
 from sweeplab.report.summary import Summary
 from sweeplab.report.writer import write_single_page
 from sweeplab.runs.attending import AttentionMap
-from sweeplab.runs.coordinates import CoordinateCheck
+from sweeplab.runs.models import CoordinateCheck
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -36,7 +36,7 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # A server's client would print two links a run among what a program reads.
+    # A server's client would print two links per run among what a program reads.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # With retries MLflow blocks for minutes where no server answers, and makes a run twice where only the
     # answer was lost. Here the next ship is the retry.

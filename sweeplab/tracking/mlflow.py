@@ -1,4 +1,4 @@
-"""Ship a study to MLflow: an experiment a study, a parent run, and one nested run a training.
+"""Ship a study to MLflow: one experiment and one parent run per study, one nested run per training.
 
 Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
 there. A point's timestamp follows from its line, and the numbers of one line are written in one transaction,
