@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from sweeplab.doctor.check import Check, Patient, Place, end_of, named
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunState
 from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import tracking_uri, without_password
-from sweeplab.tracking.tracker import TrackedRun, TrackingUnavailable
+from sweeplab.tracking.tracker import TrackedRun
 
 LOOKED_AT = "Optuna's values and states against MLflow's"
 RELATIVE_TOLERANCE = 1e-9

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sweeplab.doctor.check import Check, Verdict
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
 # SQLite's write-ahead log needs memory that its readers share: no file system over a network has that.

@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from sweeplab.data.cache import cache_folder
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import write_whole
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
