@@ -10,11 +10,9 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput
 from sweeplab.report.options import Option, PanelSpec
-from sweeplab.report.style import FONT, Axis
+from sweeplab.report.style import FONT, Axis, Figure
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from sweeplab.report.data import ReportData
 
 # What a panel is made from: the runs of one study, the points of any table, the trials of one study or several, or
@@ -66,18 +64,14 @@ class Panel:
 
     @classmethod
     def of(cls, report: ReportData, *args: Any, **options: Any) -> Panel:
-        """Make the panel from the report's data.
-
-        Raises:
-            BadInput: there is nothing to show, and why.
-        """
+        """Make the panel from the report's data."""
         raise NotImplementedError
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the data on an empty figure, which has the height of most figures and their legend."""
         raise NotImplementedError
 
-    def figure(self) -> go.Figure | None:
+    def figure(self) -> Figure | None:
         """Return the figure, as all figures look; None of a panel that is a table or a text."""
         if self.missing or not self.is_drawn:
             return None

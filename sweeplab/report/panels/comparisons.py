@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from pandas import DataFrame
 
@@ -28,11 +28,8 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, sentence, several, short
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import BAD, GREY, Axis, Look, add_points, bars, name_rows, spaced
+from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, name_rows, spaced
 from sweeplab.study.space import BASE
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_NAMED = 6
 _LONGEST = 56
@@ -64,7 +61,6 @@ _CHOICES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudiesPanel(TablePanel):
     """What each study took and reached, and how far its seeds lie apart."""
 
@@ -74,11 +70,7 @@ class StudiesPanel(TablePanel):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """List the studies.
-
-        Raises:
-            BadInput: no study has a run.
-        """
+        """List the studies."""
         rows = [_study(sweep, report.objective) for sweep in report.sweeps]
         return cls(
             data=DataFrame(rows),
@@ -87,14 +79,13 @@ class StudiesPanel(TablePanel):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class IntervalsPanel(Panel):
     """Differences with their intervals.
 
     `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why, and the name of its line.
     """
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw one interval per difference, beside the line of none."""
         data = self.data[self.data["difference"].notna()].reset_index(drop=True)
         told = ["a", "loss_a", "b", "loss_b"]
@@ -111,16 +102,8 @@ class IntervalsPanel(Panel):
             }
             ends = rows.assign(**{end: rows[end].fillna(rows["difference"]) for end in ("low", "high")})
             interval = bars(ends, "difference")
-            add_points(
-                figure,
-                rows,
-                "difference",
-                list(rows.index),
-                look,
-                hover,
-                told,
-                marker=marker,
-                error_x=interval,
+            look.points(
+                figure, rows, "difference", list(rows.index), hover, told, marker=marker, error_x=interval
             )
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
         figure.update_xaxes(**self.x.around(data[["low", "high", "difference"]], 0.0))
@@ -128,7 +111,6 @@ class IntervalsPanel(Panel):
         figure.update_layout(height=max(150, 110 + 26 * len(self.data)), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DifferencesPanel(IntervalsPanel):
     """Whether the best losses of studies differ, over the cells that they share and in each."""
 
@@ -138,11 +120,7 @@ class DifferencesPanel(IntervalsPanel):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Compare each pair of studies.
-
-        Raises:
-            BadInput: there is one study only.
-        """
+        """Compare each pair of studies."""
         found = differences(report.sweeps, report.objective)
         first = {(each.a, each.b): each for each in reversed(found)}  # of each pair, that over all cells
         lines = [(_pair(each) if len(first) > 1 else "") + spaced(each.cell) for each in found]
@@ -157,7 +135,6 @@ class DifferencesPanel(IntervalsPanel):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChoicesPanel(IntervalsPanel):
     """The choices of a study in order of their losses, and which differences between them are real.
 
@@ -170,11 +147,7 @@ class ChoicesPanel(IntervalsPanel):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Rank the cells of a study by their losses, task by task.
-
-        Raises:
-            BadInput: fewer than two cells have a trial that ended.
-        """
+        """Rank the cells of a study by their losses, task by task."""
         found = [(sweep.name, each) for sweep in report.sweeps for each in rankings(sweep, report.objective)]
         tasks = [ranking for _, ranking in found]
         if sum(len(each.choices) for each in tasks) < 2:
@@ -193,7 +166,7 @@ class ChoicesPanel(IntervalsPanel):
             x=Axis("difference", f"loss above that of {_references(tasks)} (nats/token)"),
         )
 
-    def figure(self) -> go.Figure | None:
+    def figure(self) -> Figure | None:
         """Return the figure; None where no choice is compared with another."""
         return super().figure() if "line" in self.data else None
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,7 @@ from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import LAW, ROLES_OF_SIZE, about_fit
-from sweeplab.report.style import GREY, SHADE, Axis, Look, add_band, add_line, add_points, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
 
 BEYOND = 10.0  # how far a line goes on beyond the points, as a factor, while it is identified
 MOST_LINES = 7
@@ -59,11 +56,7 @@ class LawPanel(Panel):
 
     @classmethod
     def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto", x: str = "params") -> Panel:
-        """Draw a law with its band over N, D or C.
-
-        Raises:
-            BadInput: there is no such law for the points, or it does not read the column.
-        """
+        """Draw a law with its band over N, D or C."""
         found = report.assessment(law, delta)
         columns = found.points.columns
         if x not in columns:
@@ -94,7 +87,7 @@ class LawPanel(Panel):
             edge=edge,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw points, lines and bands; a line is dashed beyond the points, and what lies there is shaded."""
         data, x = self.data, self.x.column
         own = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
@@ -102,7 +95,7 @@ class LawPanel(Panel):
             rows, group = data[data["line"] == look.name], {"legendgroup": look.name}
             line = rows[rows["what"] != "measured"]
             if len(line):
-                add_band(figure, line, x, look)
+                look.band(figure, line, x)
             hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
             for what, dash in (("law", "solid"), ("beyond", "4px 4px")):
                 part = line[line["what"] == what]
@@ -112,11 +105,11 @@ class LawPanel(Panel):
                     ends = f"{hover} (%{{customdata[0]:.4f}} to %{{customdata[1]:.4f}})"
                     is_named = what == "law" and look.name in own
                     named = {**group, "showlegend": is_named, "line": {"dash": dash}}
-                    add_line(figure, part, x, "loss", look, ends, ["low", "high"], **named)
+                    look.line(figure, part, x, "loss", ends, ["low", "high"], **named)
             points = rows[rows["what"] == "measured"]
             if len(points):
                 size = {"size": 8 if len(data) < 600 else 5}
-                add_points(figure, points, x, "loss", look, hover, marker=size, **group)
+                look.points(figure, points, x, "loss", hover, marker=size, **group)
         figure.update_yaxes(**self.y.around(data[["loss", "low", "high"]]))
         settings = self.x.around(data[x])
         figure.update_xaxes(**settings)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from pandas import DataFrame
 
@@ -14,10 +14,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several, short, written
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, name_rows, spaced
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, name_rows, spaced
 
 # What came of the compute, by color; evaluation is hatched.
 _COLORS = {
@@ -41,7 +38,6 @@ _METHOD = (
 _NO_AUDIT = "What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end."
 
 
-@dataclass(frozen=True, kw_only=True)
 class PruningPanel(Panel):
     """What was trained and what was not. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
 
@@ -54,11 +50,7 @@ class PruningPanel(Panel):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show what pruning saved by cell, and what the audited trials say of what it cost.
-
-        Raises:
-            BadInput: no trial was pruned.
-        """
+        """Show what pruning saved by cell, and what the audited trials say of what it cost."""
         sweeps = report.sweeps
         by_study = [cells for sweep in sweeps if (cells := saved(sweep))]
         found = [each for cells in by_study for each in cells]
@@ -79,7 +71,7 @@ class PruningPanel(Panel):
             x=Axis("flops", "training FLOPs"),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw what each line was trained, and what its pruned trials were spared."""
         data = self.data
         about = "<br>%{customdata[1]} of %{customdata[2]} trials pruned, %{customdata[3]:.0%} saved"
@@ -102,7 +94,6 @@ class PruningPanel(Panel):
         figure.update_layout(barmode="stack", height=110 + 26 * len(data), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ComputePanel(Panel):
     """Shares of compute and time. `data`: study, state, phase, n_runs, flops, seconds, the shares of these."""
 
@@ -112,11 +103,7 @@ class ComputePanel(Panel):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show on which runs, and in which phase, FLOPs and seconds were spent.
-
-        Raises:
-            BadInput: no run has taken any.
-        """
+        """Show on which runs, and in which phase, FLOPs and seconds were spent."""
         data = report.studied.data if report.studied else {}
         rows: list[dict[str, Any]] = []
         for sweep in report.sweeps:
@@ -140,7 +127,7 @@ class ComputePanel(Panel):
             x=Axis("share", "share of the study"),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the shares of FLOPs and of seconds by state, two bars per study; evaluation is hatched."""
         data = self.data
         studies = list(dict.fromkeys(data["study"]))

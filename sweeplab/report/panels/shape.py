@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pandas import DataFrame, concat
 
@@ -16,10 +16,7 @@ from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import shown_of
 from sweeplab.report.panels.losses import LossMap, map_axis
-from sweeplab.report.style import GREY, Axis, Look, add_line, add_points, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, Axis, Figure, Look, looks
 
 _EQUAL = "loss_at_equal_params"
 _SIZE_ALONE = "size alone"
@@ -59,11 +56,7 @@ class ShapePanel(Panel):
 
     @classmethod
     def of(cls, report: ReportData, x: str = "params") -> Panel:
-        """Show what depth and width buy: over parameters as they are, or over either at equal parameters.
-
-        Raises:
-            BadInput: the points have no shapes, or shapes of unlike sizes that cannot be compared.
-        """
+        """Show what depth and width buy: over parameters as they are, or over either at equal parameters."""
         if x != "params":
             return cls._at_equal_parameters(_compared(report), x)
         found = _shape(report)
@@ -97,13 +90,13 @@ class ShapePanel(Panel):
             line="n_embd" if x == "n_layer" else "n_layer",
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw each shape's loss; lines join the shapes of one depth or width."""
         x, y, over_size = self.x.column, self.y.column, self.x.column == "params"
         shapes, law = (self.data[self.data["what"] == what] for what in ("shape", _SIZE_ALONE))
         if len(law):
             dashed = {"width": 1.5, "dash": "4px 4px"}
-            add_line(figure, law, "params", "loss", Look(_SIZE_ALONE, GREY), line=dashed)
+            Look(_SIZE_ALONE, GREY).line(figure, law, "params", "loss", line=dashed)
         told = ["name", "n_layer", "n_embd"]
         hover = "%{customdata[0]}<br>n_layer %{customdata[1]:g}, n_embd %{customdata[2]:g}<br>"
         hover += f"{x} %{{x:.4s}}: %{{y:.4f}}"
@@ -113,15 +106,14 @@ class ShapePanel(Panel):
             rows = shown.sort_values([x, y])
             if over_size or rows["tokens"].nunique() > 1 or not rows[x].is_unique:
                 sizes = [11 if on else 6 for on in rows["on_frontier"]] if over_size else 8
-                add_points(figure, rows, x, y, look, hover, told, marker={"size": sizes})
+                look.points(figure, rows, x, y, hover, told, marker={"size": sizes})
             else:
-                add_line(figure, rows, x, y, look, hover, told, line={"width": 1.5}, size=8)
+                look.line(figure, rows, x, y, hover, told, line={"width": 1.5}, size=8)
         figure.update_xaxes(**self.x.around(shapes[x]))
         figure.update_yaxes(**self.y.around(shapes[y]))
         figure.update_layout(showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShapeMapPanel(LossMap):
     """The loss at equal parameters over n_layer and n_embd. `data`: n_layer, n_embd, loss, name."""
 
@@ -131,11 +123,7 @@ class ShapeMapPanel(LossMap):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Give the lowest loss at equal parameters of each depth and width.
-
-        Raises:
-            BadInput: the points have no shapes, or shapes of unlike sizes that cannot be compared.
-        """
+        """Give the lowest loss at equal parameters of each depth and width."""
         found = _compared(report)
         cells = _cells(found)
         lowest = sorted(cells.groupby(["n_layer", "n_embd"])[_EQUAL].idxmin())
