@@ -102,11 +102,7 @@ def attention_panel(found: AttentionMap) -> AttentionPanel:
         "weight": found.weights[head, query, key],
     }
     return AttentionPanel(
-        title=found.title,
-        data=DataFrame(data),
-        heads=found.heads,
-        queries=found.queries,
-        keys=found.keys,
+        title=found.title, data=DataFrame(data), heads=found.heads, queries=found.queries, keys=found.keys
     )
 
 

@@ -39,7 +39,7 @@ GOOD, MIDDLE, BAD = colors(3)
 
 @dataclass(frozen=True)
 class Look:
-    """What one line or group of points is called, and how it is told from the others."""
+    """What one line or group of points is called, and how it differs from the others."""
 
     name: str
     color: str
@@ -52,16 +52,18 @@ class Look:
         x: Any,
         y: Any,
         hover: str = "",
-        told: Sequence[str] = (),
+        columns: Sequence[str] = (),
         /,
         **settings: Any,
     ) -> None:
         """Draw a marker for each row.
 
-        `x` and `y` are columns, or the values themselves. In `hover` the columns `told` are `%{customdata[0]}` …
+        `x` and `y` are columns, or the values themselves. In `hover` the `columns` are `%{customdata[0]}` …
         """
         marker = {"color": self.color, "symbol": self.symbol, "size": 7, **settings.pop("marker", {})}
-        figure.add_scatter(**self._trace(rows, x, y, hover, told), mode="markers", marker=marker, **settings)
+        figure.add_scatter(
+            **self._trace(rows, x, y, hover, columns), mode="markers", marker=marker, **settings
+        )
 
     def line(
         self,
@@ -70,7 +72,7 @@ class Look:
         x: Any,
         y: Any,
         hover: str = "",
-        told: Sequence[str] = (),
+        columns: Sequence[str] = (),
         /,
         **settings: Any,
     ) -> None:
@@ -79,7 +81,7 @@ class Look:
             settings |= {"marker": {"color": self.color, "symbol": self.symbol, "size": size}}
         line = {"color": self.color, "width": 2, **settings.pop("line", {})}
         mode = "lines+markers" if size else "lines"
-        figure.add_scatter(**self._trace(rows, x, y, hover, told), mode=mode, line=line, **settings)
+        figure.add_scatter(**self._trace(rows, x, y, hover, columns), mode=mode, line=line, **settings)
 
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
         """Shade what lies between the columns low and high, under the legend's entry of the look."""
@@ -87,7 +89,7 @@ class Look:
         shade = {"fill": "toself", "fillcolor": faded(self.color, 0.16), "line": {"width": 0}}
         self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
 
-    def _trace(self, rows: DataFrame, x: Any, y: Any, hover: str, told: Sequence[str]) -> dict[str, Any]:
+    def _trace(self, rows: DataFrame, x: Any, y: Any, hover: str, columns: Sequence[str]) -> dict[str, Any]:
         x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
         said = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
         return {
@@ -95,7 +97,7 @@ class Look:
             "y": y,
             "name": self.name,
             **said,
-            **({"customdata": rows[list(told)]} if told else {}),
+            **({"customdata": rows[list(columns)]} if columns else {}),
         }
 
 

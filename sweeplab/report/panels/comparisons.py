@@ -62,7 +62,7 @@ _CHOICES = (
 
 
 class StudiesPanel(TablePanel):
-    """What each study took and reached, and how far its seeds lie apart."""
+    """What each study took and reached, and the spread of its seeds."""
 
     name = "studies"
     heading = "Studies"
@@ -88,7 +88,7 @@ class IntervalsPanel(Panel):
     def draw(self, figure: Figure) -> None:
         """Draw one interval per difference, beside the line of none."""
         data = self.data[self.data["difference"].notna()].reset_index(drop=True)
-        told = ["a", "loss_a", "b", "loss_b"]
+        columns = ["a", "loss_a", "b", "loss_b"]
         hover = (
             "%{customdata[0]}: %{customdata[1]:.4f}<br>%{customdata[2]}: %{customdata[3]:.4f}<br>%{x:+.4f}"
         )
@@ -103,7 +103,7 @@ class IntervalsPanel(Panel):
             ends = rows.assign(**{end: rows[end].fillna(rows["difference"]) for end in ("low", "high")})
             interval = bars(ends, "difference")
             look.points(
-                figure, rows, "difference", list(rows.index), hover, told, marker=marker, error_x=interval
+                figure, rows, "difference", list(rows.index), hover, columns, marker=marker, error_x=interval
             )
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
         figure.update_xaxes(**self.x.around(data[["low", "high", "difference"]], 0.0))
@@ -153,13 +153,13 @@ class ChoicesPanel(IntervalsPanel):
         if sum(len(each.choices) for each in tasks) < 2:
             raise BadInput("choices are ranked where two cells or more have a trial that ended")
         columns = {"study": len(report.sweeps) > 1, "task": len({each.task for each in tasks}) > 1}
-        apart = [name for name, varies in columns.items() if varies]
+        varying = [name for name, varies in columns.items() if varies]
         rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.choices]
         lines = [line for study, ranking in found for line in _lines(study, ranking, columns["study"])]
         return cls(
             data=DataFrame(lines or rows),
-            shown=DataFrame([_shown_choice(row, apart) for row in rows]),
-            notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, apart)),
+            shown=DataFrame([_shown_choice(row, varying) for row in rows]),
+            notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
             warnings=(_unlike_tasks(tasks),) if columns["task"] else (),
             method=_CHOICES,
             result={"choices": rows, "tasks": [each.task for each in tasks]},
@@ -212,7 +212,7 @@ def _shown_difference(found: Difference) -> dict[str, Any]:
 
 def _in_words(found: Difference) -> str:
     if found.verdict == UNKNOWN:
-        return f"{_pair(found)}cannot be told: {found.why}."
+        return f"{_pair(found)}cannot be columns: {found.why}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
     interval = f"{found.difference:+.4f} nats/token ({found.low:+.4f} to {found.high:+.4f}) {over}"
     return f"{_pair(found)}{found.verdict}, {interval}."
@@ -282,11 +282,11 @@ def _choice(study: str, choice: Choice, ranking: Ranking, report: ReportData) ->
     }
 
 
-def _shown_choice(row: dict[str, Any], apart: Sequence[str]) -> dict[str, Any]:
+def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]:
     """Return a row as it is read: the result first, what it rests on last; a second line is a quiet one."""
     own, known = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
     shown = {
-        **{name: row[name] for name in apart},
+        **{name: row[name] for name in varying},
         "rank": row["rank"],
         "choice": spaced(row["choice"]),
         "loss": row["loss"],
@@ -306,9 +306,9 @@ def _shown_choice(row: dict[str, Any], apart: Sequence[str]) -> dict[str, Any]:
     return shown
 
 
-def _ranked(study: str, ranking: Ranking, apart: Sequence[str]) -> list[str]:
+def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
     """Say which choice is best, what does not differ from it, and what is better or worse than the base."""
-    ours = ", ".join({"study": study, "task": ranking.task}[name] for name in apart)
+    ours = ", ".join({"study": study, "task": ranking.task}[name] for name in varying)
     of = f"{sentence(ours)[:-1]}: " if ours else ""
     cells = [each.cell for each in ranking.choices]
     first = spaced(cells[0])
@@ -316,7 +316,7 @@ def _ranked(study: str, ranking: Ranking, apart: Sequence[str]) -> list[str]:
         return [f"{of}{first} stands alone."]
     if ranking.differences[0].verdict == UNKNOWN:
         why = ranking.differences[0].why
-        return [f"{of}{first} has the lowest loss; whether by more than chance cannot be told: {why}."]
+        return [f"{of}{first} has the lowest loss; whether by more than chance cannot be columns: {why}."]
     best, *alike = [each.cell for each in ranking.choices if 0 in each.group]
     if len(alike) + 1 == len(cells):
         said = f"no two of the {len(cells)} choices differ significantly."
@@ -340,7 +340,7 @@ def _against_base(ranking: Ranking) -> list[str]:
 def _unlike_tasks(found: Sequence[Ranking]) -> str:
     tasks = "; ".join(f"{each.task} ({several(len(each.choices), 'choice')})" for each in found)
     return (
-        f"Losses of {len(found)} tasks, ranked apart: {tasks}. A loss measures one task; losses of different tasks are "
+        f"Losses of {len(found)} tasks, ranked separately: {tasks}. A loss measures one task; losses of different tasks are "
         "of different tokens, predicted from different context, in bits per byte too: what a masked token costs once "
         "all around it is known says nothing of what a text costs. Compare each with the n-gram baseline of its own "
         "task"

@@ -123,14 +123,14 @@ class ResidualsPanel(Panel):
         groups = [(f"params {short(size)}", data[data["params"] == size]) for size in sorted(sizes)]
         if not 1 < len(groups) <= _MOST_COLORS:
             groups = [("", data)]
-        told, size = ["loss", "fitted"], {"size": 7 if len(data) < 200 else 5}
+        columns, size = ["loss", "fitted"], {"size": 7 if len(data) < 200 else 5}
         names = [name for name, _ in groups]
         for at, axis in enumerate(self.axes, start=1):
             place = {"row": 1, "col": at}
             hover = f"{axis.column} %{{x:.4s}}<br>loss %{{customdata[0]:.4f}}, law %{{customdata[1]:.4f}}: %{{y:.2f}}%"
             for look, (_, rows) in zip(looks(names), groups, strict=True):
                 group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
-                look.points(figure, rows, axis.column, "residual", hover, told, marker=size, **group)
+                look.points(figure, rows, axis.column, "residual", hover, columns, marker=size, **group)
             settings = axis.around(data[axis.column])
             ticks = slice(None, None, max(1, round(len(settings["tickvals"]) / _FEW_TICKS)))
             settings |= {each: settings[each][ticks] for each in ("tickvals", "ticktext")}

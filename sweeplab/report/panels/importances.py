@@ -93,16 +93,16 @@ class ImportancePanel(Panel):
             cells, look = data[~front & data["hyperparameter"].isin(names)], Look("one cell", FAINT)
             y, hover = cells["hyperparameter"].map(places), "%{customdata[0]}: %{x:.0%}"
             look.points(figure, cells, "importance", y, hover, ["scope"], marker={"size": 6})
-        apart = 0.6 / scopes
-        told = ["hyperparameter", "verdict", "n_trials"]
+        gap = 0.6 / scopes
+        columns = ["hyperparameter", "verdict", "n_trials"]
         hover = "%{customdata[0]}: %{x:.0%}, %{customdata[1]}<br>%{customdata[2]} trials"
         for at, (key, look) in enumerate(zip(self.scopes, looks([*self.scopes.values()]), strict=True)):
             rows = data[keys.isin([key])]
-            y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * apart
+            y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
             tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
             look.points(figure, rows, rows["chance"].clip(upper=1.0), y_of, marker=tick, showlegend=False)
             spread = bars(rows, "importance")
-            look.points(figure, rows, "importance", y_of, hover, told, marker={"size": 9}, error_x=spread)
+            look.points(figure, rows, "importance", y_of, hover, columns, marker={"size": 9}, error_x=spread)
         figure.update_xaxes(**self.x.over(-0.02, 1.02))
         name_rows(figure, names)
         figure.update_layout(height=110 + max(34, 20 * scopes) * len(names), showlegend=scopes > 1)

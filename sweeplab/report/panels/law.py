@@ -61,20 +61,20 @@ class LawPanel(Panel):
         columns = found.points.columns
         if x not in columns:
             raise BadInput(f"the table has no {x}")
-        apart = _lines(found, x)
+        groups = _lines(found, x)
         edge = float(columns[x].max())
-        bands = [(name, band(found, at, low, high, BEYOND * edge)) for name, low, high, at in apart.lines]
+        bands = [(name, band(found, at, low, high, BEYOND * edge)) for name, low, high, at in groups.lines]
         measured = DataFrame(
             {
                 "what": "measured",
-                "line": [apart.names[at] for at in apart.belongs],
+                "line": [groups.names[at] for at in groups.belongs],
                 x: columns[x],
-                "loss": _at_lines(found, apart, x) if apart.moved else columns["loss"],
+                "loss": _at_lines(found, groups, x) if groups.moved else columns["loss"],
                 "measured loss": columns["loss"],
             }
         ).sort_values([x, "loss"])
         notes = [f"Lines: {found.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
-        if apart.moved:
+        if groups.moved:
             notes.append("Points are brought to what their line holds by the law, each with its residual.")
         return cls(
             title=f"{found.fit.law.name}: loss against {ROLES[x]}",
@@ -83,7 +83,7 @@ class LawPanel(Panel):
             method=about_fit(found),
             x=Axis(x, ROLES[x], True),
             y=Axis("loss", ROLES["loss"], True),
-            lines=tuple(apart.names),
+            lines=tuple(groups.names),
             edge=edge,
         )
 
@@ -135,7 +135,7 @@ class _Lines:
 
 
 def _lines(found: Assessment, x: str) -> _Lines:
-    """Return how the points and the lines of a law are told apart over one column."""
+    """Return how the points and the lines of a law are grouped over one column."""
     columns, law, center = found.points.columns, found.fit.law, found.fit.center
     ends = (float(columns[x].min()), float(columns[x].max()))
     if x == "flops" and {"params", "tokens"} <= set(law.columns):
@@ -161,12 +161,12 @@ def _lines(found: Assessment, x: str) -> _Lines:
     return _Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
 
 
-def _at_lines(found: Assessment, apart: _Lines, x: str) -> Array:
+def _at_lines(found: Assessment, groups: _Lines, x: str) -> Array:
     """Return the loss of each point as if it held what its line holds, [n]."""
     fit, column = found.fit, found.points.columns[x]
     at_line = [
-        apart.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
-        for group, value in zip(apart.belongs, column, strict=True)
+        groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
+        for group, value in zip(groups.belongs, column, strict=True)
     ]
     return np.asarray(np.exp(at_line + fit.residuals()))
 
@@ -198,7 +198,7 @@ def _distinct(values: Array) -> Array:
 
 
 def _ended(bands: Sequence[tuple[str, Band]], x: str) -> list[str]:
-    """Say which lines end early, and where; of lines that end at one place the first one's reason is told."""
+    """Say which lines end early, and where; of lines that end at one place the first one's reason is given."""
     places: dict[str, list[tuple[str, str]]] = {}
     for name, line in bands:
         if line.ends:

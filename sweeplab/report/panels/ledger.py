@@ -108,10 +108,10 @@ class CalibrationPanel(Panel):
         """Draw the share that was inside over the level, beside the line on which forecasts are calibrated."""
         ends, dashed = DataFrame({"level": [0, 1], "share": [0, 1]}), {"width": 1, "dash": "4px 4px"}
         Look("calibrated", GREY).line(figure, ends, "level", "share", line=dashed)
-        look, told = Look("forecasts", GOOD), ["covered", "n"]
+        look, columns = Look("forecasts", GOOD), ["covered", "n"]
         hover = "%{x:.0%}: %{customdata[0]} of %{customdata[1]} inside"
         interval = bars(self.data, "share", width=5)
-        look.points(figure, self.data, "level", "share", hover, told, marker={"size": 9}, error_y=interval)
+        look.points(figure, self.data, "level", "share", hover, columns, marker={"size": 9}, error_y=interval)
         figure.update_xaxes(**self.x.over(0.4, 1.0))
         figure.update_yaxes(**self.y.over(0.0, 1.04))
 

@@ -63,9 +63,9 @@ class LossPanel(Panel):
         lines = [name for name in lines or _lines(x, grid_of(runs)) if name in runs]
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
-        apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
+        by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
         ended = shown[shown["state"].isin(VALUED)]
-        shown["best"] = shown.index.isin(ended.groupby(apart)["loss"].idxmin())
+        shown["best"] = shown.index.isin(ended.groupby(by)["loss"].idxmin())
         view, outside = _view(shown)
         columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
         return cls(
@@ -80,7 +80,7 @@ class LossPanel(Panel):
 
     def draw(self, figure: Figure) -> None:
         """Draw the trials, the best of each cell in front."""
-        told = ["cell", "trial", "state"]
+        columns = ["cell", "trial", "state"]
         hover = (
             f"%{{customdata[0]}}<br>trial %{{customdata[1]}}, %{{customdata[2]}}<br>{self.x.column} %{{x}}"
         )
@@ -98,12 +98,12 @@ class LossPanel(Panel):
                 if len(shown):
                     marker = {"symbol": symbol, "opacity": opacity}
                     look.points(
-                        figure, shown, "x", "loss", hover, told, marker=marker, showlegend=False, **own
+                        figure, shown, "x", "loss", hover, columns, marker=marker, showlegend=False, **own
                     )
             best = rows[rows["best"]]
             spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             spread["visible"] = bool((best["seeds"] > 1).any())
-            look.line(figure, best, "x", "loss", hover, told, size=9, error_y=spread, **own)
+            look.line(figure, best, "x", "loss", hover, columns, size=9, error_y=spread, **own)
         losses = self.data[["loss", "loss_low", "loss_high"]]
         figure.update_yaxes(**(self.y.over(*self.view) if self.view else self.y.around(losses)))
         figure.update_xaxes(**self.x.around(self.data["x"]))
@@ -221,7 +221,7 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
 
 
 def _lines(x: str, grid: Sequence[str]) -> Sequence[str]:
-    """Return the sizes that tell the lines apart: the grid's others, or over a sum of sizes the first of them."""
+    """Return the sizes that name the lines: the grid's others, or over a sum of sizes the first of them."""
     others = [name for name in grid if name != x]
     return others if x in grid else others[:1] if len(others) > 1 else []
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, Series, concat
 
 from sweeplab.analysis.sweep.costs import LEVEL, PHASES, Cost, Saved, cost, saved, spent
 from sweeplab.analysis.trials import WORST_FIRST
@@ -35,6 +35,14 @@ _METHOD = (
         f"The share of all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
     ),
 )
+_AUDITED = {
+    "cell": "cell",
+    "trial": "trial",
+    "iteration": "pruned at",
+    "value_then": "loss then",
+    "value": "loss at its end",
+    "best": "best loss of its cell",
+}
 _NO_AUDIT = "What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end."
 
 
@@ -179,27 +187,12 @@ def _cost_in_words(found: Cost) -> str:
 
 
 def _audited(costs: Sequence[Cost]) -> DataFrame:
-    rows = [
-        {
-            **({"study": found.study} if len(costs) > 1 else {}),
-            "cell": row["cell"],
-            "trial": row["trial"],
-            "pruned at": row["iteration"],
-            "loss then": row["value_then"],
-            "loss at its end": row["value"],
-            "best loss of its cell": row["best"],
-            "would be": _would_be(row),
-        }
-        for found in costs
-        for row in found.audited.to_dict("records")
-    ]
-    return DataFrame(rows)
-
-
-def _would_be(row: Mapping[Any, Any]) -> str:
-    if row["is_better"]:
-        return "the best"
-    return "diverged" if row["value"] is None or row["value"] != row["value"] else "not the best"
+    table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
+    lost = table["value"].isna()
+    names = (["study"] if len(costs) > 1 else []) + list(_AUDITED)
+    ending = Series("not the best", index=table.index).mask(lost, "diverged")
+    would_be = ending.mask(table["is_better"].astype(bool), "the best")
+    return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})
 
 
 def _cost(found: Cost) -> dict[str, object]:

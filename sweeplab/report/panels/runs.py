@@ -117,7 +117,7 @@ class SamplePanel(TablePanel):
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show the best run's text, with the prompt and what was written told apart."""
+        """Show the best run's text, the prompt and what was written marked as such."""
         study = report.study
         samples = read_samples(StudyFolder(report.lab, study)) if report.lab else []
         if not samples:
@@ -159,7 +159,7 @@ def _how(said: Mapping[str, Any]) -> str:
 
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
-    """Return the different losses of n-grams, lowest first; none where there are too many to tell apart."""
+    """Return the different losses of n-grams, lowest first; none where there are too many to distinguish."""
     found = sorted({round(each["loss"], 4) for each in report.baselines.values()})
     return tuple(found) if len(found) <= _MOST_BASELINES else ()
 

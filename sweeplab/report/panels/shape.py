@@ -44,7 +44,7 @@ class ShapePanel(Panel):
     """Losses of shapes. `data`: what (shape, size alone), name, n_layer, n_embd, aspect_ratio, params, tokens, loss, …
 
     `y` is the loss itself over params, and otherwise what it would be at `middle` parameters; `line` is the column
-    that tells the lines apart.
+    that names the lines.
     """
 
     name = "shape"
@@ -62,9 +62,7 @@ class ShapePanel(Panel):
         found = _shape(report)
         said = found.as_dict()
         law = DataFrame(said["size_law"]).assign(what=_SIZE_ALONE) if said["size_law"] else DataFrame()
-        shapes = (
-            f"{several(found.n_shapes, 'shape')}. Large: on the frontier, beaten by no shape of its size."
-        )
+        shapes = f"{several(found.n_shapes, 'shape')}. Large: on the frontier."
         return cls(
             title=_TITLES[x],
             data=concat([_cells(found), law], ignore_index=True),
@@ -97,7 +95,7 @@ class ShapePanel(Panel):
         if len(law):
             dashed = {"width": 1.5, "dash": "4px 4px"}
             Look(_SIZE_ALONE, GREY).line(figure, law, "params", "loss", line=dashed)
-        told = ["name", "n_layer", "n_embd"]
+        columns = ["name", "n_layer", "n_embd"]
         hover = "%{customdata[0]}<br>n_layer %{customdata[1]:g}, n_embd %{customdata[2]:g}<br>"
         hover += f"{x} %{{x:.4s}}: %{{y:.4f}}"
         groups = list(shapes.groupby(self.line))
@@ -106,9 +104,9 @@ class ShapePanel(Panel):
             rows = shown.sort_values([x, y])
             if over_size or rows["tokens"].nunique() > 1 or not rows[x].is_unique:
                 sizes = [11 if on else 6 for on in rows["on_frontier"]] if over_size else 8
-                look.points(figure, rows, x, y, hover, told, marker={"size": sizes})
+                look.points(figure, rows, x, y, hover, columns, marker={"size": sizes, "opacity": 1})
             else:
-                look.line(figure, rows, x, y, hover, told, line={"width": 1.5}, size=8)
+                look.line(figure, rows, x, y, hover, columns, line={"width": 1.5}, size=8)
         figure.update_xaxes(**self.x.around(shapes[x]))
         figure.update_yaxes(**self.y.around(shapes[y]))
         figure.update_layout(showlegend=True)

@@ -135,9 +135,9 @@ class SpacePanel(Panel):
     def _grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
         """Make room for so many small figures, and return the place of each."""
         n_rows, n_columns = math.ceil(count / _COLUMNS), min(_COLUMNS, count)
-        apart = {"horizontal_spacing": (0.03 if share_y else 0.27) / n_columns}
-        apart["vertical_spacing"] = 0.36 / max(2, n_rows)
-        figure.set_subplots(n_rows, n_columns, shared_yaxes=share_y, **apart)
+        spacing = {"horizontal_spacing": (0.03 if share_y else 0.27) / n_columns}
+        spacing["vertical_spacing"] = 0.36 / max(2, n_rows)
+        figure.set_subplots(n_rows, n_columns, shared_yaxes=share_y, **spacing)
         figure.update_layout(height=70 + (230 if share_y else 250) * n_rows)
         return [{"row": at // n_columns + 1, "col": at % n_columns + 1} for at in range(count)]
 
@@ -180,19 +180,26 @@ class SlicePanel(SpacePanel):
         bottom, top = padded(low, max(self.top, low + 1e-3), False)
         words, dot = data.astype(str), {"size": 5, "opacity": _opacity(len(data))}
         for place, dimension in zip(places, self.dimensions, strict=False):
-            x, told = dimension.coordinates(data[dimension.name]), _told(dimension)
+            x, columns = dimension.coordinates(data[dimension.name]), _columns_of(dimension)
             for look in looks(studies):
                 own = data["study"] == look.name
                 here, hover = ended & own, _hover(dimension, measured=True)
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
                 look.points(
-                    figure, words[here], x[here], data.loc[here, column], hover, told, marker=dot, **group
+                    figure, words[here], x[here], data.loc[here, column], hover, columns, marker=dot, **group
                 )
                 here, hover = lost & own, _hover(dimension)
                 cross = Look("", GREY if len(studies) == 1 else look.color, "x-thin-open")
                 group = {"showlegend": False, "cliponaxis": False, **place}
                 cross.points(
-                    figure, words[here], x[here], [top] * here.sum(), hover, told, marker={"size": 6}, **group
+                    figure,
+                    words[here],
+                    x[here],
+                    [top] * here.sum(),
+                    hover,
+                    columns,
+                    marker={"size": 6},
+                    **group,
                 )
             figure.update_xaxes(**_axis(dimension), **place)
             figure.update_yaxes(**self.y.over(bottom, top) | {"title": {}}, **place)
@@ -289,10 +296,10 @@ class RankPanel(SpacePanel):
         words = data.astype(str)
         for place, (first, second) in zip(places, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
-            hover, told = _hover(first, second), _told(first, second)
+            hover, columns = _hover(first, second), _columns_of(first, second)
             for look, chosen in _fifths(data):
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
-                look.points(figure, words[chosen], x[chosen], y[chosen], hover, told, marker=dot, **group)
+                look.points(figure, words[chosen], x[chosen], y[chosen], hover, columns, marker=dot, **group)
             figure.update_xaxes(**_axis(first), **place)
             figure.update_yaxes(automargin=True, **_axis(second), **place)
         figure.update_layout(legend={"traceorder": "reversed"})
@@ -422,7 +429,7 @@ def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
         yield place, short(value)
 
 
-def _told(*dimensions: Dimension) -> list[str]:
+def _columns_of(*dimensions: Dimension) -> list[str]:
     return ["cell", "trial", "state", *dict.fromkeys(each.name for each in dimensions)]
 
 
