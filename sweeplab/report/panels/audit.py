@@ -17,11 +17,8 @@ from sweeplab.report.panels.base import Panel, TablePanel
 _FEW = 4
 
 
-class AuditPanel(TablePanel):
+class AuditPanel(TablePanel, name="audit", heading="Audit"):
     """What each check of the conventions says, and what it does to the exponents."""
-
-    name = "audit"
-    heading = "Audit"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:

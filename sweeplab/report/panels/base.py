@@ -28,14 +28,14 @@ PANELS: dict[str, type[Panel]] = {}
 class Panel:
     """What every panel has; `missing` says why there is nothing to draw, and is empty otherwise.
 
-    A class with a `name` can stand in a dashboard: `of` makes its panel from the report's data and its options, which
-    are keywords of `of`, and raises BadInput where it cannot. `heading` is the title of a panel that has no other.
+    A class is abstract or final. One with a `name` can be asked for in a dashboard: `of` makes its panel from the
+    report's data, its `source`, and its options, which are keywords of `of`. `heading` is the title of a panel that
+    has no other.
 
     `data` is all that is drawn, one row per mark, and what a reader gets to download; `shown` is a table that stands
     on the page, and for a table what is read of its data. `text` is to be read: its parts, each with whether a model
-    wrote it. `warnings` are notes that a reader must not pass over;
-    `method` are paragraphs, each with its heading, for who wants to know how; `result` is what the analysis said, as
-    plain values.
+    wrote it. `warnings` are notes that a reader must not pass over; `method` are paragraphs, each with its heading,
+    for who wants to know how; `result` is what the analysis said, as plain values.
     """
 
     name: ClassVar[str] = ""
@@ -57,10 +57,18 @@ class Panel:
     x: Axis = NO_AXIS
     y: Axis = NO_AXIS
 
-    def __init_subclass__(cls) -> None:
-        """Make the panel known by its name."""
-        if cls.name:
-            PANELS[cls.name] = cls
+    def __init_subclass__(
+        cls,
+        name: str = "",
+        heading: str = "",
+        source: Source | None = None,
+        options: Mapping[str, Option] | None = None,
+    ) -> None:
+        """Take what a class says of its panels, and make a panel with a name known to dashboards."""
+        cls.name, cls.heading = name, heading
+        cls.source, cls.options = source or cls.source, options or cls.options
+        if name:
+            PANELS[name] = cls
 
     @classmethod
     def of(cls, report: ReportData, *args: Any, **options: Any) -> Panel:

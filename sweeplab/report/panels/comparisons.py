@@ -61,12 +61,8 @@ _CHOICES = (
 )
 
 
-class StudiesPanel(TablePanel):
+class StudiesPanel(TablePanel, name="studies", heading="Studies", source="studies"):
     """What each study took and reached, and the spread of its seeds."""
-
-    name = "studies"
-    heading = "Studies"
-    source = "studies"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -111,12 +107,8 @@ class IntervalsPanel(Panel):
         figure.update_layout(height=max(150, 110 + 26 * len(self.data)), showlegend=True)
 
 
-class DifferencesPanel(IntervalsPanel):
+class DifferencesPanel(IntervalsPanel, name="differences", heading="Differences", source="studies"):
     """Whether the best losses of studies differ, over the cells that they share and in each."""
-
-    name = "differences"
-    heading = "Differences"
-    source = "studies"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -135,15 +127,11 @@ class DifferencesPanel(IntervalsPanel):
         )
 
 
-class ChoicesPanel(IntervalsPanel):
+class ChoicesPanel(IntervalsPanel, name="choices", heading="Choices", source="sweeps"):
     """The choices of a study in order of their losses, and which differences between them are real.
 
     Where each choice is alone in its task there is nothing to draw, and the data are the choices.
     """
-
-    name = "choices"
-    heading = "Choices"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -212,7 +200,7 @@ def _shown_difference(found: Difference) -> dict[str, Any]:
 
 def _in_words(found: Difference) -> str:
     if found.verdict == UNKNOWN:
-        return f"{_pair(found)}cannot be columns: {found.why}."
+        return f"{_pair(found)}cannot be told: {found.why}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
     interval = f"{found.difference:+.4f} nats/token ({found.low:+.4f} to {found.high:+.4f}) {over}"
     return f"{_pair(found)}{found.verdict}, {interval}."
@@ -316,7 +304,7 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
         return [f"{of}{first} stands alone."]
     if ranking.differences[0].verdict == UNKNOWN:
         why = ranking.differences[0].why
-        return [f"{of}{first} has the lowest loss; whether by more than chance cannot be columns: {why}."]
+        return [f"{of}{first} has the lowest loss; whether by more than chance cannot be told: {why}."]
     best, *alike = [each.cell for each in ranking.choices if 0 in each.group]
     if len(alike) + 1 == len(cells):
         said = f"no two of the {len(cells)} choices differ significantly."
@@ -340,10 +328,9 @@ def _against_base(ranking: Ranking) -> list[str]:
 def _unlike_tasks(found: Sequence[Ranking]) -> str:
     tasks = "; ".join(f"{each.task} ({several(len(each.choices), 'choice')})" for each in found)
     return (
-        f"Losses of {len(found)} tasks, ranked separately: {tasks}. A loss measures one task; losses of different tasks are "
-        "of different tokens, predicted from different context, in bits per byte too: what a masked token costs once "
-        "all around it is known says nothing of what a text costs. Compare each with the n-gram baseline of its own "
-        "task"
+        f"Losses of {len(found)} tasks, ranked separately: {tasks}. Losses of different tasks are of different tokens, "
+        "predicted from different context, in bits per byte too: what a masked token costs once all around it is known "
+        "says nothing of what a text costs. Compare each with the n-gram baseline of its own task"
     )
 
 

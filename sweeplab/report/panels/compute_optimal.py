@@ -52,16 +52,11 @@ _APPROACHES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class IsoFlopPanel(Panel):
+class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points", options=LAW):
     """Losses at equal FLOPs. `data`: what (row, far row, parabola, minimum), flops, params, loss, low, high.
 
     `low` and `high` are the interval of a minimum's params. `budgets` are the labels of `flops`, in order.
     """
-
-    name = "isoflop"
-    heading = "IsoFLOP"
-    source = "points"
-    options = LAW
 
     budgets: Mapping[float, str]
 
@@ -116,13 +111,10 @@ class IsoFlopPanel(Panel):
         figure.update_layout(showlegend=True)
 
 
-class ComputeOptimalPanel(Panel):
+class ComputeOptimalPanel(
+    Panel, name="compute_optimal", heading="Compute-optimal size", source="points", options=LAW
+):
     """The best size over compute, by approach. `data`: road, what (minimum, change, line), flops, params, low, high."""
-
-    name = "compute_optimal"
-    heading = "Compute-optimal size"
-    source = "points"
-    options = LAW
 
     @classmethod
     def of(cls, report: ReportData, law: str = _USUAL, delta: str = "auto") -> Panel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame
@@ -41,13 +41,8 @@ _VERDICTS = (
 )
 
 
-class VerdictsPanel(TablePanel):
+class VerdictsPanel(TablePanel, name="verdicts", heading="Verdicts", source="points", options=LAW):
     """Every number of a law: its value, or a dash where the points do not identify one."""
-
-    name = "verdicts"
-    heading = "Verdicts"
-    source = "points"
-    options = LAW
 
     @classmethod
     def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto") -> Panel:
@@ -72,16 +67,17 @@ class VerdictsPanel(TablePanel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualsPanel(Panel):
+class ResidualsPanel(
+    Panel,
+    name="residuals",
+    heading="Residuals",
+    source="points",
+    options={**LAW, "against": Option(ROLES_OF_SIZE, many=True)},
+):
     """Residuals over each of `axes`. `data`: the columns that are there, loss, fitted, residual.
 
     A residual is the log of loss over fitted in percent; `sigma` is their robust scale, in percent too.
     """
-
-    name = "residuals"
-    heading = "Residuals"
-    source = "points"
-    options: ClassVar = {**LAW, "against": Option(ROLES_OF_SIZE, many=True)}
 
     axes: tuple[Axis, ...]
     sigma: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame
 
@@ -40,16 +40,17 @@ _TEST = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportancePanel(Panel):
+class ImportancePanel(
+    Panel,
+    name="param_importances",
+    heading="Importance of the hyperparameters",
+    source="sweeps",
+    options={"evaluator": Option(("ped-anova", "fanova"))},
+):
     """Importances with their spread. `data`: study, scope, hyperparameter, importance, low, high, chance, verdict.
 
     `scopes` are those to be drawn in front, by (study, scope), with what they are called.
     """
-
-    name = "param_importances"
-    heading = "Importance of the hyperparameters"
-    source = "sweeps"
-    options: ClassVar = {"evaluator": Option(("ped-anova", "fanova"))}
 
     scopes: Mapping[tuple[str, str], str]
 
@@ -108,12 +109,8 @@ class ImportancePanel(Panel):
         figure.update_layout(height=110 + max(34, 20 * scopes) * len(names), showlegend=scopes > 1)
 
 
-class RegionsPanel(TablePanel):
+class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or failed", source="sweeps"):
     """The ranges in which trials diverged or failed more often than elsewhere."""
-
-    name = "regions"
-    heading = "Where trials diverged or failed"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:

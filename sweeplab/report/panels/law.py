@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,18 +37,15 @@ _STEPS = 8  # points of the line from one knot to the next
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawPanel(Panel):
+class LawPanel(
+    Panel, name="law", heading="Scaling law", source="points", options={**LAW, "x": Option(ROLES_OF_SIZE)}
+):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
     Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
     `low` and `high` are the band at each x by itself; `lines` are the groups of the points, in order; `edge` is
     the largest x of the points.
     """
-
-    name = "law"
-    heading = "Scaling law"
-    source = "points"
-    options: ClassVar = {**LAW, "x": Option(ROLES_OF_SIZE)}
 
     lines: tuple[str, ...]
     edge: float

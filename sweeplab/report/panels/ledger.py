@@ -36,11 +36,8 @@ _METHOD = (
 )
 
 
-class LedgerPanel(Panel):
+class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
     """Forecasts with their intervals. `data`: number, what, loss, low, high, outcome, state, error (%), why, sealed."""
-
-    name = "ledger"
-    heading = "Forecasts"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -74,11 +71,8 @@ class LedgerPanel(Panel):
         figure.update_layout(height=120 + 26 * len(data), showlegend=True)
 
 
-class CalibrationPanel(Panel):
+class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
     """How often intervals held. `data`: level, covered, n, share, low, high."""
-
-    name = "calibration"
-    heading = "Calibration"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame, Series
 from pandas.api.types import is_numeric_dtype
@@ -24,20 +24,21 @@ _METRIC = Option(tuple(LOSSES))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossPanel(Panel):
-    """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
-
-    `view` is the range of losses to show at first where far worse trials would press the others together.
-    """
-
-    name = "loss"
-    heading = "Loss"
-    options: ClassVar = {
+class LossPanel(
+    Panel,
+    name="loss",
+    heading="Loss",
+    options={
         "x": Option(_SIZES, needed=f"any hyperparameter, {', '.join(FACTS)}"),
         "lines": Option(tuple(TABLE), many=True),
         "metric": _METRIC,
         "log": LOG,
-    }
+    },
+):
+    """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
+
+    `view` is the range of losses to show at first where far worse trials would press the others together.
+    """
 
     lines: tuple[str, ...] = ()
     view: tuple[float, float] | None = None
@@ -138,12 +139,13 @@ class LossMap(Panel):
         figure.update_layout(height=min(figure.layout.height, 110 + 64 * len(self.y.marks)))
 
 
-class HeatMapPanel(LossMap):
+class HeatMapPanel(
+    LossMap,
+    name="heat_map",
+    heading="Best loss of each cell",
+    options={"x": Option(tuple(TABLE)), "y": Option(tuple(TABLE)), "metric": _METRIC},
+):
     """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
-
-    name = "heat_map"
-    heading = "Best loss of each cell"
-    options: ClassVar = {"x": Option(tuple(TABLE)), "y": Option(tuple(TABLE)), "metric": _METRIC}
 
     @classmethod
     def of(cls, report: ReportData, x: str = "", y: str = "", metric: str = "best_val_loss") -> Panel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame
 
@@ -50,13 +50,8 @@ _BACKTEST = (
 )
 
 
-class MisfitPanel(TablePanel):
+class MisfitPanel(TablePanel, name="misfit", heading="Misfit", source="points", options=LAW):
     """What a law's form may be wrong in, whether it was flagged, and whether it could have been seen."""
-
-    name = "misfit"
-    heading = "Misfit"
-    source = "points"
-    options = LAW
 
     @classmethod
     def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto") -> Panel:
@@ -81,16 +76,17 @@ class MisfitPanel(TablePanel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BacktestPanel(Panel):
+class BacktestPanel(
+    Panel,
+    name="backtest",
+    heading="Back-test",
+    source="points",
+    options={**LAW, "laws": Option(tuple(LAWS), many=True)},
+):
     """Errors of laws above cuts. `data`: law, cut (its compute), x's column, error (%), held.
 
     An error above zero is a prediction that was too high.
     """
-
-    name = "backtest"
-    heading = "Back-test"
-    source = "points"
-    options: ClassVar = {**LAW, "laws": Option(tuple(LAWS), many=True)}
 
     laws: tuple[str, ...]
     cuts: tuple[float, ...]

@@ -46,15 +46,11 @@ _AUDITED = {
 _NO_AUDIT = "What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end."
 
 
-class PruningPanel(Panel):
+class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
     """What was trained and what was not. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
 
     A line is a cell, or of several studies a study.
     """
-
-    name = "pruning"
-    heading = "What pruning saved"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -102,12 +98,8 @@ class PruningPanel(Panel):
         figure.update_layout(barmode="stack", height=110 + 26 * len(data), showlegend=True)
 
 
-class ComputePanel(Panel):
+class ComputePanel(Panel, name="compute", heading="Where compute and time went", source="sweeps"):
     """Shares of compute and time. `data`: study, state, phase, n_runs, flops, seconds, the shares of these."""
-
-    name = "compute"
-    heading = "Where compute and time went"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame
 
@@ -26,16 +26,17 @@ _MOST_BASELINES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvesPanel(Panel):
+class CurvesPanel(
+    Panel,
+    name="learning_curves",
+    heading="Learning curves",
+    options={"x": Option(tuple(PROGRESS)), "metric": Option(tuple(CURVES)), "log": LOG},
+):
     """A metric while training. `data`: cell, trial, seed, x, value, best.
 
     `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
     the losses that n-grams reach.
     """
-
-    name = "learning_curves"
-    heading = "Learning curves"
-    options: ClassVar = {"x": Option(tuple(PROGRESS)), "metric": Option(tuple(CURVES)), "log": LOG}
 
     best: DataFrame
     baselines: tuple[float, ...] = ()
@@ -92,11 +93,8 @@ class CurvesPanel(Panel):
         figure.update_xaxes(**self.x.around(self.data["x"]))
 
 
-class RunsPanel(TablePanel):
+class RunsPanel(TablePanel, name="table", heading="Runs"):
     """Every run with what varies among them, the best first."""
-
-    name = "table"
-    heading = "Runs"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -109,11 +107,8 @@ class RunsPanel(TablePanel):
         return cls(data=runs[known].sort_values("best_val_loss", ignore_index=True))
 
 
-class SamplePanel(TablePanel):
+class SamplePanel(TablePanel, name="sample", heading="What the best run writes"):
     """A text to read: its parts in order, each with whether the model wrote it."""
-
-    name = "sample"
-    heading = "What the best run writes"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pandas import DataFrame, concat
 
@@ -40,17 +39,18 @@ _METHOD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapePanel(Panel):
+class ShapePanel(
+    Panel,
+    name="shape",
+    heading="Loss by depth and width",
+    source="points",
+    options={"x": Option(tuple(_TITLES))},
+):
     """Losses of shapes. `data`: what (shape, size alone), name, n_layer, n_embd, aspect_ratio, params, tokens, loss, …
 
     `y` is the loss itself over params, and otherwise what it would be at `middle` parameters; `line` is the column
     that names the lines.
     """
-
-    name = "shape"
-    heading = "Loss by depth and width"
-    source = "points"
-    options: ClassVar = {"x": Option(tuple(_TITLES))}
 
     line: str
 
@@ -112,12 +112,10 @@ class ShapePanel(Panel):
         figure.update_layout(showlegend=True)
 
 
-class ShapeMapPanel(LossMap):
+class ShapeMapPanel(
+    LossMap, name="shape_map", heading="Loss by depth and width at equal parameters", source="points"
+):
     """The loss at equal parameters over n_layer and n_embd. `data`: n_layer, n_embd, loss, name."""
-
-    name = "shape_map"
-    heading = "Loss by depth and width at equal parameters"
-    source = "points"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:

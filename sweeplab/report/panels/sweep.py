@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, cycle
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,12 +35,8 @@ _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
 
 
-class HistoryPanel(Panel):
+class HistoryPanel(Panel, name="optimization_history", heading="Optimization history", source="sweeps"):
     """The best loss so far over the trials. `data`: study, cell, trial, state, loss, best, line."""
-
-    name = "optimization_history"
-    heading = "Optimization history"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -76,12 +72,8 @@ class HistoryPanel(Panel):
         figure.update_layout(showlegend=data["line"].nunique() > 1)
 
 
-class EdfPanel(Panel):
+class EdfPanel(Panel, name="edf", heading="Empirical distribution function", source="sweeps"):
     """The share of trials with a loss no higher than x. `data`: study, cell, trial, loss, share."""
-
-    name = "edf"
-    heading = "Empirical distribution function"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
@@ -116,14 +108,11 @@ class EdfPanel(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpacePanel(Panel):
+class SpacePanel(Panel, source="sweeps", options={"params": PARAMS}):
     """Trials in the space that was searched. `data` as a sweep's trials, with `study` and `drawn`.
 
     `y` is the column of the losses.
     """
-
-    source = "sweeps"
-    options: ClassVar = {"params": PARAMS}
 
     dimensions: tuple[Dimension, ...]
 
@@ -143,11 +132,8 @@ class SpacePanel(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlicePanel(SpacePanel):
+class SlicePanel(SpacePanel, name="slice", heading="Slice"):
     """Loss over one hyperparameter after the other; `top` is the highest that is shown."""
-
-    name = "slice"
-    heading = "Slice"
 
     top: float
 
@@ -207,11 +193,8 @@ class SlicePanel(SpacePanel):
         figure.update_layout(showlegend=len(studies) > 1)
 
 
-class ParallelPanel(SpacePanel):
+class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel coordinates"):
     """Each trial as a line through the values that it had."""
-
-    name = "parallel_coordinate"
-    heading = "Parallel coordinates"
 
     @classmethod
     def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
@@ -259,11 +242,8 @@ class ParallelPanel(SpacePanel):
         figure.update_layout(legend={"traceorder": "reversed"})
 
 
-class RankPanel(SpacePanel):
+class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):
     """Trials over each pair of hyperparameters, colored by their rank."""
-
-    name = "rank"
-    heading = "Rank of the trials over pairs of hyperparameters"
 
     @classmethod
     def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
