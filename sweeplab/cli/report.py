@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,12 +29,10 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
 
-Dashboard = Annotated[
-    Path | None, option("FILE", "The panels to show: an edited copy of the page's file in dashboards/.")
-]
-Form = Literal["html", "png", "svg", "pdf"]
+Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")]
 Format = Annotated[
-    Form, flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format")
+    Literal["html", "png", "svg", "pdf"],
+    flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
 ]
 
 
@@ -60,8 +57,7 @@ def scaling(
 def sweep(
     name: StudyName,
     audit_pruning: Annotated[
-        int | None,
-        option("N", "First train N pruned trials to their end, outside of the study and its budget.", min=1),
+        int | None, option("N", "First train N pruned trials to their end, outside the budget.", min=1)
     ] = None,
     allow_plugins: AllowPlugins = False,
     dashboard: Dashboard = None,
@@ -87,9 +83,7 @@ def sweep(
 
 def compare_studies(
     names: Annotated[list[str], argument("NAME…", "Names of two studies or more.", autocompletion=studies)],
-    output: Annotated[
-        Path | None, option("FOLDER", "Where to write.  [default: reports/ in the lab]")
-    ] = None,
+    output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
     dashboard: Dashboard = None,
     form: Format = "html",
     lab: Lab = None,
@@ -110,11 +104,11 @@ def compare_studies(
 
 def _write(
     page: str,
-    names: Sequence[str],
-    lab: Path | None,
+    names: list[str],
+    lab: Lab,
     output: Path | None,
-    dashboard: Path | None,
-    form: Form,
+    dashboard: Dashboard,
+    form: Format,
     as_json: bool,
 ) -> None:
     from sweeplab.api import write_report
@@ -140,9 +134,7 @@ def ui(
             "--open/--no-open",
         ),
     ] = None,
-    dashboard: Annotated[
-        Path | None, option("FILE", "What to show: an edited copy of dashboards/mlflow.yaml.")
-    ] = None,
+    dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/mlflow.yaml.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,14 +6,12 @@ So it can be followed from any process, and whoever trains.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurveReader, RunFolder, run_key
-
-Event = dict[str, Any]
+from sweeplab.records.runs import CurveReader, RunFolder
 
 
 @dataclass
@@ -28,15 +26,18 @@ class _Live:
     def place(self) -> tuple[str, int]:
         return self.folder.cell, self.folder.trial
 
-    def named(self, event: str, **more: Any) -> Event:
-        return {"event": event, "cell": self.folder.cell, "trial": self.folder.trial, **more}
-
-    def evaluated(self) -> Event | None:
+    def evaluated(self) -> RunEvaluated | None:
         """Return the run's latest evaluation, if there is one that has not been read."""
+        cell, trial = self.place
         for point in reversed(self.curve.new_points()):
             if point.val_loss is not None:
-                key = run_key(*self.place, self.folder.seed)
-                return self.named("evaluated", run=key, iteration=point.iteration, val_loss=point.val_loss)
+                return RunEvaluated(
+                    cell=cell,
+                    trial=trial,
+                    seed=self.folder.seed,
+                    iteration=point.iteration,
+                    val_loss=point.val_loss,
+                )
         return None
 
 
@@ -53,12 +54,12 @@ class Feed:
         self._live: list[_Live] = []
         self._ended: set[tuple[str, int]] = set()
 
-    def past(self) -> Iterator[Event]:
+    def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""
         yield from self.news()
-        yield from self.news()  # an end is told no earlier than the look after the one that found the run
+        yield from self.news()  # a run's end is looked for once it has been found
 
-    def news(self) -> Iterator[Event]:
+    def news(self) -> Iterator[TrialEvent]:
         """Yield what has happened since the last time."""
         for run in self._live:
             run.is_new = False
@@ -71,9 +72,16 @@ class Feed:
             self._live.remove(run)
             if run.place not in self._ended:
                 self._ended.add(run.place)
-                yield run.named("ended", **asdict(end.ending), ended=end.ended, stop_reason=end.stop_reason)
+                cell, trial = run.place
+                yield TrialEnded(
+                    cell=cell,
+                    trial=trial,
+                    ending=end.ending,
+                    ended=end.ended,
+                    stop_reason=end.stop_reason,
+                )
 
-    def _begun(self) -> Iterator[Event]:
+    def _begun(self) -> Iterator[TrialEvent]:
         for cell in sorted(self._runs.glob("*")):
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
@@ -87,4 +95,5 @@ class Feed:
                 folder = RunFolder(path)
                 run = _Live(folder, CurveReader(folder))
                 self._live.append(run)
-                yield run.named("claimed", started=folder.start_file.stat().st_mtime)
+                started = folder.start_file.stat().st_mtime
+                yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sweeplab.lab.events import TrialClaimed, TrialEnded
 from sweeplab.lab.feed import Feed
 from sweeplab.lab.tally import tallies
 from sweeplab.study.spec import Budget, Engine
@@ -21,8 +22,8 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     Runner(spec, store, dataset, folder, lambda event: heard.extend(feed.news())).work()
     heard += [*feed.news(), *feed.news()]
     for trial in (0, 1):
-        own = [event["event"] for event in heard if event["trial"] == trial]
-        assert own[0] == "claimed" and own.count("ended") == 1 and own[-1] == "ended"
+        own = [type(event) for event in heard if event.trial == trial]
+        assert own[0] is TrialClaimed and own.count(TrialEnded) == 1 and own[-1] is TrialEnded
     progress = StudyProgress(make_plan(spec, tmp_path / "lab")[0], {})
     for event in heard:
         progress.take_in(event)

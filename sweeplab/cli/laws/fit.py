@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from sweeplab.cli.laws.source import Columns, Count, Source, counting_of, is_file, points_from, studies_from
+from sweeplab.cli.laws.source import (
+    Budget,
+    Columns,
+    Count,
+    Delta,
+    Source,
+    counting_of,
+    is_file,
+    points_from,
+    studies_from,
+)
 from sweeplab.cli.options import AsJson, Lab, option
 from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
 
@@ -18,16 +28,10 @@ def fit(
     law: Annotated[
         str, option("LAW", "One of chinchilla, tied, kaplan, joint, power-n, power-d or power-c.")
     ] = "chinchilla",
-    delta: Annotated[
-        str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")
-    ] = "auto",
-    flops: Annotated[
-        float | None, option("C", "Budget to find the optimum for.  [default: the table's largest]")
-    ] = None,
+    delta: Delta = "auto",
+    flops: Budget = None,
     at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
-    bootstrap: Annotated[
-        int, option("REFITS", "Refits of resampled tables beside the intervals.", min=0)
-    ] = 0,
+    bootstrap: Annotated[int, option("REFITS", "Number of refits of resampled tables.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -92,9 +96,7 @@ def isoflop(
         ),
     ] = None,
     law: Annotated[str, option("LAW", "Law of the parametric approach: one of N and D.")] = "chinchilla",
-    flops: Annotated[
-        float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")
-    ] = None,
+    flops: Budget = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

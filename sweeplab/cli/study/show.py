@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -86,8 +87,7 @@ def print_study(shown: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
-    for source in dict.fromkeys(each for sources in shown["warm_start"].values() for each in sources):
-        count = sum(sources.get(source, 0) for sources in shown["warm_start"].values())
+    for source, count in sum(map(Counter, shown["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
     for words in baselines_in_words(shown["baselines"]):
         say(words)
