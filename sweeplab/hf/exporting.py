@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole

@@ -17,7 +17,7 @@ from torch import Tensor
 from sweeplab.data.objectives import OBJECTIVES, settled_objective, special_tokens
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import objective_of, special_tokens
-from sweeplab.data.prompts import HOLE, Ids, Prompt
-from sweeplab.data.special import EOS
+from sweeplab.data.prompts import EOS, HOLE, Ids, Prompt
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.accounting import n_params

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.baselines import find_baseline
+from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.data.objectives.pairs import share_cut
-from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.study.starting import read_start

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, changed
+from sweeplab.data.batches import NO_TARGET, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.splits import Split
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer
 

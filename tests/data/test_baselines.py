@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sweeplab.data.baselines import find_baseline
-from sweeplab.data.baselines.ngrams import NONE, Examples, NGrams
-from sweeplab.data.baselines.tasks import TASKS, span_ends
+from sweeplab.data.baselines import TASKS, find_baseline, span_ends
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.ngrams import NONE, Examples, NGrams
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special, settled_objective
 from sweeplab.hyperparameters import defaults
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweeplab.data.batches import DRAWS_PER_CHUNK, Batch, stacked
 from sweeplab.data.generators import Noise, generator_key
-from sweeplab.data.objectives.next_token import NextToken
+from sweeplab.data.objectives.tokens import NextToken
 
 # Token i is i: the first token of a window says where the window starts.
 TOKENS = np.arange(60_000, dtype=np.uint16)

@@ -11,9 +11,9 @@ import pytest
 from data.conftest import write
 from data.test_dataset import flip_a_byte, next_token
 
+from sweeplab.data.batches import Pairs
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import n_special
-from sweeplab.data.splits import Pairs
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 

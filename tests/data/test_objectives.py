@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs
 from sweeplab.data.objectives import (
     OBJECTIVES,
     Objective,
@@ -20,8 +20,7 @@ from sweeplab.data.objectives import (
 )
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.objectives.span import Corruption, corruption
-from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
-from sweeplab.data.splits import Pairs
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.errors import BadInput
 
 N_SYMBOLS = 300

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeplab.data.batches import NO_TARGET
+from sweeplab.data.batches import NO_TARGET, Pairs
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.data.prompts import cut, filled
-from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
 
 N_TEXT = 20
