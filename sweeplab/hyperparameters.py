@@ -377,6 +377,13 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
         """Return the values by name, with the defaults of rows that are missing; other names are left out."""
         return cls(**{name: values[name] for name in TABLE if name in values})
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the values as JSON has them, where a pair is a list."""
+        return cls.of(
+            {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
+        )
+
     def replace(self, **changes: Any) -> Self:
         """Return the values with some changed."""
         return replace(self, **changes)

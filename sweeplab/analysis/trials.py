@@ -18,7 +18,7 @@ import numpy as np
 from sweeplab.analysis.columns import Array
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.study.rules import SETTLED, follows
 from sweeplab.train.counting import train_tokens
 
@@ -75,12 +75,19 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     return trials
 
 
+def values_of(row: Mapping[Any, Any]) -> Hyperparameters:
+    """Return a table's row as hyperparameters; what it lacks has its default."""
+    return Hyperparameters.of(
+        {name: value for name, value in row.items() if value is not None and value == value}
+    )
+
+
 def tasks_of(runs: DataFrame) -> Series:
     """Return in a few words what each run's loss is of: those of one task may be compared."""
     from pandas import Series
 
     rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict("records")
-    return Series([task_of(row) for row in rows], index=runs.index, dtype=object)
+    return Series([task_of(values_of(row)) for row in rows], index=runs.index, dtype=object)
 
 
 def check_one_task(runs: DataFrame) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
@@ -62,6 +63,12 @@ class SpecialTokens:
 HOLE = "[MASK]"
 
 Ids = Sequence[int]
+
+
+def own_special_tokens(facts: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """Return the ids of the special tokens that an imported run came with, by its model.json, or None."""
+    of_older: Mapping[str, int] | None = facts["values"].get("special")
+    return facts.get("special", of_older)
 
 
 @dataclass(frozen=True)

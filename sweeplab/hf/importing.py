@@ -22,7 +22,7 @@ from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, read_tokenizer
-from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.model.legality import why_not
 from sweeplab.model.shape import ModelShape, settled
@@ -63,12 +63,12 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     tokenizer, why = _tokenizer(definition, shape)
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
-    if special != _own_special(values):
-        values["special"] = special
+    own = {"special": special} if special != _special_tokens(values) else {}
     facts = {
         "run": name,
         "kind": "imported",
         "values": values,
+        **own,
         "tokenizer": tokenizer.to_json(),
         "val_loss": None,
         "iteration": 0,
@@ -153,17 +153,17 @@ def _values(
 
 def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """Return what a model has learned: as an export says it, else as its family and its special tokens do."""
-    found = settled_objective(values, of_pairs=False)
+    found = settled_objective(Hyperparameters.of(values), of_pairs=False)
     if values["family"] not in OBJECTIVES[found].families:
         raise BadInput(f"config.json is of the objective {found}, which is none of a {values['family']}'s")
     # Without a token that stands for a span it can only find one text from another.
     return PairsObjective.name if found == Span.name and sentinel(0) not in special else found
 
 
-def _own_special(values: Mapping[str, Any]) -> dict[str, int]:
+def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the special tokens that a run of these values has where it came with none of its own."""
     try:
-        return special_tokens(values).ids
+        return special_tokens(Hyperparameters.of(values)).ids
     except ValueError as error:  # a block_size may have no room for them
         raise BadInput(f"of config.json, {error}") from error
 

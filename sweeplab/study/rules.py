@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
 from sweeplab.model.legality import requirements
 from sweeplab.model.requirement import Requirement
@@ -180,7 +180,7 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
             f"vocab_size >= {n_symbols} + special tokens of the objective",
             spec.place("vocab_size", "objective", "family"),
             frozenset({"vocab_size", *SETTINGS}),
-            lambda values: values["vocab_size"] >= n_symbols + n_special(values),
+            lambda values: values["vocab_size"] >= n_symbols + n_special(Hyperparameters.of(values)),
         )
         found.append(fits)
     if (of_pairs := spec.of_pairs) is None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import n_special, special_tokens
+from sweeplab.data.prompts import own_special_tokens
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
 from sweeplab.study.places import shown
 from sweeplab.study.rules import follows
@@ -34,6 +35,7 @@ class Start:
     folder: Path
     file: Path
     values: Mapping[str, Any]
+    special: Mapping[str, int] | None
     description: Mapping[str, Any]
     digest: str
 
@@ -59,7 +61,7 @@ class Start:
         """Return what a study has to say for its model to be the run's: all that does not follow by itself."""
         theirs = vars(self.shape)
         auto = {name for name in SETTLED if follows(name, theirs)}
-        if theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values):
+        if theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(Hyperparameters.of(self.values)):
             auto.add("vocab_size")
         return {
             name: theirs[name]
@@ -70,7 +72,7 @@ class Start:
     @property
     def why_not(self) -> str | None:
         """Say why a study cannot go on from the run: it would learn by another special token; None where it can."""
-        theirs, ours = self.values.get("special") or {}, special_tokens({**self.values, "special": None})
+        theirs, ours = self.special or {}, special_tokens(Hyperparameters.of(self.values))
         moved = (name for name in ours.names if theirs.get(name, ours[name]) != ours[name])
         if name := next(moved, None):
             return f"has its special token {name} at {theirs[name]}, and a study's come last: at {ours[name]}"
@@ -96,7 +98,8 @@ NO_CHECKPOINT = (OSError, ValueError, KeyError, TypeError, AttributeError, Arith
 def open_start(folder: Path) -> Start:
     """Return the run in a folder; what is not there or is no run's raises one of NO_CHECKPOINT."""
     facts = json.loads((folder / "model.json").read_bytes())
-    start = Start(folder, folder / facts["tensors"], facts["values"], facts["tokenizer"], facts["sha256"])
+    tensors, special = folder / facts["tensors"], own_special_tokens(facts)
+    start = Start(folder, tensors, facts["values"], special, facts["tokenizer"], facts["sha256"])
     _ = start.shape, start.tokenizer  # raise here what they raise
     return start
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.schedule import rows_seen
@@ -28,6 +29,7 @@ def row_lengths(values: Values) -> tuple[int, int]:
     # Here and not above: with it comes numpy, which is slow to import.
     from sweeplab.data.objectives import objective_of
 
+    values = Hyperparameters.of(values)
     return objective_of(values).lengths(values)
 
 

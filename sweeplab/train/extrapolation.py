@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from sweeplab.data.batches import NO_TARGET, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.span import Span
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer
 
@@ -39,7 +40,7 @@ class AtLength:
 
 def why_not_longer(values: Values) -> str | None:
     """Say why a run cannot read sequences longer than it was trained on; None where it can."""
-    kind = objective_of(values)
+    kind = objective_of(Hyperparameters.of(values))
     if POSITIONS[values["positions"]].is_bounded:
         return f"{values['positions']} positions end at block_size: there is nothing for the places beyond"
     if kind.of_pairs:
@@ -51,20 +52,23 @@ def why_not_longer(values: Values) -> str | None:
 
 @torch.no_grad()
 def losses_at(
-    transformer: Transformer, weights: Mapping[str, Tensor], split: Split, values: Values, times: int
+    transformer: Transformer,
+    weights: Mapping[str, Tensor],
+    split: Split,
+    values: Values,
+    times: int,
+    own_special: Mapping[str, int] | None = None,
 ) -> AtLength:
     """Return a lone run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
 
     Raises:
         ValueError: the split is shorter than one sequence.
     """
-    longer = {
-        **values,
-        "block_size": times * values["block_size"],
-        "batch_size": max(1, values["batch_size"] // times),
-    }
-    sums, counts = np.zeros(longer["block_size"]), np.zeros(longer["block_size"], np.int64)
-    for batch in make_objective(split, longer).evaluation(values["eval_iters"]):
+    longer = Hyperparameters.of(values).replace(
+        block_size=times * values["block_size"], batch_size=max(1, values["batch_size"] // times)
+    )
+    sums, counts = np.zeros(longer.block_size), np.zeros(longer.block_size, np.int64)
+    for batch in make_objective(split, longer, own_special).evaluation(values["eval_iters"]):
         device = weights["token_embedding"].device
         placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
         logits = transformer.logits(weights, placed)[0].float()
