@@ -1,12 +1,12 @@
-"""`sweeplab hyperparameters`: the table, to read or to copy."""
+"""`sweeplab hyperparameters` and `schema`: what a study file may hold, for people and for editors."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
+from sweeplab.cli.printing import console
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
@@ -16,12 +16,12 @@ def hyperparameters(
         str | None, typer.Option(metavar="NAME", help="Only the rows of this category.")
     ] = None,
     minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: an object a row.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per row.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Print the table of hyperparameters.
 
-    Each with its sample value, the range that a search is suggested, and its meaning.
+    Each row has a sample value, the suggested search range, and the meaning.
 
     \b
     $ sweeplab hyperparameters --category model
@@ -29,17 +29,29 @@ def hyperparameters(
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other")
     chosen = _category(category) if category else None
-    rows = [
-        row
-        for row in TABLE.values()
-        if chosen in (None, row.category) and (not minimal or row.name in MINIMAL)
-    ]
+    asked = (row for row in TABLE.values() if not minimal or row.name in MINIMAL)
+    rows = [row for row in asked if chosen in (None, row.category)]
     if json:
         typer.echo(_json(rows))
     elif markdown:
         typer.echo(_markdown(rows))
     else:
         _print_table(rows)
+
+
+def schema() -> None:
+    """Print the JSON Schema of study files.
+
+    Editors complete from it; the shipped studies name it as their schema.
+
+    \b
+    $ sweeplab schema > studies/.schema.json
+    """
+    from json import dumps
+
+    from sweeplab.study.file.schema import study_schema
+
+    typer.echo(dumps(study_schema(), indent=2))
 
 
 def _category(asked: str) -> str:
@@ -73,7 +85,6 @@ def _markdown(rows: list[Hyperparameter]) -> str:
 
 
 def _print_table(rows: list[Hyperparameter]) -> None:
-    from rich.console import Console
     from rich.table import Column, Table
 
     from sweeplab.study.file.template import range_in_words
@@ -93,8 +104,7 @@ def _print_table(rows: list[Hyperparameter]) -> None:
                 value += f", default {row.default}"
             unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
             table.add_row(f"  {row.name}", value, range_in_words(row.suggested), f"{row.meaning}{unit}")
-    # A pipe has no width, and a row is easiest to search for on one line.
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+    console().print(table)
 
 
 def _python(value: Any) -> str:

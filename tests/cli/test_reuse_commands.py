@@ -238,7 +238,7 @@ def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path)
     assert found["measure"] == "best_bits_per_byte" and len(found["results"]) == 2
     for row in found["results"]:
         assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
-    assert "in bits a byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
+    assert "in bits per byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
     said = cli("report", "compare", "chars", "bytes")
     assert said.code == 2 and "`study diff` compares them in bits a byte" in said.err
     told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out

@@ -75,7 +75,7 @@ def undo(cli, said: str) -> None:
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
         ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
-        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes says so"),
+        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes confirms it"),
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("extend", "retry", "work", "rm")],
         ("study enqueue tny learning_rate=1", "no study 'tny' in "),
@@ -205,7 +205,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
         folder,
         signals=[(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)],
     )
-    assert watched.code == 0 and "long goes on; sweeplab study stop long ends it" in watched.screen.text
+    assert watched.code == 0 and "long continues; sweeplab study stop long stops it" in watched.screen.text
     assert process.poll() is None
 
     followers = [

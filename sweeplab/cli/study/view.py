@@ -1,38 +1,58 @@
-"""A running study as text: a view that is drawn again and again, or a line for every trial that ends."""
+"""A running study as a person sees it: a live view on a terminal, plain lines elsewhere, and how it ended.
+
+This module imports Rich and the api; commands import it when they run.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from contextlib import nullcontext
+from types import FrameType
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from sweeplab.cli.words import counted, duration, workers_in_words
+from sweeplab.api import Study, StudyResult
+from sweeplab.cli.printing import print_json, say, workers_in_words
+from sweeplab.cli.study.show import print_study
+from sweeplab.formatting import duration, several
+from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import CellPlan
+from sweeplab.sweep.control.watching import watch_study
 from sweeplab.sweep.work.supervisor import Event, Progress
 
-# What is said of the first and the second Ctrl-C.
+EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
+REFRESH_PER_SECOND = 4
+# Messages after the first and the second Ctrl-C.
 STOPPING = (
-    "stopping at the next step; once more ends it at once",
-    "ending at once; going on repeats the last few steps",
+    "stopping at the next step; press Ctrl-C again to end at once",
+    "ending at once; continuing repeats the last few steps",
 )
-FINISHING = "bringing tracking up to date and writing the report"
-# What is said of what the study's owner asked for, while workers are at work.
+FINISHING = "updating tracking and writing the report"
+# Messages after the commands `pause` and `stop`, while workers still train.
 LEAVING = {
-    "pause": "pausing: the runs are put away at their next evaluation",
-    "stop": "stopping: the runs are put away at their next evaluation",
+    "pause": "pausing: the runs are saved at their next evaluation",
+    "stop": "stopping: the runs are saved at their next evaluation",
 }
-PAUSED = "paused: sweeplab study resume {name} lets it go on"
+PAUSED = "paused: sweeplab study resume {name} continues it"
 QUIET_SECONDS = 30.0
-# Below this width the least of the columns are left out.
+# Below this width the least important columns are left out.
 NARROW = 80
 # Lines of the view besides its cells, and the one after it.
 OTHER_LINES = 11
+# A study with more cells ends without a table of them.
+MOST_CELLS_SHOWN = 50
 
 
 class View:
@@ -99,7 +119,7 @@ class Lines:
         if self._said is None:
             plan = progress.plan
             self._say(
-                f"{plan.name}: {trials_done(progress)}, {counted(len(plan.cells), 'cell')}, "
+                f"{plan.name}: {trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
         elif event["event"] == "ended":
@@ -233,3 +253,106 @@ def _running(plan: CellPlan, live: list[Event], room: int) -> str:
     if len(text := "   ".join(texts)) <= room:
         return text
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
+
+
+class Interrupts:
+    """Count Ctrl-C and SIGTERM while entered; only the third raises KeyboardInterrupt."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.count = 0
+        self._say = say
+
+    def __enter__(self) -> Interrupts:
+        self._before = {each: signal.signal(each, self._heard) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > len(STOPPING):
+            raise KeyboardInterrupt
+        self._say(STOPPING[self.count - 1])
+
+
+def is_live(console: Console) -> bool:
+    """Say whether a view can be drawn again and again: what FORCE_COLOR calls a terminal may be a log."""
+    return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
+
+
+def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
+    """Run a study, show how it goes on standard error, print how it ended, and return the exit code.
+
+    A program that reads JSON is shown lines, and with `quiet` nothing is said but what goes wrong.
+    """
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    live = is_live(console) and not as_json
+    # A signal may come in the middle of a print: the view tells of it when next it is drawn.
+    with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+        view = View(study.spec.name, lambda: interrupts.count)
+        shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
+        with shown if live else nullcontext():
+            heard = view.heard if live else Lines(console).heard
+            result = study.run(heard, lambda: interrupts.count)
+        if as_json:
+            print_json(_as_json(result))
+        elif not quiet:
+            say_how_it_stands(result.folder, result.status)
+            _say_where_it_is(result)
+    for error in result.errors:
+        Console(stderr=True, highlight=False).print(
+            f"error: {error}", style="red", markup=False, soft_wrap=True
+        )
+    return EXIT_CODES[result.status]
+
+
+def write_line(text: str) -> None:
+    """Print a line on standard error, also from where a signal is handled."""
+    os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+
+def _as_json(result: StudyResult) -> dict[str, Any]:
+    return {
+        "study": result.folder.name,
+        "status": result.status,
+        "runs": result.folder.states(),
+        "best": result.best if result.report else {},
+        "report": str(result.report) if result.report else None,
+        "errors": result.errors,
+    }
+
+
+def say_how_it_stands(folder: StudyFolder, status: str) -> None:
+    """Print the cells that were begun, the best run, and the runs by state."""
+    shown = show_study(folder)
+    shown["cells"] = [cell for cell in shown["cells"] if cell["n_params"] is not None]  # those begun
+    if len(shown["cells"]) > MOST_CELLS_SHOWN:
+        shown["cells"] = []
+    print_study(shown)
+    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unended)) or 'none'}")
+
+
+def _say_where_it_is(result: StudyResult) -> None:
+    if result.status == "interrupted":
+        say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+    if result.report:
+        say(f"report: {result.report}")
+        say(f"browse: {result.folder.command('ui')}")
+
+
+def watch_with_view(folder: StudyFolder) -> int:
+    """Show a study that another process runs until it ends, and return the exit code of its run."""
+    console = Console(stderr=True, highlight=False)
+    live = is_live(console)
+    view = View(folder.name, lambda: 0)
+    shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
+    try:
+        with shown if live else nullcontext():
+            status = watch_study(folder, view.heard if live else Lines(console).heard)
+    except KeyboardInterrupt:
+        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
+        return 0
+    say_how_it_stands(folder, status or "not run to its end")
+    return EXIT_CODES.get(status or "failed", 1)

@@ -1,32 +1,60 @@
-"""A plan as a person reads it."""
+"""`sweeplab study plan`: what a study would do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from sweeplab.cli.tables import console as make_console
-from sweeplab.cli.tables import print_rows
-from sweeplab.cli.words import duration, workers_in_words
-from sweeplab.formatting import bytes_in_words
-from sweeplab.study.plan import CellPlan, Plan
+import typer
+
+from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides
+from sweeplab.cli.printing import console, print_json, print_rows, say, say_warnings, workers_in_words
+from sweeplab.formatting import bytes_in_words, duration
+
+if TYPE_CHECKING:
+    from sweeplab.study.plan import CellPlan, Plan
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.")]
 
 
-def print_plan(plan: Plan) -> None:
-    """Print a study's preview."""
-    console = make_console()
+def plan(
+    file: File,
+    override: Overrides = None,
+    name: Name = None,
+    allow_plugins: AllowPlugins = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a study would do, without training.
+
+    Its cells with sizes and costs, what is searched as Optuna sees it, and what would run where.
+
+    \b
+    $ sweeplab study plan studies/small.yaml
+    """
+    from sweeplab import load_study
+
+    found = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins).plan()
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        _print_plan(found)
+
+
+def _print_plan(plan: Plan) -> None:
     data = plan.data
-    console.print(
-        f"[bold]{plan.name}[/]  {data['corpus']}/{data['tokenizer']}: {data['vocab_size']} symbols, "
+    console().print(
+        f"[bold]{plan.name}[/]  {data['corpus']}/{data['tokenizer']}: vocabulary of {data['vocab_size']}, "
         f"{data['train_tokens']:,} training and {data['val_tokens']:,} validation tokens\n",
         soft_wrap=True,
     )
     repeated = any(len(each.seeds) > 1 for each in plan.cells)
     print_rows([_row(each, repeated) for each in plan.cells], text=("cell",))
-    console.print()
+    say()
     for line in _lines(plan):
-        console.print(line, markup=False, soft_wrap=True)
-    for warning in plan.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        say(line)
+    say_warnings(plan.warnings)
 
 
 def _row(cell: CellPlan, repeated: bool) -> dict[str, str | int]:
@@ -34,9 +62,9 @@ def _row(cell: CellPlan, repeated: bool) -> dict[str, str | int]:
         "cell": cell.cell,
         "params": f"{cell.n_params:,}",
         "non-embedding": f"{cell.n_params_non_embedding:,}",
-        "tokens a run": f"{cell.train_tokens:,}",
-        "FLOPs a run": f"{cell.train_flops:.2e}",
-        "memory a run": bytes_in_words(cell.memory_bytes),
+        "tokens per run": f"{cell.train_tokens:,}",
+        "FLOPs per run": f"{cell.train_flops:.2e}",
+        "memory per run": bytes_in_words(cell.memory_bytes),
         "stack": cell.stack,
         "valid samples": f"{cell.valid_share:.0%}",
         **({"seeds": len(cell.seeds)} if repeated else {}),
@@ -51,7 +79,7 @@ def _lines(plan: Plan) -> Iterator[str]:
             yield f"search {name}{where}: {distribution}"
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
-        yield f"no cell {values}: breaks {point['reason']}"
+        yield f"excluded cell {values}: breaks {point['reason']}"
     for source in plan.warm_start:
         yield f"warm start: {source['trials']} trials of {source['from']}"
     yield f"sampler {plan.sampler}, pruner {plan.pruner}"
