@@ -16,8 +16,7 @@ from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
-from sweeplab.hf.exporting import architecture_of, export_run
-from sweeplab.hf.importing import import_folder
+from sweeplab.hf.folders import architecture_of, export_run, import_folder
 from sweeplab.model.accounting import n_params
 from sweeplab.model.declaring import declared
 from sweeplab.model.shape import ModelShape
