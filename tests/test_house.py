@@ -124,7 +124,6 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once(folder: Path) -> None:
         ("sweeplab.train.stack", ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
         ("sweeplab.cli", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
         ("sweeplab.hf.folders", ["transformers", "optuna", "mlflow", "pandas"]),
-        ("sweeplab.hf.folders", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),
         ("sweeplab.sweep.work.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
     ],
