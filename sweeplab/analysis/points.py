@@ -16,7 +16,6 @@ from sweeplab.analysis.columns import Array, Column, check_plausible, named_colu
 from sweeplab.analysis.columns import parse_columns as parse_columns
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.conventions import STUDY_COLUMNS as STUDY_COLUMNS
-from sweeplab.analysis.trials import USED_STATES as USED_STATES
 from sweeplab.analysis.trials import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
 

@@ -19,8 +19,10 @@ from sweeplab.analysis.columns import Array
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.study.rules import SETTLED, follows
-from sweeplab.train.counting import train_tokens
+from sweeplab.model.shape import SETTLED
+from sweeplab.records.runs import RunState
+from sweeplab.study.rules import follows
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 
 
 # The state of a trial is that of its seed which stands first here.
-STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
-ENDED = ("complete", "stopped")
+WORST_FIRST = tuple(
+    map(RunState, ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete"))
+)
+VALUED = [str(state) for state in RunState if state.has_value]
+COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 FEW = 10
 TRIAL = ["cell", "trial"]
 
@@ -64,22 +69,15 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
     table = runs.assign(loss=finite(runs, metric), rank=[_rank(state) for state in runs["state"]])
     grouped = table.groupby(TRIAL, sort=False)
     trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(TRIAL)
-    trials["state"] = grouped["rank"].min().map(dict(enumerate(STATES)))
+    trials["state"] = grouped["rank"].min().map(dict(enumerate(map(str, WORST_FIRST))))
     trials["seeds"] = grouped.size()
     trials["loss"], trials["loss_low"], trials["loss_high"] = (
         grouped["loss"].agg(how) for how in ("mean", "min", "max")
     )
     trials = trials.reset_index()
-    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     trials["best"] = trials.index.isin(ended.groupby("cell")["loss"].idxmin())
     return trials
-
-
-def values_of(row: Mapping[Any, Any]) -> Hyperparameters:
-    """Return a table's row as hyperparameters; what it lacks has its default."""
-    return Hyperparameters.of(
-        {name: value for name, value in row.items() if value is not None and value == value}
-    )
 
 
 def tasks_of(runs: DataFrame) -> Series:
@@ -133,7 +131,7 @@ def finite(table: DataFrame, column: str) -> Series:
 
 
 def _rank(state: str) -> int:
-    return STATES.index(state) if state in STATES else STATES.index("running")
+    return WORST_FIRST.index(RunState(state) if state in [*RunState] else RunState.RUNNING)
 
 
 def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
@@ -142,7 +140,6 @@ def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
     return distinct if most is None or len(distinct) <= most else ()
 
 
-USED_STATES = ("complete", "stopped")
 WHY_DROPPED = {
     "failed": "failed",
     "diverged": "diverged",
@@ -186,7 +183,7 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
     from pandas import to_numeric
 
     runs = with_models(runs)
-    ended = runs["state"].astype(str).isin(USED_STATES)
+    ended = runs["state"].astype(str).isin(VALUED)
     finite = np.isfinite(to_numeric(runs[loss], errors="coerce").to_numpy(float, na_value=np.nan))
     reasons = runs["state"].astype(str).map(WHY_DROPPED).where(~ended, "").mask(ended & ~finite, "not finite")
     usable = reasons.eq("")
@@ -222,10 +219,22 @@ def with_models(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
+    """Return the hyperparameters of a table's row.
+
+    Raises:
+        KeyError: one is missing that the counts of tokens and FLOPs follow from.
+    """
+    counted = ["batch_size", "batch_warmup_iters", "block_size"]
+    if run.get("objective") == "span":
+        counted += ["mask_share", "span_length"]
+    return Hyperparameters.of({**run, **{name: run[name] for name in counted}})
+
+
 def _planned_tokens(run: Mapping[Any, Any], trained: float) -> float:
     """Return what a run was to be trained on: one that stopped early is of its cell all the same."""
     try:
-        return float(train_tokens(run, run["max_iters"]))
+        return float(train_tokens(values_of(run), run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
         return trained
 

@@ -15,7 +15,7 @@ from terminal import Played, Screen, play
 from sweeplab.cli.study.view import View
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.supervisor import Progress
+from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.tracking.connection import connect, tracking_uri
 
 MANY = """\
@@ -37,12 +37,12 @@ def drawn(folder: Path):
     def draw(
         n_done: int, *events: dict, lines: int = 20, columns: int = 60, interrupts: int = 0, **settings
     ) -> str:
-        counts = {cell.key: {"counted": 4 if cell.index < n_done else 0, "best": None} for cell in cells}
-        progress = Progress(plan, counts)
+        counts = {cell.key: CellProgress(4 if cell.index < n_done else 0) for cell in cells}
+        progress = StudyProgress(plan, counts)
         view = View("many", lambda: interrupts)
         for event in ({"event": "ready", "worker": 0}, *events):
             progress.take_in(event)
-            view.heard(event, progress)
+            view.update(event, progress)
         settings = {"force_terminal": True, "color_system": None} | settings
         console = Console(file=StringIO(), width=columns, height=lines, **settings)
         console.print(view)

@@ -119,9 +119,9 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert "seed 0: complete: reached max_iters" in printed
     assert "┤" in printed and "time: waiting" in printed
     log = cli("study", "logs", "tiny").out
-    for line in ("study: enqueue: ", "study: withdraw 2 of n_embd=16", "study: ended: complete"):
+    for line in ("study: enqueue: ", "study: withdraw trial 2 in cell n_embd=16", "study: ended: complete"):
         assert line in log
-    assert log.count(" began") == log.count("(reached max_iters)") == 5
+    assert log.count(" started") == log.count("(reached max_iters)") == 5
 
 
 @pytest.mark.slow
@@ -195,10 +195,10 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     wait_for(lambda: study.run("all", 1, 0).points())
     assert cli("study", "enqueue", "long", "learning_rate=5e-4").code == 0
     wait_for(lambda: study.run("all", 2, 0).points())
-    assert study.run("all", 2, 0).description["sampled"] == {"learning_rate": 5e-4}
+    assert study.run("all", 2, 0).read_start().sampled == {"learning_rate": 5e-4}
     assert cli("trial", "stop", "long", "2").code == 0
-    wait_for(lambda: study.run("all", 2, 0).outcome)
-    assert study.run("all", 2, 0).outcome["state"] == "stopped"
+    wait_for(lambda: study.run("all", 2, 0).read_end())
+    assert study.run("all", 2, 0).read_end().state == "stopped"
 
     watched = play(
         ["study", "watch", "long"],

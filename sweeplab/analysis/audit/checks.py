@@ -28,13 +28,15 @@ import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
-from sweeplab.study.spec import Choices, Range
+from sweeplab.analysis.trials import COUNTED
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.study.search import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
@@ -117,7 +119,10 @@ def decay(evidence: Evidence) -> Finding:
     for row in rows:
         if row["lr_decay"] and row["scheduler_type"] == "plateau":
             unknown.add(row["point"])
-        elif learning_rate(row, int(row["iterations"])) > HIGHEST_END * row["learning_rate"]:
+        elif (
+            learning_rate(Hyperparameters.of(row), int(row["iterations"]))
+            > HIGHEST_END * row["learning_rate"]
+        ):
             why.setdefault(row["point"], _why(row))
     if not why:
         if unknown:
@@ -146,7 +151,6 @@ def _why(row: dict[str, Any]) -> str:
 
 
 EDGE = 0.05  # of a range, at either end
-_TRIED = ("complete", "stopped", "pruned", "diverged")
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ class Tuned:
 
     def _tried(self, evidence: Evidence) -> list[set[Any]]:
         """Return the values that each point was chosen among, [n]."""
-        runs = evidence.runs[evidence.runs["state"].astype(str).isin(_TRIED)]
+        runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
         by = list(self.across)
         groups = {key: set(group[self.name].dropna()) for key, group in runs.groupby(by, sort=False)}
         keys: pd.DataFrame = evidence.table[by]

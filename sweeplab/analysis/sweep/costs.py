@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
-from sweeplab.analysis.trials import STATES, finite
+from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
@@ -62,7 +62,7 @@ def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> lis
             sweep.name, state, phase, int(of_state.sum()),
             float(amounts[phase][0][of_state].sum()), float(amounts[phase][1][of_state].sum(min_count=1)),
         )
-        for state in reversed(STATES)
+        for state in reversed(WORST_FIRST)
         if (of_state := runs["state"] == state).any()
         for phase in PHASES
     ]  # fmt: skip
@@ -113,7 +113,7 @@ class Saved:
 
 def saved(sweep: Sweep) -> list[Saved]:
     """Return what pruning saved in each cell where trials were counted, in the order of the cells."""
-    trials = sweep.trials[sweep.trials["state"].isin(("complete", "stopped", "pruned", "diverged"))]
+    trials = sweep.trials[sweep.trials["state"].isin(COUNTED)]
     pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
     found = []
     for cell in sweep.cells:
@@ -213,7 +213,7 @@ class Region:
 def regions(sweep: Sweep) -> list[Region]:
     """Return the range of each hyperparameter in which most trials diverged, or failed; the surest first."""
     ended = sweep.trials[
-        sweep.trials["state"].isin(STATES) & ~sweep.trials["state"].isin(("running", "waiting"))
+        sweep.trials["state"].isin(WORST_FIRST) & ~sweep.trials["state"].isin(("running", "waiting"))
     ]
     both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
     found = []

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, Quiet, StudyName, study_folder
-from sweeplab.cli.study.plan import File, plan
+from sweeplab.cli.options import (
+    AllowPlugins,
+    AsJson,
+    Lab,
+    Name,
+    Overrides,
+    Quiet,
+    StudyFile,
+    StudyName,
+    flag,
+    study_folder,
+)
+from sweeplab.cli.study.plan import plan
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.control.following import LogLine
 
 
 def run(
-    file: File,
+    file: StudyFile,
     override: Overrides = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -55,7 +69,7 @@ def watch(name: StudyName, lab: Lab = None) -> None:
 
 def logs(
     name: StudyName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the study ends.")] = False,
+    follow: Annotated[bool, flag("Continue until the study ends.", "--follow", "-f")] = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +80,7 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
-    from sweeplab.sweep.control.logs import log_lines
+    from sweeplab.sweep.control.following import log_lines
 
     try:
         for line in log_lines(study_folder(lab, name), follow):
@@ -75,7 +89,7 @@ def logs(
         raise typer.Exit(0) from None
 
 
-def _log_line(line: dict[str, Any]) -> str:
+def _log_line(line: LogLine) -> str:
     at = line["time"]
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
     return f"{clock}  {line['source']}: {line['text']}"
@@ -83,9 +97,7 @@ def _log_line(line: dict[str, Any]) -> str:
 
 def work(
     name: StudyName,
-    force: Annotated[
-        bool, typer.Option("--force", help="Work although code or data differ from the other workers'.")
-    ] = False,
+    force: Annotated[bool, flag("Work although code or data differ.", "--force")] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,
@@ -100,12 +112,12 @@ def work(
     """
     from sweeplab.cli.study.view import Interrupts, write_line
     from sweeplab.lab.listing import read_spec
-    from sweeplab.sweep.control.joining import work_along
+    from sweeplab.sweep.control.following import join_study
 
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
 
-    def hear(event: dict[str, Any]) -> None:
+    def report(event: dict[str, Any]) -> None:
         if quiet:
             return
         if event["event"] == "ready":
@@ -117,7 +129,7 @@ def work(
             write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        losses = work_along(folder, force, hear, lambda: interrupts.count, allow_plugins)
-    for loss in losses:
-        write_line(f"error: {loss}")
-    raise typer.Exit(1 if losses else 130 if interrupts.count else 0)
+        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
+    for failure in failures:
+        write_line(f"error: {failure}")
+    raise typer.Exit(1 if failures else 130 if interrupts.count else 0)

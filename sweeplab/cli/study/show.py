@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, study_folder
-from sweeplab.cli.printing import cell_text, console, print_json, print_rows, say
-from sweeplab.cli.printing import show as show_found
+from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, option, study_folder
+from sweeplab.cli.printing import cell_text, console, print_found, print_json, print_rows, say
 from sweeplab.formatting import duration
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
@@ -48,7 +48,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
 
 def show(
     name: StudyName,
-    trial: Annotated[int | None, typer.Option(metavar="N", help="Show this trial in full.")] = None,
+    trial: Annotated[int | None, option("N", "Show this trial in full.")] = None,
     cell: InCell = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -67,9 +67,9 @@ def show(
 
     folder = study_folder(lab, name)
     if trial is not None:
-        show_found(show_trial(folder, trial, cell), as_json, _print_trial)
+        print_found(show_trial(folder, trial, cell), as_json, _print_trial)
     else:
-        show_found(show_study(folder), as_json, print_study)
+        print_found(show_study(folder), as_json, print_study)
 
 
 def print_study(shown: dict[str, Any]) -> None:
@@ -87,8 +87,7 @@ def print_study(shown: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
-    for source in dict.fromkeys(each for sources in shown["warm_start"].values() for each in sources):
-        count = sum(sources.get(source, 0) for sources in shown["warm_start"].values())
+    for source, count in sum(map(Counter, shown["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
     for words in baselines_in_words(shown["baselines"]):
         say(words)

@@ -15,9 +15,8 @@ from torch import Tensor
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, defaults
 from sweeplab.model.attention import query_factor
-from sweeplab.model.declaring import declared
-from sweeplab.model.requirement import Requirement, requirement
-from sweeplab.model.shape import ModelShape, settled
+from sweeplab.model.layout import declared
+from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
 
 # Neighboring columns of a weight: how many, and what theirs are in units of ours.
 Columns = Sequence[tuple[int, float]]
@@ -283,7 +282,7 @@ class Architecture:
 
     def config(self, values: Values) -> dict[str, Any]:
         """Return config.json of a run that it can express, by all of its effective hyperparameters."""
-        shape = ModelShape.of(values)
+        shape = ModelShape.named(values)
         known = settled({**defaults(), **values, **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
         return {
