@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.baselines import find_baseline
+from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.prompts import own_special_tokens
-from sweeplab.data.splits import Pairs
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole

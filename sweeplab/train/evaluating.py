@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, changed
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.splits import Split
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.passes import Weights
 from sweeplab.model.positions import POSITIONS

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sweeplab.data.splits import Pairs, Split
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sweeplab.data.batches import changed
+from sweeplab.data.batches import Pairs, Split, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params

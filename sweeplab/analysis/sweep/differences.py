@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, only_follows, tasks_of, values_of
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, known_values, only_follows, tasks_of
 from sweeplab.data.objectives import OBJECTIVES, objective_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO, TABLE
@@ -245,7 +245,7 @@ def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:
 
     NaN where its objective is not known.
     """
-    values = values_of(choice.values)
+    values = known_values(choice.values)
     if values.objective not in (AUTO, *OBJECTIVES):
         return math.nan
     bytes_per_target = data["val_bytes"] / data.get("val_targets", data["val_tokens"])
