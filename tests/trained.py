@@ -16,7 +16,13 @@ SIZES = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 24, "batch_size":
 LETTERS = CharTokenizer(" abcdefghijklmnopqrstuvwxyz")
 
 
-def run_in(folder: Path, tokenizer: Tokenizer = LETTERS, of_pairs: bool = False, **changed: Any) -> Path:
+def run_in(
+    folder: Path,
+    tokenizer: Tokenizer = LETTERS,
+    of_pairs: bool = False,
+    special: dict[str, int] | None = None,
+    **changed: Any,
+) -> Path:
     """Write a run with weights as they start, four times as large so that they say something; return its folder."""
     values = Hyperparameters(**SIZES | changed)
     values = values.replace(objective=settled_objective(values, of_pairs))
@@ -24,5 +30,6 @@ def run_in(folder: Path, tokenizer: Tokenizer = LETTERS, of_pairs: bool = False,
     transformer = Transformer(ModelShape.of(values))
     row = 4 * transformer.layout.initial_row(seed=1)
     weights = {name: view[0] for name, view in transformer.layout.views(row[None]).items()}
-    write_checkpoint(folder, "model", weights, {"values": values.as_dict(), "tokenizer": tokenizer.to_json()})
+    facts = {"values": values.as_dict(), "tokenizer": tokenizer.to_json()}
+    write_checkpoint(folder, "model", weights, facts | ({"special": special} if special else {}))
     return folder
