@@ -189,7 +189,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     import torch
 
-    from sweeplab.lab.versions import differences, versions
+    from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.sample import keep_sample
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.inputs import study_dataset
@@ -206,7 +206,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.poll_commands()
     theirs = store.commands.state.start.versions
-    if not force and (different := differences(versions(dataset.token_digest), theirs)):
+    if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
