@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sweeplab.doctor.check import Check, OpenedStudy, Place, Verdict, named
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import tracking_uri, without_password
-from sweeplab.tracking.tracker import TrackedRun, TrackingUnavailable
+from sweeplab.tracking.tracker import TrackedRun
 
 FOLDERS = "folders of runs"
 AGREEMENT = "Optuna's values and states against MLflow's"

@@ -17,10 +17,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from sweeplab.data.cache import cache_folder
-from sweeplab.errors import BadInput
-from sweeplab.files import write_whole
-from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.files import cache_folder, write_whole
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import database_file, reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted, read_histories, read_runs
@@ -31,7 +31,6 @@ from sweeplab.tracking.tracker import (
     Summary,
     TrackedRun,
     Tracker,
-    TrackingUnavailable,
 )
 
 if TYPE_CHECKING:

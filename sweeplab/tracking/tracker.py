@@ -32,10 +32,6 @@ TOTALS = {
 }  # a metric's name -> its name in end.json
 
 
-class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
-    """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
-
-
 class Summary(TypedDict, total=False):
     """How a study stands, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import wandb
 
+from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.tracker import (
@@ -25,7 +26,6 @@ from sweeplab.tracking.tracker import (
     Mirror,
     RunMeasures,
     Summary,
-    TrackingUnavailable,
 )
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
