@@ -159,7 +159,7 @@ class Plugin(Section):
         """Take the name of a file alone."""
         if isinstance(written, str):
             return {"file": written}
-        if not isinstance(written, dict):
+        if not isinstance(written, dict | Plugin):
             raise Refusal("is no plugin", "a Python file such as my_parts.py, or {file, sha256}")
         return written
 
@@ -220,7 +220,9 @@ class Budget(Section):
     """How much is spent: totals, so that running again adds nothing. The first one used up ends the study."""
 
     trials_per_cell: int | None = Field(
-        default=None, ge=1, description="Trials of each cell that ended: complete, stopped, pruned or diverged"
+        default=None,
+        ge=1,
+        description="Trials of each cell that ended: complete, stopped, pruned or diverged",
     )
     time: Seconds | None = Field(default=None, description="Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = Field(default=None, description="Floating-point operations of all training")
@@ -316,7 +318,8 @@ class StudySpec(Section):
         min_length=1,
     )
     plugins: list[Plugin] = Field(
-        default=[], description="Your Python files with corpora, tokenizers, activations or metrics that the study names"
+        default=[],
+        description="Your Python files with corpora, tokenizers, activations or metrics that the study names",
     )
     notify: list[str] = Field(
         default=[],
