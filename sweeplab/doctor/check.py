@@ -69,10 +69,10 @@ class Patient:
     @cached_property
     def leases(self) -> Leases:
         """Return who holds which trial."""
-        from sweeplab.sweep.trials.leases import Leases, Owner
+        from sweeplab.sweep.trials.leases import Leases
         from sweeplab.sweep.trials.store import open_storage
 
-        return Leases(open_storage(self.folder.storage_url).engine, Owner.of_this_process())
+        return Leases(open_storage(self.folder.storage_url).engine)
 
     @cached_property
     def seeds(self) -> Mapping[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.formatting import counts, listed, rounded, several, span, written
-from sweeplab.lab.listing import baselines_in_words
+from sweeplab.lab.showing import baselines_in_words
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced

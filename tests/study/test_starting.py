@@ -24,7 +24,8 @@ from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.runner import Runner, start_weights
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.work.trial import start_weights
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 

@@ -27,16 +27,12 @@ from sweeplab.cli.study.control import print_done
 from sweeplab.errors import BadInput, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-Output = Annotated[
-    Path | None, option("FILE", "Where to write the study file.  [default: studies/NAME.yaml]")
-]
+Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: studies/NAME.yaml]")]
 
 
 def init(
     name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
-    minimal: Annotated[
-        bool, flag("Write only the eight hyperparameters that matter most.", "--minimal")
-    ] = False,
+    minimal: Annotated[bool, flag("Only the eight hyperparameters that matter most.", "--minimal")] = False,
     search: Annotated[str | None, option("NAMES", "What to tune, separated by commas.")] = None,
     table: Annotated[Path | None, option("FILE.md", "Take the values from a Markdown file's tables.")] = None,
     preset: Preset = None,
@@ -81,7 +77,7 @@ def clone(
     \b
     $ sweeplab study clone small longer -o max_iters=1000
     """
-    from sweeplab.lab.cloning import clone_text
+    from sweeplab.lab.moving import clone_text
 
     text = clone_text(study_folder(lab, name), new, override or ())
     write_study(output or _file_of(new), text, force, "plan")
@@ -110,8 +106,8 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None, as_json: AsJson = Fal
     \b
     $ sweeplab study rm small
     """
-    from sweeplab.lab.listing import states_in_words
     from sweeplab.lab.moving import remove_study
+    from sweeplab.lab.showing import states_in_words
 
     folder = study_folder(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
