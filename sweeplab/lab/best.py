@@ -182,7 +182,9 @@ def rerun_text(trial: Trial) -> str:
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
         "data": study["data"],
-        "fixed": {name: list(value) if isinstance(value, tuple) else value for name, value in trial.values.items()},
+        "fixed": {
+            name: list(value) if isinstance(value, tuple) else value for name, value in trial.values.items()
+        },
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",

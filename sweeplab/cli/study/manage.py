@@ -58,7 +58,7 @@ def init(
     values = {**(preset_of(preset).values if preset else {}), **tables.values}
     text = study_text(name, minimal, names, values)
     write_study(output or _file_of(name), text, force, "plan")
-    for notice in (*tables.unknown, *tables.contradictions):
+    for notice in tables.notices:
         typer.echo(f"{table}: {notice}", err=True)
 
 
