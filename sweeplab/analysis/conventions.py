@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.analysis.columns import Array
+from sweeplab.analysis.columns import Array, numbers, pairs_of
 from sweeplab.data.objectives import SETTINGS, objective_of
 from sweeplab.errors import BadInput, Problem, nearest
 
@@ -38,6 +38,14 @@ STUDY_COLUMNS = {
     "loss": "best_val_loss",
     "flops": "train_flops",
 }
+# A head of its own is among the parameters without embeddings already.
+_PARAMS = {
+    "total": "n_params",
+    "active": "n_params_active",
+    "non-embedding": "n_params_non_embedding",
+    "with-head": "n_params_non_embedding",
+}
+_HEAD = ("vocab_size", "n_embd", "tie_weights")
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
 
 
@@ -63,8 +71,7 @@ def parse_conventions(text: str) -> Conventions:
     """
     found: dict[str, str] = {}
     problems = []
-    for pair in text.split(","):
-        name, _, choice = (part.strip() for part in pair.partition("="))
+    for _, name, choice in pairs_of(text):
         choices = CHOICES.get(name, {})
         if not choices:
             problems.append(Problem(f"--count has no {name!r}", ", ".join(CHOICES), nearest(name, CHOICES)))
@@ -84,7 +91,7 @@ def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str,
     A unit of the loss is not refused but taken as what the column has.
 
     Raises:
-        BadInput: a line a convention that only a study's runs can follow.
+        BadInput: one line per convention that only a study's runs can follow.
     """
     problems = [
         f"{source}: --count {name}={choice} needs a study's runs; in a file, "
@@ -109,41 +116,29 @@ def counted(
         BadInput: bits a byte are asked for where a token's bytes are not known; a column is missing.
     """
     at, params = conventions.chosen("at"), conventions.chosen("params")
-    needed = [_LOSSES[at], *_NEEDED[params], "train_tokens", "train_flops"]
+    head = _HEAD if params == "with-head" else ()
+    needed = [_LOSSES[at], _PARAMS[params], *head, "train_tokens", "train_flops"]
     if missing := [name for name in needed if name not in runs]:
         raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
-    loss = _numbers(runs, _LOSSES[at])
+    loss = numbers(runs, _LOSSES[at])
     said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES}
     if conventions.loss == "bits-per-byte":
         loss = loss / (math.log(2) * _bytes_of(runs, bytes_per_token))
-    made = {"params": _params(runs, params), "tokens": _numbers(runs, "train_tokens"), "loss": loss}
+    n = numbers(runs, _PARAMS[params])
+    if head:
+        n = n + np.prod([numbers(runs, name) for name in head], axis=0)
+    made = {"params": n, "tokens": numbers(runs, "train_tokens"), "loss": loss}
     if conventions.chosen("flops") == "counted":
-        made["flops"] = _numbers(runs, "train_flops")
+        made["flops"] = numbers(runs, "train_flops")
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
     return runs.assign(**made), said | {"tokens": "read in training, sources' and repeated ones too"}
-
-
-_NEEDED = {
-    "total": ("n_params",),
-    "active": ("n_params_active",),
-    "non-embedding": ("n_params_non_embedding",),
-    "with-head": ("n_params_non_embedding", "vocab_size", "n_embd", "tie_weights"),
-}
-
-
-def _params(runs: pd.DataFrame, choice: str) -> Array:
-    n = _numbers(runs, _NEEDED[choice][0])
-    if choice == "with-head":  # a head of its own is among the parameters without embeddings already
-        n = n + _numbers(runs, "vocab_size") * _numbers(runs, "n_embd") * _numbers(runs, "tie_weights")
-    return n
 
 
 def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -> Array:
     names = runs["study"].astype(str).tolist() if "study" in runs else [""] * len(runs)
     if unknown := sorted({name for name in names if name not in (bytes_per_token or {})}):
-        raise BadInput(
-            f"bits a byte need the bytes of a token, and nothing says them of {', '.join(unknown) or 'the runs'}"
-        )
+        whose = ", ".join(unknown) or "the runs"
+        raise BadInput(f"bits a byte need the bytes of a token, and nothing says them of {whose}")
     return np.array([(bytes_per_token or {})[name] for name in names]) * _text_shares(runs)
 
 
@@ -153,8 +148,3 @@ def _text_shares(runs: pd.DataFrame) -> Array:
         return np.ones(len(runs))
     rows = [dict(zip(SETTINGS, row, strict=True)) for row in runs[list(SETTINGS)].itertuples(index=False)]
     return np.array([objective_of(row).text_share(row) for row in rows])
-
-
-def _numbers(runs: pd.DataFrame, name: str) -> Array:
-    """Return a column's numbers, true as 1, NaN where there is none."""
-    return np.asarray(runs[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)

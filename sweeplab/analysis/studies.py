@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import curves_table, runs_table
+from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.records.folders import StudyFolder
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.compute_optimal.envelope import Curves
-    from sweeplab.study.spec import SearchSpec, StudySpec
+    from sweeplab.study.spec import StudySpec
 
 _DIGESTS = ("text_digest", "token_digest")
 
 
 @dataclass(frozen=True)
 class Studies:
-    """The runs of the studies, a row a run, and each study's own file, data and baselines (by cell) by its name."""
+    """The runs of the studies, one row per run, and each study's own file, data and baselines (by cell) by its name."""
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
@@ -34,9 +36,16 @@ class Studies:
     baselines: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
-    def search(self) -> dict[str, Mapping[str, SearchSpec]]:
-        """Return what is tuned inside of a cell, and in which range, by study."""
-        return {name: spec.search for name, spec in self.specs.items()}
+    def designs(self) -> dict[str, StudyDesign]:
+        """Return each study's grid, and what is searched in a cell."""
+        return {name: StudyDesign.of(spec) for name, spec in self.specs.items()}
+
+    @property
+    def design(self) -> StudyDesign:
+        """Return what any of the studies has in its grid, and searches."""
+        designs = self.designs.values()
+        grid = dict.fromkeys(name for each in designs for name in each.grid)
+        return StudyDesign(tuple(grid), dict(ChainMap(*(dict(each.search) for each in designs))))
 
     def points(
         self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None

@@ -14,7 +14,7 @@ from pandas import DataFrame
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.trials import ENDED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import ENDED, StudyDesign, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.lab.listing import baselines_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
@@ -39,13 +39,13 @@ class Summary:
     best: dict[str, Any] = field(default_factory=dict)
 
 
-def summarize(runs: DataFrame) -> Summary:
+def summarize(runs: DataFrame, design: StudyDesign | None = None) -> Summary:
     """Put the runs of a study, a row a run, into words."""
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
     study = str(runs["study"].iloc[0])
-    grid = grid_of(runs)
-    tuned = [name for name in searched_of(runs) if name not in grid]
+    grid = grid_of(runs, design)
+    tuned = [name for name in searched_of(runs, design) if name not in grid]
     entries = [("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
     if tuned:
         ranges = (f"{name} ({_range(runs[name].tolist())})" for name in tuned)
@@ -71,7 +71,7 @@ def summarize(runs: DataFrame) -> Summary:
 
 def summarize_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    summary = _beside_baselines(summarize(material.runs), material)
+    summary = _beside_baselines(summarize(material.runs, material.design), material)
     law = next((each.result for each in panels if "parameters" in each.result), None)
     if law:
         summary = replace(summary, entries=(*summary.entries, *summarize_law(law), *flagged(panels)))
@@ -177,6 +177,6 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 # What stands on top of each page.
 SUMMARIES: dict[str, Callable[[Material, Sequence[Panel]], Summary]] = {
     "scaling": summarize_scaling,
-    "sweep": lambda material, panels: _beside_baselines(summarize(material.runs), material),
+    "sweep": lambda material, panels: _beside_baselines(summarize(material.runs, material.design), material),
     "compare": summarize_comparison,
 }

@@ -181,7 +181,8 @@ class Tuned:
             return Finding(UNKNOWN, f"the runs do not say their {self.name}")
         sides = []
         for values, (_, best) in zip(self._tried(evidence), evidence.table.iterrows(), strict=True):
-            spec = evidence.search.get(str(best["study"]), {}).get(self.name)
+            design = evidence.designs.get(str(best["study"]))
+            spec = design.search.get(self.name) if design else None
             sides.append(_side(best[self.name], spec, values))
         judged = [side for side in sides if side is not None]
         if not judged:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import Array
+from sweeplab.analysis.columns import Array, numbers
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
 from sweeplab.analysis.fit.fitting import fit
@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.analysis.trials import StudyDesign
 
 FOUND: Final = "found"
 CLEAR: Final = "clear"
@@ -84,14 +84,14 @@ class Finding:
 class Evidence:
     """The runs of a study, those that became points, and the means to fit these in another way.
 
-    `search` says by study what is tuned inside of a cell; empty where nobody knows.
+    `designs` says by study what is searched in a cell; empty where nobody knows.
     """
 
     runs: pd.DataFrame
     chosen: Selection
     points: Points
     conventions: Conventions
-    search: Mapping[str, Mapping[str, SearchSpec]]
+    designs: Mapping[str, StudyDesign]
     recount: Callable[[Conventions], Points]
 
     @cached_property
@@ -107,9 +107,7 @@ class Evidence:
 
     def numbers(self, name: str) -> Array:
         """Return a number of each point, [n], true as 1, NaN where there is none."""
-        if name not in self.table:
-            return np.full(self.points.n, np.nan)
-        return np.asarray(self.table[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
+        return numbers(self.table, name)
 
     def names(self, touched: Sequence[bool] | NDArray[np.bool_]) -> tuple[str, ...]:
         """Return the names of the points that are touched, [n]."""
@@ -160,7 +158,7 @@ class Evidence:
 
 def gather(
     runs: pd.DataFrame,
-    search: Mapping[str, Mapping[str, SearchSpec]] | None = None,
+    designs: Mapping[str, StudyDesign] | None = None,
     conventions: Conventions | None = None,
     bytes_per_token: Mapping[str, float] | None = None,
 ) -> Evidence:
@@ -176,7 +174,7 @@ def gather(
 
     chosen, columns, said = select_trials(runs, None, settled, bytes_per_token)
     points = points_of_trials(chosen, columns, said)
-    return Evidence(with_models(runs), chosen, points, settled, search or {}, recount)
+    return Evidence(with_models(runs), chosen, points, settled, designs or {}, recount)
 
 
 def share(value: float) -> str:

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array
-from sweeplab.analysis.compute_optimal.isoflop import n_sizes
-from sweeplab.analysis.compute_optimal.lines import Number, no_number, number, turning_point
+from sweeplab.analysis.compute_optimal.lines import Number, n_sizes, no_number, number, turning_point
 from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.points import SHAPE, Points
 from sweeplab.errors import BadInput

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import read_columns
+from sweeplab.analysis.columns import NUMBERS, read_columns
 from sweeplab.analysis.conventions import Conventions, counted
 from sweeplab.analysis.ledger.chain import canonical
-from sweeplab.analysis.points import NUMBERS, Points
+from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from sweeplab.analysis.fit.assessment import SPREAD, STANDS, design
 from sweeplab.analysis.fit.fitting import Fit, fit
 from sweeplab.analysis.fit.forms import Array, log_optimum
 from sweeplab.analysis.misfit.residuals import (
+    EXACT,
     Draws,
     Pattern,
     Space,
@@ -205,7 +206,7 @@ class Misfit:
             "matters": MATTERS,
             "target": self.target,
             "kinds": [asdict(each) for each in self.kinds],
-            "patterns": [each.as_dict() for each in self.patterns],
+            "patterns": [asdict(each) for each in self.patterns],
             "sentences": list(self.sentences),
         }
 
@@ -286,7 +287,7 @@ def _kinds(
     for kind in dict.fromkeys(each.kind for each in directions):
         own = [at for at, each in enumerate(directions) if each.kind == kind]
         strongest = max(own, key=lambda at: shares[at] - bars[at])
-        flagged = bool(shares[strongest] > bars[strongest]) and not space.is_exact
+        flagged = bool(shares[strongest] > bars[strongest]) and space.noise >= EXACT
         likely = _power(space, draws, own[0], tried) if tried else 0.0
         effect = float(lengths[strongest] * space.gains[strongest])
         found.append(

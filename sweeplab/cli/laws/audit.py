@@ -44,7 +44,7 @@ def audit(
     studies = studies_from(study, lab)
     conventions = studies.settled(parse_conventions(count) if count else None)
     bytes_per_token = studies.bytes_per_token(conventions)
-    found = look(gather(studies.runs, studies.search, conventions, bytes_per_token)).as_dict()
+    found = look(gather(studies.runs, studies.designs, conventions, bytes_per_token)).as_dict()
     if as_json:
         print_json(found)
     else:

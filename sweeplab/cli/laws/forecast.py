@@ -91,10 +91,11 @@ def _read(
     source: str, columns: str | None, count: str | None, lab: Path | None
 ) -> tuple[Points, Origin, Place | None]:
     """Return the points, where they come from, and the place of a run of the same studies."""
+    from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import Conventions, parse_conventions
     from sweeplab.analysis.ledger.sealing import Source as Origin
     from sweeplab.analysis.ledger.targets import Counting, Place, study_digest
-    from sweeplab.analysis.points import parse_columns, read_points
+    from sweeplab.analysis.points import read_points
 
     asked = parse_columns(columns) if columns else {}
     conventions = parse_conventions(count) if count else Conventions()

@@ -49,13 +49,13 @@ def isoflop(
     $ sweeplab laws isoflop runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws isoflop small --budgets 6 --json
     """
-    from sweeplab.analysis.compute_optimal.approaches import roads
+    from sweeplab.analysis.compute_optimal.approaches import approaches
     from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
     from sweeplab.cli.tables import print_json
 
     asked = parse_budgets(budgets) if budgets else None
     points, curves = _read(source, columns, count, lab)
-    found = roads(points, curves, law, asked, flops).as_dict()
+    found = approaches(points, curves, law, asked, flops).as_dict()
     if as_json:
         print_json(found)
     else:
@@ -68,8 +68,8 @@ def _read(
     """Return the points of a file or of studies, and a study's curves; a file has its own in its groups."""
     if is_file(source):
         return points_from(source, columns, lab, count), None
+    from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import parse_conventions
-    from sweeplab.analysis.points import parse_columns
     from sweeplab.records.folders import lab_folder
 
     studies = studies_from(source, lab)

@@ -48,8 +48,9 @@ def points_from(source: str, columns: str | None, lab: Path | None, count: str |
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
+    from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import parse_conventions
-    from sweeplab.analysis.points import parse_columns, read_points
+    from sweeplab.analysis.points import read_points
 
     asked = parse_columns(columns) if columns else {}
     conventions = parse_conventions(count) if count else None

@@ -46,11 +46,11 @@ def verify(
     $ sweeplab laws verify small
     $ sweeplab laws verify --against runs.csv
     """
+    from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import Conventions, parse_conventions
     from sweeplab.analysis.ledger.chain import read_chain
     from sweeplab.analysis.ledger.outcomes import of_study, outcomes
     from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.analysis.points import parse_columns
     from sweeplab.cli.laws.show_ledger import print_scores, scores_as_dict
     from sweeplab.cli.tables import print_json
     from sweeplab.errors import BadInput

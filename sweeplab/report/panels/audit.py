@@ -50,7 +50,7 @@ def _evidence(material: Material) -> Evidence:
     if studied is None:
         return gather(material.runs)
     conventions = studied.settled()
-    return gather(studied.runs, studied.search, conventions, studied.bytes_per_token(conventions))
+    return gather(studied.runs, studied.designs, conventions, studied.bytes_per_token(conventions))
 
 
 def _row(finding: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from sweeplab.sweep.work.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
+    from sweeplab.analysis.trials import StudyDesign
 
 _RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
 _CURVE_COLUMNS = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
@@ -79,6 +80,11 @@ class Material:
         own = self.studied.baselines.values() if self.studied else ()
         return {cell: each for cells in reversed([*own]) for cell, each in cells.items()}
 
+    @property
+    def design(self) -> StudyDesign | None:
+        """Return what the studies have in their grids, and search; None for a table without a record."""
+        return self.studied.design if self.studied else None
+
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""
         curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))
@@ -98,13 +104,9 @@ class Material:
         """
         if self.runs.empty:
             raise BadInput("the study has no runs yet")
-        search = self.studied.search if self.studied else {}
-        return self.once(
-            "sweeps",
-            lambda: [
-                sweep_of(own, search.get(str(name))) for name, own in self.runs.groupby("study", sort=False)
-            ],
-        )
+        designs = self.studied.designs if self.studied else {}
+        by_study = self.runs.groupby("study", sort=False)
+        return self.once("sweeps", lambda: [sweep_of(own, designs.get(str(name))) for name, own in by_study])
 
     def audited(self, study: str) -> list[Audited]:
         """Return the study's pruned trials that were trained to their end after all."""

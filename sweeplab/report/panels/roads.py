@@ -9,11 +9,11 @@ from typing import Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Roads, roads
+from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
-from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT
+from sweeplab.analysis.compute_optimal.lines import N_AT
 from sweeplab.analysis.fit.assessment import NEAR, NOT_IDENTIFIED, Assessment, find_law
-from sweeplab.analysis.fit.forms import Array, Quantity, optimum_of
+from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.bands import band
@@ -153,16 +153,16 @@ def _entries(roads: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
     return found | empty
 
 
-def _roads(spec: PanelSpec, material: Material) -> Roads:
+def _roads(spec: PanelSpec, material: Material) -> Approaches:
     law = spec.law if {"params", "tokens"} <= set(find_law(spec.law).columns) else _USUAL
 
-    def work() -> Roads:
+    def work() -> Approaches:
         found: Assessment | None = None
         try:
             found = material.assessment(law, spec.delta)
         except BadInput:
             material.points  # noqa: B018 - what has no points at all is refused here
-        return roads(material.points, _curves(material), law, found=found)
+        return approaches(material.points, _curves(material), law, found=found)
 
     return material.once(("roads", law, spec.delta), work)
 
@@ -215,7 +215,7 @@ def _envelope(said: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _parametric(found: Roads) -> list[dict[str, Any]]:
+def _parametric(found: Approaches) -> list[dict[str, Any]]:
     """Return the law's best size with its band, where the law identifies one and some size is near it."""
     assessed = found.parametric
     if assessed is None or not found.numbers[PARAMETRIC][N_AT].identified:

@@ -77,7 +77,7 @@ def loss_panel(spec: PanelSpec, material: Material) -> Panel:
     for axis in spec.log:
         shown = shown[shown[{"x": "x", "y": "loss_low"}[axis]] > 0]
     shown = shown[shown["x"].notna()]
-    lines = [name for name in spec.lines or _lines(spec.x, grid_of(runs)) if name in runs]
+    lines = [name for name in spec.lines or _lines(spec.x, grid_of(runs, material.design)) if name in runs]
     shown["line"] = _labels(shown, lines)
     # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
     apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
@@ -106,7 +106,7 @@ def heat_map_panel(spec: PanelSpec, material: Material) -> Panel:
     """
     runs = material.runs
     metric = spec.metric or "best_val_loss"
-    grid = [name for name in grid_of(runs) if finite(runs, name).nunique() > 1]
+    grid = [name for name in grid_of(runs, material.design) if finite(runs, name).nunique() > 1]
     free = [name for name in grid if name not in (spec.x, spec.y)]
     y = spec.y or (free.pop(0) if free else "")
     x = spec.x or (free.pop(0) if free else "")
@@ -173,8 +173,8 @@ def _baselines(material: Material) -> tuple[float, ...]:
 def table_panel(spec: PanelSpec, material: Material) -> Panel:
     """List the runs with what varies among them, the best first."""
     runs = material.runs
-    grid = grid_of(runs)
-    tuned = [name for name in searched_of(runs) if name not in grid]
+    grid = grid_of(runs, material.design)
+    tuned = [name for name in searched_of(runs, material.design) if name not in grid]
     columns = [*grid, "trial", "seed", "state", *LOSSES, *tuned, *FACTS]
     columns = list(dict.fromkeys(name for name in (columns if grid else ["cell", *columns]) if name in runs))
     return TablePanel(
