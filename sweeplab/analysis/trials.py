@@ -57,11 +57,14 @@ class StudyDesign:
 def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the hyperparameters of the study's grid.
 
-    A table without a record of its study has for them what is one in each cell and differs between cells.
+    A table without a record of its study has for them what is one in each cell and differs between cells, what
+    differs between the fewest neighbors first.
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
-    return [name for name in _settled_in_cells(runs, _known(runs)) if not only_follows(runs, name)]
+    names = [name for name in _settled_in_cells(runs, _known(runs)) if not only_follows(runs, name)]
+    cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
+    return sorted(names, key=lambda name: int((cells[name] != cells[name].shift()).sum()))
 
 
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:

@@ -14,7 +14,7 @@ from scipy.stats import t as t_distribution
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import shared_errors, sizes_as_groups
+from sweeplab.analysis.fit.intervals import shared_of
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE
 from sweeplab.analysis.ledger.sealing import naive_forecasts, predict
 from sweeplab.errors import BadInput
@@ -32,8 +32,8 @@ def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: f
     for _ in range(n_tables):
         points = plant(truth, GOOD[design], noise, random, shared)
         n = math.sqrt(10 * points.columns["flops"].max() / 6 / 20)
-        found, groups = fit(points, CHINCHILLA), sizes_as_groups(points.columns["params"])
-        errors = shared_errors(found, groups) if groups else None
+        found = fit(points, CHINCHILLA)
+        errors = shared_of(points, found)
         said = predict(points, found, errors, {"params": n, "tokens": 20 * n, "flops": 120 * n * n})
         outcome = losses(TRUTHS[truth], np.array([n]), np.array([20 * n]))[0]
         inside += said.low <= outcome * math.exp(noise * random.standard_normal()) <= said.high

@@ -139,5 +139,6 @@ def test_the_studies_settle_what_is_counted(finished) -> None:
     studies = read_studies(finished.lab, ["tiny"])
     assert studies.settled() == Conventions(at="best")
     assert studies.settled(Conventions(at="final")) == Conventions(at="final")
-    assert set(studies.search) == {"tiny"} and "learning_rate" in studies.search["tiny"]
+    assert set(studies.designs) == {"tiny"}
+    assert studies.design.grid == ("n_embd",) and list(studies.design.search) == ["learning_rate"]
     assert studies.bytes_per_token(studies.settled()) is None
