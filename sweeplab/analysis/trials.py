@@ -64,7 +64,8 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
         return [name for name in design.grid if name in TABLE and name in runs]
     names = [name for name in _settled_in_cells(runs, _known(runs)) if not only_follows(runs, name)]
     cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
-    return sorted(names, key=lambda name: int((cells[name] != cells[name].shift()).sum()))
+    changes = (cells != cells.shift()).sum()
+    return sorted(names, key=lambda name: float(changes[name]))
 
 
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:

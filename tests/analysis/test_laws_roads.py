@@ -114,7 +114,7 @@ def test_an_assessment_that_there_is_is_not_made_again() -> None:
 
 def test_refused() -> None:
     points = plant_isoflop("steep", 0.003, rng())
-    with pytest.raises(BadInput, match="power-n has no best use of compute"):
+    with pytest.raises(BadInput, match="power-n has no compute-optimal size"):
         approaches(points, law="power-n")
     with pytest.raises(BadInput, match="did you mean 'chinchilla'"):
         approaches(points, law="chinchila")

@@ -47,7 +47,7 @@ def test_json(cli, table: Path) -> None:
     ("arguments", "said"),
     [
         (["--budgets", "some"], "--budgets 'some'; allowed: a number of bins, such as 8, or FLOPs"),
-        (["--law", "power-n"], "power-n has no best use of compute"),
+        (["--law", "power-n"], "power-n has no compute-optimal size"),
         (["--flops", "-5"], "--flops -5 is no budget"),
     ],
 )

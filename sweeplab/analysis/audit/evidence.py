@@ -45,18 +45,15 @@ class Effect:
 
         An exponent that is not identified has no value.
         """
+        both = {name: (old, self.after[name]) for name, old in self.before.items() if name in self.after}
+        exponents = {
+            name: {"before": _shown(old), "after": _shown(new), "differs": _differs(old, new)}
+            for name, (old, new) in both.items()
+        }
         return {
             "change": self.change,
             "n_points": self.n_points,
-            "exponents": {
-                name: {
-                    "before": _shown(before),
-                    "after": _shown(self.after[name]),
-                    "differs": _differs(before, self.after[name]),
-                }
-                for name, before in self.before.items()
-                if name in self.after
-            },
+            "exponents": exponents,
             "why": self.why,
         }
 
@@ -122,6 +119,10 @@ class Evidence:
         if not keep.any():
             return (Effect(change, why="every point is touched: there is no fit without them"),)
         return (self._effect(change, lambda: self.points.only(keep)),)
+
+    def found(self, sentence: str, names: tuple[str, ...]) -> Finding:
+        """Return what is wrong at some points, and what the exponents are without these."""
+        return Finding(FOUND, sentence, names, self.without(names))
 
     def counting(self, words: str, **choices: str) -> tuple[Effect, ...]:
         """Return what the exponents are under other conventions; `words` say which."""

@@ -37,7 +37,7 @@ _SAYS = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class Discrepancy:
     """A number of one approach less that of another, or the ratio of the two where `is_ratio`, with its interval."""
 
     name: str
@@ -71,7 +71,7 @@ class Disagreement:
     """How two approaches differ in each number that both have; `why_none` where there is none."""
 
     between: tuple[str, str]
-    differences: dict[str, Difference]
+    differences: dict[str, Discrepancy]
     why_none: str = ""
 
     @property
@@ -231,13 +231,13 @@ def _disagreement(
     return Disagreement(between, {}, f"{' and '.join(between)} cannot be compared: {who} no number")
 
 
-def _difference(first: Number, second: Number, noise: Noise | None) -> Difference:
+def _difference(first: Number, second: Number, noise: Noise | None) -> Discrepancy:
     value = second.value - first.value
     if noise and first.lean is not None and second.lean is not None:
         apart = noise.of(second.lean - first.lean)
         apart += sum(each.own * noise.of(each.lean) for each in (first, second) if each.lean is not None)
         half = noise.reach() * math.sqrt(apart)
-        return Difference(first.name, value, value - half, value + half, first.is_log)
+        return Discrepancy(first.name, value, value - half, value + half, first.is_log)
     below = math.hypot(second.value - second.low, first.high - first.value)
     above = math.hypot(second.high - second.value, first.value - first.low)
-    return Difference(first.name, value, value - below, value + above, first.is_log)
+    return Discrepancy(first.name, value, value - below, value + above, first.is_log)

@@ -13,8 +13,8 @@ from sweeplab.analysis.sweep.differences import (
     DIFFERENT,
     FALSE_ALARM,
     UNKNOWN,
-    Choice,
-    Difference,
+    LossDifference,
+    RankedCell,
     Ranking,
     bits_per_byte,
     rankings,
@@ -39,11 +39,11 @@ def choices_panel(spec: PanelSpec, material: Material) -> Panel:
     at = objective_of(material)
     found = [(sweep.name, each) for sweep in material.sweeps for each in rankings(sweep, at)]
     each_task = [ranking for _, ranking in found]
-    if sum(len(each.choices) for each in each_task) < 2:
+    if sum(len(each.cells) for each in each_task) < 2:
         raise BadInput("choices are ranked where two cells or more have a trial that ended")
     columns = {"study": len(material.sweeps) > 1, "task": len({each.task for each in each_task}) > 1}
     apart = [name for name, varies in columns.items() if varies]
-    rows = [_row(study, each, ranking, material) for study, ranking in found for each in ranking.choices]
+    rows = [_row(study, each, ranking, material) for study, ranking in found for each in ranking.cells]
     table = TablePanel(
         title=spec.title or "Choices",
         width=spec.width,
@@ -96,23 +96,23 @@ def _reference_in_words(found: list[Ranking]) -> str:
 
 def _reference(ranking: Ranking) -> str:
     """Return the cell that others are set against: the one that changes nothing, or else the best."""
-    cells = [each.cell for each in ranking.choices]
+    cells = [each.cell for each in ranking.cells]
     return BASE if BASE in cells else cells[0]
 
 
-def _from_reference(ranking: Ranking) -> list[Difference]:
+def _from_reference(ranking: Ranking) -> list[LossDifference]:
     reference = _reference(ranking)
-    return [ranking.between(reference, each.cell) for each in ranking.choices if each.cell != reference]
+    return [ranking.between(reference, each.cell) for each in ranking.cells if each.cell != reference]
 
 
-def _row(study: str, choice: Choice, ranking: Ranking, material: Material) -> dict[str, Any]:
+def _row(study: str, choice: RankedCell, ranking: Ranking, material: Material) -> dict[str, Any]:
     reference = _reference(ranking)
     own = choice.cell == reference
     difference = None if own else ranking.between(reference, choice.cell)
     return {
         "study": study,
         "task": ranking.task,
-        "rank": 1 + ranking.choices.index(choice),
+        "rank": 1 + ranking.cells.index(choice),
         "choice": choice.cell,
         "n_params": choice.n_params,
         "n_params_active": float(choice.values.get("n_params_active", choice.n_params)),
@@ -130,7 +130,7 @@ def _row(study: str, choice: Choice, ranking: Ranking, material: Material) -> di
     }
 
 
-def _bits_per_byte(choice: Choice, material: Material) -> float:
+def _bits_per_byte(choice: RankedCell, material: Material) -> float:
     data = material.studied.data.get(str(choice.values["study"])) if material.studied else None
     return math.nan if data is None else bits_per_byte(choice, data)
 
@@ -162,13 +162,13 @@ def _shown(row: dict[str, Any], apart: list[str]) -> dict[str, Any]:
 def _said(ranking: Ranking, apart: str) -> list[str]:
     """Say in words which is best, what is not told apart from it, and what is better or worse than the base."""
     of = f"{apart[0].upper()}{apart[1:]}: " if apart else ""
-    cells = [each.cell for each in ranking.choices]
+    cells = [each.cell for each in ranking.cells]
     if len(cells) == 1:
         return [f"{of}{_named(cells[0])} stands alone."]
     if ranking.differences[0].verdict == UNKNOWN:
         return [f"{of}{_named(cells[0])} has the lowest loss; whether by more than chance cannot be told: "
                 f"{ranking.differences[0].why}."]  # fmt: skip
-    best, *alike = [each.cell for each in ranking.choices if 0 in each.group]
+    best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
         said = [f"{of}no two of the {len(cells)} choices are told apart."]
     elif alike:
@@ -189,7 +189,7 @@ def _against_base(ranking: Ranking) -> list[str]:
 
 
 def _apart(found: list[Ranking]) -> str:
-    tasks = "; ".join(f"{each.task} ({several(len(each.choices), 'choice')})" for each in found)
+    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'choice')})" for each in found)
     return (
         f"Losses of {len(found)} tasks, ranked apart: {tasks}. A loss says how well one task is done; of another it is "
         "of unlike tokens, given unlike things, in bits a byte too: what a hidden token costs once all around it is "

@@ -11,7 +11,7 @@ from sweeplab.analysis.sweep.costs import ALPHA, FOUND, Region, regions, saved
 from sweeplab.analysis.sweep.differences import (
     ALL_CELLS,
     UNKNOWN,
-    Difference,
+    LossDifference,
     differences,
     seed_spread,
 )
@@ -66,15 +66,15 @@ def objective_of(material: Material) -> str:
     return own.pop() if len(own) == 1 else "best"
 
 
-def _line(found: Difference, with_pair: bool) -> str:
+def _line(found: LossDifference, with_pair: bool) -> str:
     return (f"{found.b} against {found.a}: " if with_pair else "") + found.cell.replace(",", ", ")
 
 
-def _row(found: Difference) -> dict[str, Any]:
+def _row(found: LossDifference) -> dict[str, Any]:
     return asdict(found) | {"difference": found.difference, "verdict": found.verdict}
 
 
-def _shown(found: Difference) -> dict[str, Any]:
+def _shown(found: LossDifference) -> dict[str, Any]:
     told = found.verdict != UNKNOWN
     return {
         "studies": f"{found.b} against {found.a}",
@@ -87,7 +87,7 @@ def _shown(found: Difference) -> dict[str, Any]:
     }
 
 
-def _said(found: Difference) -> str:
+def _said(found: LossDifference) -> str:
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
     if found.verdict == UNKNOWN:
         return f"{found.b} against {found.a}: cannot be told: {found.why}."
