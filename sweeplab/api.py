@@ -13,11 +13,14 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.events import Callbacks, OnEvaluation, OnTrialEnd
 from sweeplab.lab.feed import Event
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import VALUED, show_study, tracking_uri_of
+from sweeplab.lab.listing import show_study, tracking_uri_of
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.plan import Plan, make_plan
+from sweeplab.records.runs import RunState
+from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
-from sweeplab.sweep.work.supervisor import Progress, run_study
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -53,7 +56,8 @@ class Results:
         import pandas as pd
 
         rows = self.trials().astype(object).to_dict("records")
-        best = min((row for row in rows if row["state"] in VALUED), key=lambda row: row["value"], default={})
+        valued = (row for row in rows if RunState(row["state"]).has_value)
+        best = min(valued, key=lambda row: row["value"], default={})
         return {str(name): None if pd.isna(value) else value for name, value in best.items()}
 
     def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
@@ -120,7 +124,7 @@ class Study(Results):
 
     def run(
         self,
-        listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+        listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
         interrupts: Callable[[], int] = lambda: 0,
         *,
         on_evaluation: OnEvaluation | None = None,
@@ -139,7 +143,7 @@ class Study(Results):
         """
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
-        def hear(event: Event, progress: Progress) -> None:
+        def hear(event: Event, progress: StudyProgress) -> None:
             listen(event, progress)
             callbacks.hear(event)
 
@@ -188,13 +192,12 @@ def write_report(
     figure. What is written of one study is kept in tracking too.
 
     Raises:
-        BadInput: the dashboard asks for what there is not, pictures cannot be made, tracking has no such study, or
+        BadInput: the dashboard asks for what does not exist, pictures cannot be made, tracking has no such study, or
             studies cannot be compared.
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.report.columns import CURVES
-    from sweeplab.report.panels.material import Material
+    from sweeplab.report.data import CURVES, ReportData
     from sweeplab.report.writer import write_page
 
     studied = read_studies(lab, names)
@@ -203,10 +206,10 @@ def write_report(
     folder = folder or (
         StudyFolder(lab, names[0]).report if len(names) == 1 else lab / "reports" / _joined(names)
     )
-    material = Material.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
-        material.curves(metric)
-    written = write_page(page, material, studied.runs, folder, dashboard, form)
+        report.curves(metric)
+    written = write_page(page, report, studied.runs, folder, dashboard, form)
     if len(names) == 1:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
             tracker = TRACKERS["mlflow"](lab, names[0], tracking_uri_of(StudyFolder(lab, names[0])))

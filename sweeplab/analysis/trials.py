@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.analysis.columns import Array, numbers
-from sweeplab.data.objectives import task_of
+from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.listing import TASK
-from sweeplab.study.rules import SETTLED, follows
+from sweeplab.model.shape import SETTLED
+from sweeplab.records.runs import RunState
+from sweeplab.study.rules import follows
 from sweeplab.train.counting import train_tokens
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from sweeplab.study.spec import SearchSpec, StudySpec
+    from sweeplab.study.search import SearchSpec
+    from sweeplab.study.spec import StudySpec
 
 # The state of a trial is that of its seed which stands first here.
-STATES = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
-ENDED = ("complete", "stopped")
+WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
+VALUED = [str(state) for state in RunState if state.has_value]
+COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
 WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}
 FEW = 10
 TRIAL = ["cell", "trial"]
@@ -139,15 +142,15 @@ def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
 
     The last column, `best`, marks the trial of the lowest loss among those of a cell that ended.
     """
-    ranks = [STATES.index(state if state in STATES else "running") for state in runs["state"]]
+    ranks = [WORST_FIRST.index(state if state in WORST_FIRST else "running") for state in runs["state"]]
     grouped = runs.assign(loss=finite(runs, metric), rank=ranks).groupby(TRIAL, sort=False)
     trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(TRIAL)
-    trials["state"] = grouped["rank"].min().map(dict(enumerate(STATES)))
+    trials["state"] = grouped["rank"].min().map(dict(enumerate(WORST_FIRST)))
     trials["seeds"] = grouped.size()
     for name, how in (("loss", "mean"), ("loss_low", "min"), ("loss_high", "max")):
         trials[name] = grouped["loss"].agg(how)
     trials = trials.reset_index()
-    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     trials["best"] = trials.index.isin(ended.groupby("cell")["loss"].idxmin())
     return trials
 
@@ -199,7 +202,7 @@ def select(runs: DataFrame, loss: str) -> Selection:
 
     runs = with_models(runs)
     states = runs["state"].astype(str)
-    ended = states.isin(ENDED)
+    ended = states.isin(VALUED)
     is_finite = np.isfinite(to_numeric(runs[loss], errors="coerce").to_numpy(float, na_value=np.nan))
     reasons = states.replace(WHY_DROPPED).where(~ended, "").mask(ended & ~is_finite, "not finite")
     usable = reasons.eq("")

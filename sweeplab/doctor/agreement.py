@@ -6,14 +6,16 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from sweeplab.doctor.check import Check, Patient, Place, named, outcome_of
+from sweeplab.doctor.check import Check, Patient, Place, end_of, named
 from sweeplab.errors import BadInput
+from sweeplab.records.runs import RunEnd, RunState
 from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking.connection import tracking_uri, without_password
-from sweeplab.tracking.tracker import ENDED, TRACKERS, TrackedRun, TrackingUnavailable
+from sweeplab.tracking.tracker import TRACKERS, TrackedRun, TrackingUnavailable
 
 LOOKED_AT = "Optuna's values and states against MLflow's"
 RELATIVE_TOLERANCE = 1e-9
+FINISHED = {state for state in RunState if state.is_finished}
 
 
 def agreement(patient: Patient) -> Iterator[Check]:
@@ -49,10 +51,10 @@ def _compare(patient: Patient, tracked: Mapping[Place, TrackedRun]) -> Iterator[
         for seed in patient.seeds[cell]:
             place = cell, number, seed
             run, there = patient.runs.get(place), tracked.get(place)
-            if there is None or there.state not in ENDED:
+            if there is None or there.state not in FINISHED:
                 is_marked = run is not None and (run.path / "shipped").exists()
                 (lost if is_marked else unsent).append(place)
-            elif said := _difference(trial.state.name, trial.value, outcome_of(run) if run else None, there):
+            elif said := _difference(trial.state.name, trial.value, end_of(run) if run else None, there):
                 differing[place] = said
             else:
                 agreed += 1
@@ -72,13 +74,11 @@ def _compare(patient: Patient, tracked: Mapping[Place, TrackedRun]) -> Iterator[
         yield Check("agreement", LOOKED_AT, "ok", f"runs that agree: {agreed}")
 
 
-def _difference(
-    state: str, value: float | None, ended: Mapping[str, object] | None, there: TrackedRun
-) -> str:
+def _difference(state: str, value: float | None, end: RunEnd | None, there: TrackedRun) -> str:
     """Say in what a run differs, or nothing; a run may have its own end inside a trial that ended otherwise."""
-    if ended and ended["state"] != there.state:
-        return f"{ended['state']} on disk, {there.state} in MLflow"
-    if not ended and OPTUNA_STATES[there.state].name != state:
+    if end and end.state != there.state:
+        return f"{end.state} on disk, {there.state} in MLflow"
+    if not end and OPTUNA_STATES[RunState(there.state)].name != state:
         return f"{state} in Optuna, {there.state} in MLflow"
     sent = there.metrics.get("value")
     if state != "COMPLETE" or value is None:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sweeplab.lab.listing import read_spec
-from sweeplab.records.folders import RunFolder, StudyFolder
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunEnd, RunFolder, RunState
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -49,7 +50,7 @@ class Patient:
 
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
-        self.is_running = folder.unended == "running"
+        self.is_running = folder.unfinished is RunState.RUNNING
 
     @cached_property
     def spec(self) -> StudySpec:
@@ -59,7 +60,7 @@ class Patient:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        from sweeplab.study.cells import cells
+        from sweeplab.study.space import cells
         from sweeplab.sweep.trials.store import Store
 
         vocab_size = json.loads(self.folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
@@ -104,9 +105,9 @@ class Patient:
         return self.folder.command("study resume", *(["--allow-plugins"] if self.spec.plugins else []))
 
 
-def outcome_of(run: RunFolder) -> dict[str, Any] | None:
+def end_of(run: RunFolder) -> RunEnd | None:
     """Return how a run ended; None where it has not, or where that cannot be read."""
     try:
-        return run.outcome
-    except (OSError, ValueError):
+        return run.read_end()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sweeplab.doctor.check import Check, Patient, Verdict, named, outcome_of
-from sweeplab.records.folders import RunFolder
+from sweeplab.doctor.check import Check, Patient, Verdict, end_of, named
+from sweeplab.records.runs import RunFolder
 
 LOOKED_AT = "folders of runs"
 FROM_A_COPY = "put them back from a copy of the lab; MLflow still has what was sent"
@@ -57,7 +57,7 @@ def half_written(patient: Patient) -> Iterator[Check]:
 
 
 def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
-    described, ended = run.path / "run.json", run.path / "end.json"
+    described, ended = run.start_file, run.end_file
     if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
         # A trial that runs comes to its folder, or to what is missing there, when it is gone on with.
         if state != "RUNNING":
@@ -68,7 +68,7 @@ def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
             yield ("torn" if state == "RUNNING" else "damaged"), file
     for file in run.path.glob("*.tmp"):
         yield "temporary", file
-    if state == "RUNNING" and outcome_of(run):
+    if state == "RUNNING" and end_of(run):
         yield "untold", run.path
     for name in ("best", "last"):
         facts = run.path / name / "model.json"

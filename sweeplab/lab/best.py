@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.finding import find_trial
-from sweeplab.records.folders import RunFolder, StudyFolder
-from sweeplab.lab.identity import as_written
-from sweeplab.lab.listing import VALUED, read_spec, task_in
-from sweeplab.study.packing import CPU_STACK_BELOW_PARAMS
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder, RunState
+
+from sweeplab.lab.listing import read_spec, task_in
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.rules import facts
-from sweeplab.study.file.writing import study_file
-from sweeplab.study.written import AUTO, Replicate
+from sweeplab.study.file.template import study_file
+from sweeplab.hyperparameters import AUTO
+from sweeplab.study.spec import ConditionalSeed
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -39,10 +41,10 @@ class Trial:
     study: str
     cell: str
     trial: int
-    outcome: str
+    outcome: RunState
     value: float | None
     seeds: list[int]
-    sampled: dict[str, Any]
+    sampled: Mapping[str, Any]
     values: dict[str, Any]
     threads: int
     is_cut_short: bool
@@ -92,7 +94,7 @@ def _runs(folder: StudyFolder) -> dict[tuple[str, int], list[RunFolder]]:
     """Return the runs of each trial, by its cell and number."""
     runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
     for run in folder.runs():
-        runs[run.path.parent.name, int(run.path.name.rpartition("-")[0])].append(run)
+        runs[run.cell, run.trial].append(run)
     return runs
 
 
@@ -104,27 +106,27 @@ def _best_places(
     """Return the cell and number of the best trial of each task that has one which ended."""
     best: dict[str, tuple[float, tuple[str, int]]] = {}
     for place, each in runs.items():
-        outcome = each[0].outcome if cell in (None, place[0]) else None
-        if outcome and outcome["ending"]["outcome"] in VALUED and outcome["value"] is not None:
+        end = each[0].read_end() if cell in (None, place[0]) else None
+        if end and end.ending.outcome.has_value and end.value is not None:
             found = task(each[0])
-            best[found] = min((outcome["value"], place), best.get(found, (math.inf, place)))
+            best[found] = min((end.value, place), best.get(found, (math.inf, place)))
     return [place for _, place in best.values()]
 
 
 def _trial(folder: StudyFolder, cell: str, number: int, runs: list[RunFolder]) -> Trial:
-    described = sorted((run.description for run in runs), key=lambda each: int(each["seed"]))
-    first, outcome = described[0], runs[0].outcome
+    starts = sorted((run.read_start() for run in runs), key=lambda each: each.seed)
+    first, end = starts[0], runs[0].read_end()
     return Trial(
         study=folder.name,
         cell=cell,
         trial=number,
-        outcome=outcome["ending"]["outcome"] if outcome else folder.unended,
-        value=outcome["value"] if outcome else None,
-        seeds=[each["seed"] for each in described],
-        sampled=first["sampled"],
-        values={name: value for name, value in first["values"].items() if name != "seed"},
-        threads=first["threads"],
-        is_cut_short=not outcome or outcome["ending"]["outcome"] not in VALUED or outcome["is_asked_for"],
+        outcome=end.ending.outcome if end else folder.unfinished,
+        value=end.value if end else None,
+        seeds=[each.seed for each in starts],
+        sampled=first.sampled,
+        values={name: value for name, value in first.values.items() if name != "seed"},
+        threads=first.threads,
+        is_cut_short=not end or not end.ending.outcome.has_value or end.is_asked_for,
         runs=[str(run.path) for run in runs],
     )
 
@@ -137,9 +139,9 @@ def rerun_text(folder: StudyFolder, trial: Trial) -> str:
     goes on to its end.
     """
     spec = read_spec(folder)
-    study = as_written(spec)
+    study = spec.as_written()
     data = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    order = [each.seed if isinstance(each, Replicate) else each for each in spec.seeds]
+    order = spec.seed_numbers
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
@@ -180,5 +182,5 @@ def _name(trial: Trial) -> str:
 def _is_exact(trial: Trial, spec: StudySpec) -> bool:
     """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
     was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
-    is_small = facts(trial.values)["n_params"] < CPU_STACK_BELOW_PARAMS
+    is_small = facts(trial.values).n_params < CPU_STACK_BELOW_PARAMS
     return trial.values["device"] == "cpu" and (trial.threads == 1 or was_alone or is_small)

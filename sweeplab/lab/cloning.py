@@ -8,11 +8,12 @@ from typing import Any
 
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
-from sweeplab.lab.identity import as_written
+
 from sweeplab.lab.listing import study_names
-from sweeplab.study.places import Location
+from sweeplab.study.problems import Location
 from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.writing import REMOVED, edited, study_file
+from sweeplab.study.file.document import REMOVED, edited
+from sweeplab.study.file.template import study_file
 
 # Written in more than one way, so that a change of it replaces it all.
 _WHOLE = ("sampler", "pruner")
@@ -29,16 +30,16 @@ def clone_text(folder: StudyFolder, name: str, overrides: Sequence[str] = ()) ->
     """
     if name in study_names(folder.lab):
         raise BadInput(f"a study {name!r} stands in {folder.lab}; give another name")
-    wanted = as_written(read_study(folder.canonical_file, overrides, name))
+    wanted = read_study(folder.canonical_file, overrides, name).as_written()
     # The names of its parts are known without its plugins.
     known = [f"plugins={json.dumps(wanted['plugins'])}"] if "plugins" in wanted else []
     if known:
         wanted["plugins"] = [each["file"] for each in wanted["plugins"]]
     written = folder.study_file.read_text(encoding="utf-8-sig")
     try:
-        said = as_written(read_text(written, folder.study_file, known))
+        said = read_text(written, folder.study_file, known).as_written()
         text = edited(written, _changes(said, wanted))
-        if known or as_written(read_text(text, folder.study_file)) == wanted:
+        if known or read_text(text, folder.study_file).as_written() == wanted:
             return text
     except BadInput:  # the file says a whole study only with the overrides of its run
         pass

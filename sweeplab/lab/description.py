@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.records.folders import RunFolder, StudyFolder
-from sweeplab.lab.identity import as_written
-from sweeplab.lab.listing import VALUED, has_one_task, task_in
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder, RunStart
+
+from sweeplab.lab.listing import has_one_task, task_in
 from sweeplab.tracking.tracker import Description, Summary
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     return {
         "study": folder.study_file.read_text(encoding="utf-8"),
         "plan": plan.as_dict(),
-        "environment": where | {"data": plan.data, "baselines": folder.baselines},
+        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
         "params": {
             "sampler": plan.sampler,
             "pruner": plan.pruner,
-            "seeds": str(spec.written_seeds),
+            "seeds": str(spec.as_written()["seeds"]),
             "budget": spec.budget.model_dump_json(),
         },
         "note": plan_in_words(spec, plan),
@@ -58,13 +58,12 @@ def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]
 
     Where runs are to find unlike things these are the best of each.
     """
-    trials: dict[tuple[Path, str], tuple[float, RunFolder]] = {}
+    trials: dict[tuple[str, int], tuple[float, RunFolder]] = {}
     for run in folder.runs():
-        outcome = run.outcome
-        if outcome and outcome["ending"]["outcome"] in VALUED and outcome["value"] is not None:
+        end = run.read_end()
+        if end and end.ending.outcome.has_value and end.value is not None:
             # All runs of a trial have its value, the mean over its seeds.
-            trial = run.path.parent, run.path.name.partition("-")[0]
-            trials.setdefault(trial, (outcome["value"], run))
+            trials.setdefault((run.cell, run.trial), (end.value, run))
     by_task: dict[str, list[tuple[float, RunFolder]]] = defaultdict(list)
     task = task_in(folder)
     for value, run in trials.values():
@@ -73,12 +72,11 @@ def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]
     found = [
         trial for own in by_task.values() for trial in heapq.nsmallest(share, own, key=lambda each: each[0])
     ]
-    return [_trial(value, run.description) for value, run in found]
+    return [_trial(value, run.read_start()) for value, run in found]
 
 
-def _trial(value: float, described: Mapping[str, Any]) -> dict[str, Any]:
-    size = {"n_params": described["facts"]["n_params"]}
-    return {"key": described["key"], "value": value, **size, **described["sampled"]}
+def _trial(value: float, start: RunStart) -> dict[str, Any]:
+    return {"key": start.key, "value": value, "n_params": start.facts["n_params"], **start.sampled}
 
 
 def plan_in_words(spec: StudySpec, plan: Plan) -> str:
@@ -91,10 +89,10 @@ def plan_in_words(spec: StudySpec, plan: Plan) -> str:
     lines = [
         "## Plan",
         "",
-        f"{budget}{cells}: {size} parameters, {data['corpus']} by {data['tokenizer']}, "
-        f"{data['train_tokens']:,} tokens to train on.",
+        f"{budget}{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
+        f"{data.train_tokens:,} tokens to train on.",
     ]
-    if searched := as_written(spec)["search"]:
+    if searched := spec.as_written()["search"]:
         lines += ["", "| searched | |", "|---|---|"]
         lines += [f"| {name} | {_in_words(search)} |" for name, search in searched.items()]
     return "\n".join(lines)

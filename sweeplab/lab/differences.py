@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.lab.listing import VALUED
+from sweeplab.data.task import task_of
 
 # The order in which a person asks.
 KINDS = ("file", "data", "code", "results")
@@ -64,14 +64,12 @@ _NONE: tuple[float | None, str] = (None, "")
 
 def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float | None, str]]:
     """Return each cell's lowest number that its runs ended with, and the task that it is of."""
-    from sweeplab.data.objectives import task_of
-
     best: dict[str, tuple[float | None, str]] = {}
     for run in folder.runs():
-        cell, outcome = run.path.parent.name, run.outcome
-        if not outcome or outcome["ending"]["outcome"] not in VALUED or outcome.get(measure) is None:
+        end = run.read_end()
+        if not end or not end.ending.outcome.has_value or (value := getattr(end, measure)) is None:
             continue
-        known, _ = best.get(cell, _NONE)
-        if known is None or outcome[measure] < known:
-            best[cell] = outcome[measure], task_of(run.description["values"])
+        known, _ = best.get(run.cell, _NONE)
+        if known is None or value < known:
+            best[run.cell] = value, task_of(run.read_start().values)
     return best

@@ -5,13 +5,13 @@ So it can be followed from any process, and whoever trains.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.records.folders import RunFolder, StudyFolder, run_key
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurveReader, RunFolder, run_key
 
 Event = dict[str, Any]
 
@@ -21,34 +21,22 @@ class _Live:
     """A run that has not been seen to end, and how far its curve has been read."""
 
     folder: RunFolder
-    cell: str
-    trial: int
-    offset: int = 0
+    curve: CurveReader
     is_new: bool = True
 
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.folder.cell, self.folder.trial
+
     def named(self, event: str, **more: Any) -> Event:
-        return {"event": event, "cell": self.cell, "trial": self.trial, **more}
+        return {"event": event, "cell": self.folder.cell, "trial": self.folder.trial, **more}
 
     def evaluated(self) -> Event | None:
         """Return the run's latest evaluation, if there is one that has not been read."""
-        try:
-            with (self.folder.path / "points.jsonl").open("rb") as file:
-                file.seek(self.offset)
-                text = file.read()
-        except FileNotFoundError:
-            return None
-        self.offset += text.rfind(b"\n") + 1
-        for line in reversed(text[: text.rfind(b"\n") + 1].splitlines()):
-            try:
-                point = json.loads(line)
-            except ValueError:  # cut off by a kill
-                continue
-            if point.get("val_loss") is not None:
-                seed = int(self.folder.path.name.rpartition("-")[2])
-                run = run_key(self.cell, self.trial, seed)
-                return self.named(
-                    "evaluated", run=run, iteration=point["iteration"], val_loss=point["val_loss"]
-                )
+        for point in reversed(self.curve.new_points()):
+            if point.val_loss is not None:
+                key = run_key(*self.place, self.folder.seed)
+                return self.named("evaluated", run=key, iteration=point.iteration, val_loss=point.val_loss)
         return None
 
 
@@ -76,15 +64,14 @@ class Feed:
             run.is_new = False
         yield from self._begun()
         for run in list(self._live):
-            if (event := run.evaluated()) and (run.cell, run.trial) not in self._ended:
+            if (event := run.evaluated()) and run.place not in self._ended:
                 yield event
-            if run.is_new or (outcome := run.folder.outcome) is None:
+            if run.is_new or (end := run.folder.read_end()) is None:
                 continue
             self._live.remove(run)
-            if (run.cell, run.trial) not in self._ended:
-                self._ended.add((run.cell, run.trial))
-                reason = outcome.get("stop_reason")
-                yield run.named("ended", **outcome["ending"], ended=outcome["ended"], stop_reason=reason)
+            if run.place not in self._ended:
+                self._ended.add(run.place)
+                yield run.named("ended", **asdict(end.ending), ended=end.ended, stop_reason=end.stop_reason)
 
     def _begun(self) -> Iterator[Event]:
         for cell in sorted(self._runs.glob("*")):
@@ -92,11 +79,12 @@ class Feed:
             if self._seen.get(cell) == changed:
                 continue
             found = [path for path in sorted(cell.iterdir()) if path not in self._known]
-            whole = [path for path in found if (path / "run.json").exists()]
+            whole = [path for path in found if RunFolder(path).has_started]
             if whole == found:  # else one is just being made
                 self._seen[cell] = changed
             for path in whole:
                 self._known.add(path)
-                run = _Live(RunFolder(path), cell.name, int(path.name.rpartition("-")[0]))
+                folder = RunFolder(path)
+                run = _Live(folder, CurveReader(folder))
                 self._live.append(run)
-                yield run.named("claimed", started=(path / "run.json").stat().st_mtime)
+                yield run.named("claimed", started=folder.start_file.stat().st_mtime)

@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
+from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-DIGESTS = ("text_digest", "token_digest")
 # What a study may have no word of.
 ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
 
 
-def as_written(spec: StudySpec) -> dict[str, Any]:
-    """Return a study as a study file would say it, with the data's path made absolute; fit for JSON."""
-    canonical = spec.canonical()
-    written = {"name": spec.name, **canonical["identity"], **canonical["rest"]}
-    written["data"] = {**written["data"], "path": spec.data_path}
-    return dict(json.loads(json.dumps(written)))
-
-
-def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
+def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Refuse to go on with a study whose results could not be compared with those it has.
 
     `data` describes the corpus as it is now.
@@ -36,16 +28,19 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, An
     """
     if not folder.canonical_file.exists():
         return
-    known, ours = json.loads(folder.canonical_file.read_text(encoding="utf-8")), as_written(spec)
+    from sweeplab.study.spec import IDENTITY
+
+    known, ours = json.loads(folder.canonical_file.read_text(encoding="utf-8")), spec.as_written()
     differences = [
         each
-        for part in dict.fromkeys([*spec.canonical()["identity"], *ABSENT])
+        for part in IDENTITY
         for each in _differences(part, *(said.get(part, ABSENT.get(part)) for said in (ours, known)))
     ]
-    described = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    if ours["data"] == known["data"] and any(data[name] != described[name] for name in DIGESTS):
+    described = DataDescription.of(folder.read(folder.data_file))
+    digests = (data.text_digest, data.token_digest)
+    if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
         differences.append("the text of the corpus has changed")
-    if data.get("init_digest") != described.get("init_digest"):
+    if data.init_digest != described.init_digest:
         differences.append("the weights that it starts from have changed")
     if differences:
         raise BadInput(
@@ -69,14 +64,14 @@ def _said(value: Any) -> str:
     return "not given" if value is None else json.dumps(value)
 
 
-def write_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
+def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Keep the study file as the user wrote it, as it was understood (what workers read), and its data's digests.
 
     A study that goes on from its own folder keeps the file that it has.
     """
-    understood = json.dumps(as_written(spec), indent=1)
+    understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         text = spec.source.read_text(encoding="utf-8") if spec.source else understood
         write_whole(folder.study_file, text.encode())
-    write_whole(folder.data_file, json.dumps(dict(data), indent=1).encode())
+    write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())

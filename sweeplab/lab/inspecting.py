@@ -9,9 +9,8 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.finding import find_trial
-from sweeplab.records.folders import RunFolder, StudyFolder
-
-CHECKPOINTS = ("best", "last")
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder, RunStart, RunState
 
 
 def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
@@ -22,41 +21,39 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
     """
     numbers: dict[str, set[int]] = defaultdict(set)
     for run in folder.runs():
-        numbers[run.path.parent.name].add(int(run.path.name.rpartition("-")[0]))
+        numbers[run.cell].add(run.trial)
     key = find_trial(folder.name, numbers, number, cell)
-    runs = sorted(folder.runs_of(key, number), key=lambda run: int(run.path.name.rpartition("-")[2]))
-    described = runs[0].description
+    runs = sorted(folder.runs_of(key, number), key=lambda run: run.seed)
+    start = runs[0].read_start()
     study = folder.read(folder.canonical_file)  # which was checked when it was run
-    ending = next((outcome["ending"] for run in runs if (outcome := run.outcome)), None)
+    ending = next((end.ending for run in runs if (end := run.read_end())), None)
     return {
         "study": folder.name,
         "cell": key,
         "trial": number,
-        "state": ending["outcome"] if ending else folder.unended,
+        "state": ending.outcome if ending else folder.unfinished,
         "metric": study["objective"]["metric"],
-        "value": ending["value"] if ending else None,
-        "error": ending["error"] if ending else None,
-        "retries": described.get("retries"),
-        "facts": described["facts"],
-        "hyperparameters": _hyperparameters(study, described),
-        "runs": [_run(run, folder.unended) for run in runs],
+        "value": ending.value if ending else None,
+        "error": ending.error if ending else None,
+        "retries": start.retries,
+        "facts": start.facts,
+        "hyperparameters": _hyperparameters(study, start),
+        "runs": [_run(run, folder.unfinished) for run in runs],
     }
 
 
-def _hyperparameters(study: Mapping[str, Any], described: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _hyperparameters(study: Mapping[str, Any], start: RunStart) -> list[dict[str, Any]]:
     return [
-        {"name": name, "value": value, "from": _origin(name, value, study, described)}
-        for name, value in described["values"].items()
+        {"name": name, "value": value, "from": _origin(name, value, study, start)}
+        for name, value in start.values.items()
         if name != "seed"
     ]
 
 
-def _origin(name: str, value: Any, study: Mapping[str, Any], described: Mapping[str, Any]) -> str:
+def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
     """Say where a hyperparameter's value came from."""
-    if name in described.get("enqueued", {}) and name in described["sampled"]:
-        return "enqueued"
-    if name in described["sampled"]:
-        return "searched"
+    if name in start.sampled:
+        return "enqueued" if name in (start.enqueued or {}) else "searched"
     if name in study["grid"]:
         return "grid"
     if any(name in changes and changes[name] == value for changes in study.get("cells", ())):
@@ -68,27 +65,26 @@ def _origin(name: str, value: Any, study: Mapping[str, Any], described: Mapping[
     return f"{origin}, auto" if given == AUTO and value != AUTO else origin
 
 
-def _run(run: RunFolder, unended: str) -> dict[str, Any]:
-    described, outcome, points = run.description, run.outcome or {}, run.points()
-    wall_seconds = points[-1]["wall_seconds"] if points else 0.0
-    evaluations = [point["eval_seconds"] for point in points if "eval_seconds" in point]
+def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
+    start, end, points, checkpoint = run.read_start(), run.read_end(), run.points(), run.checkpoint()
+    wall_seconds = points[-1].wall_seconds if points else 0.0
+    evaluations = [point.eval_seconds for point in points if point.eval_seconds is not None]
     evaluation = sum(evaluations) if evaluations else None
-    ended = outcome["ended"] if outcome else time.time()
-    checkpoint = next((run.path / name for name in CHECKPOINTS if (run.path / name).is_dir()), None)
+    ended = end.ended if end else time.time()
     return {
-        "key": described["key"],
-        "seed": described["seed"],
-        "state": outcome.get("state", unended),
-        "stop_reason": outcome.get("stop_reason"),
-        "iteration": points[-1]["iteration"] if points else 0,
-        "best_val_loss": outcome.get("best_val_loss"),
+        "key": start.key,
+        "seed": start.seed,
+        "state": end.state if end else unfinished,
+        "stop_reason": end.stop_reason if end else None,
+        "iteration": points[-1].iteration if points else 0,
+        "best_val_loss": end.best_val_loss if end else None,
         "curve": [
-            {name: point.get(name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
+            {name: getattr(point, name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
             for point in points
         ],
         "checkpoint": str(checkpoint) if checkpoint else None,
         "seconds": {
-            "waiting": max(0.0, ended - described["started"] - wall_seconds),
+            "waiting": max(0.0, ended - start.started - wall_seconds),
             "training": None if evaluation is None else wall_seconds - evaluation,
             "evaluation": evaluation,
             "total": wall_seconds,

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.records.folders import RunFolder, StudyFolder, lab_folder
+from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.records.runs import MEASURES, RunEnd, RunFolder, RunStart, RunState
 from sweeplab.lab.tally import tallies
-from sweeplab.records.tracked import MEASURES
-from sweeplab.tracking.tracker import ENDED
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
-_Run = tuple[RunFolder, dict[str, Any], dict[str, Any] | None]
+_Run = tuple[RunFolder, RunStart, RunEnd | None]
 
 MOST_NAMED = 10
 _CELLS_NAMED = 3
-# Runs in these states have a value that counts.
-VALUED = ("complete", "stopped")
-# What decides what is to be found, and how hard it is.
-TASK = ("family", "objective", "mask_share", "span_length")
 
 
 def study_names(lab: Path) -> list[str]:
@@ -87,16 +84,14 @@ def has_one_task(folder: StudyFolder) -> bool:
     """Say whether all runs of a study are to find one thing; they are read only where its plan lets them differ."""
     cells = folder.read(folder.plan_file)["cells"]
     may_differ = any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
-    return not may_differ or have_one_task(run.description for run in folder.runs())
+    return not may_differ or have_one_task(run.read_start().values for run in folder.runs())
 
 
 def task_in(folder: StudyFolder) -> Callable[[RunFolder], str]:
     """Return what says of a study's run what it is to find; nothing is read of it where all are to find one thing."""
     if has_one_task(folder):
         return lambda run: ""
-    from sweeplab.data.objectives import task_of
-
-    return lambda run: task_of(run.description["values"])
+    return lambda run: task_of(run.read_start().values)
 
 
 def states_in_words(states: Mapping[str, int]) -> str:
@@ -114,19 +109,18 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     """
     # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
     plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
-    unended = folder.unended
-    # A training as its folder, what it was begun as, and how it ended: files are read once.
-    runs = [(run, run.description, run.outcome) for run in folder.runs()]
+    unfinished = folder.unfinished
+    runs = [(run, run.read_start(), run.read_end()) for run in folder.runs()]  # files are read once
     by_cell: dict[str, list[_Run]] = {cell["cell"]: [] for cell in plan["cells"]}
     for run in runs:
-        by_cell.setdefault(run[1]["cell"], []).append(run)
+        by_cell.setdefault(run[1].cell, []).append(run)
     started_from, known, baselines = _started_from(folder), tallies(folder), folder.baselines
     return {
         "name": folder.name,
         "metric": plan["metric"],
         "trials_per_cell": study["budget"]["trials_per_cell"],
         "cells": [
-            _cell_row(cell, own, unended)
+            _cell_row(cell, own, unfinished)
             | {"enqueued": known[cell].states["enqueued"] if cell in known else 0}
             | {"known": sum(started_from.get(cell, {}).values())}
             | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
@@ -136,21 +130,11 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         "baselines": baselines,
         "best": _best(runs),
         "failures": [
-            {"key": described["key"], "error": outcome["error"].strip().splitlines()[-1]}
-            for _, described, outcome in runs
-            if outcome and outcome["state"] == "failed"
+            {"key": start.key, "error": (end.error or "").strip().rpartition("\n")[2]}
+            for _, start, end in runs
+            if end and end.state is RunState.FAILED
         ],
     }
-
-
-def have_one_task(described: Iterable[Mapping[str, Any]]) -> bool:
-    """Say whether runs were to find the same thing, so that their losses can be compared."""
-    found = {tuple(each["values"][name] for name in TASK): each["values"] for each in described}
-    if len(found) <= 1:  # as nearly always, and without what the objectives import
-        return True
-    from sweeplab.data.objectives import task_of
-
-    return len({task_of(values) for values in found.values()}) <= 1
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -175,42 +159,35 @@ def _started_from(folder: StudyFolder) -> dict[str, dict[str, int]]:
     return folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
 
 
-def _cell_row(cell: str, runs: list[_Run], unended: str) -> dict[str, Any]:
-    described = [each for _, each, _ in runs]
-    outcomes = [outcome or {"state": unended} for _, _, outcome in runs]
-    ended = {
-        each["trial"]
-        for each, outcome in zip(described, outcomes, strict=True)
-        if outcome["state"] not in (unended, "failed")
-    }
-    valued = [outcome for outcome in outcomes if outcome["state"] in VALUED]
-    best = min((outcome["value"] for outcome in valued), default=None)
-    of_best = [outcome for outcome in valued if outcome["value"] == best]
-    states = Counter(outcome["state"] for outcome in outcomes)
+def _cell_row(cell: str, runs: list[_Run], unfinished: RunState) -> dict[str, Any]:
+    ends = [end for _, _, end in runs if end]
+    valued = [end for end in ends if end.state.has_value and end.value is not None]
+    best = min((end.value for end in valued if end.value is not None), default=None)
+    of_best = [end for end in valued if end.value == best]
+    states = Counter(end.state if end else unfinished for _, _, end in runs)
+    shown = [*(state for state in RunState if state.is_finished), unfinished]
     return {
         "cell": cell,
-        "n_params": described[0]["facts"]["n_params"] if described else None,
-        "trials": len(ended),
-        **{state: states[state] for state in (*ENDED, unended)},
+        "n_params": runs[0][1].facts["n_params"] if runs else None,
+        "trials": len({start.trial for _, start, end in runs if end and end.state.counts_towards_budget}),
+        **{str(state): states[state] for state in shown},
         "best_val_loss": best,
         **{name: _mean_of(of_best, f"best_{name}") for name in MEASURES},
     }
 
 
-def _mean_of(outcomes: list[dict[str, Any]], name: str) -> float | None:
+def _mean_of(ends: Sequence[RunEnd], name: str) -> float | None:
     """Return the mean over a trial's seeds of what each has."""
-    found = [outcome[name] for outcome in outcomes if name in outcome]
+    found = [value for end in ends if (value := getattr(end, name)) is not None]
     return mean(found) if found else None
 
 
 def _best(runs: list[_Run]) -> dict[str, Any] | None:
     """Return the run of the lowest value; of runs that were to find unlike things there is none."""
-    if not have_one_task(described for _, described, _ in runs):
+    if not have_one_task(start.values for _, start, _ in runs):
         return None
-    found = [
-        {"key": described["key"], "value": outcome["value"], "sampled": described["sampled"]}
-        | {"folder": str(run.path)}
-        for run, described, outcome in runs
-        if outcome and outcome["state"] in VALUED
-    ]
-    return min(found, key=lambda each: each["value"], default=None)
+    valued = [(end.value, run, start) for run, start, end in runs if end and end.state.has_value]
+    if not valued:
+        return None
+    value, run, start = min(valued, key=lambda each: each[0] if each[0] is not None else math.inf)
+    return {"key": start.key, "value": value, "sampled": start.sampled, "folder": str(run.path)}

@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.database import open_database
 from sweeplab.records.folders import StudyFolder
-from sweeplab.lab.identity import as_written
+
 from sweeplab.lab.listing import study_names, tracking_uri_of
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import StudySpec
@@ -92,7 +92,7 @@ def _rename_in_storage(folder: StudyFolder, new: str) -> None:
 
 
 def _rename_in_files(folder: StudyFolder, spec: StudySpec) -> None:
-    write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
+    write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     written = folder.study_file.read_text(encoding="utf-8")
     renamed = re.sub(r"(?m)^name:.*$", f"name: {spec.name}", written, count=1)
     write_whole(folder.study_file, renamed.encode())

@@ -44,7 +44,7 @@ def tallies(folder: StudyFolder) -> dict[str, Tally]:
     Raises:
         BadInput: the storage cannot be read.
     """
-    unended = {"RUNNING": folder.unended, "WAITING": "enqueued"}
+    unended = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
     found: dict[str, Tally] = {}
     for name, state, outcome, count, value in _rows(folder):
         tally = found.setdefault(name.partition("/")[2], Tally())

@@ -1,18 +1,13 @@
-"""A study's folder in the lab: where its storage, its runs and its reports lie.
-
-A run's folder is written by its worker and read by the tracker. `end.json` is the word on how a run ended: it is
-written before the storage is told, so a worker killed between the two is only repeated in the telling.
-"""
+"""A study's folder in the lab: where its storage, its runs and its reports lie."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sweeplab.files import write_whole
+from sweeplab.records.runs import RunFolder, RunState
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
@@ -139,10 +135,10 @@ class StudyFolder:
         for file in sorted((self.path / "runs" / cell).glob(f"{trial}-*/run.json")):
             yield RunFolder(file.parent)
 
-    def states(self, unended: str = "waiting") -> dict[str, int]:
-        """Count the trainings by state."""
-        outcomes = (run.outcome for run in self.runs())
-        return dict(Counter(outcome["state"] if outcome else unended for outcome in outcomes))
+    def states(self, unfinished: RunState = RunState.WAITING) -> dict[str, int]:
+        """Count the runs by state."""
+        ends = (run.read_end() for run in self.runs())
+        return dict(Counter(str(end.state if end else unfinished) for end in ends))
 
     @property
     def supervisor_lock(self) -> FileLock:
@@ -161,9 +157,9 @@ class StudyFolder:
             return True
 
     @property
-    def unended(self) -> str:
-        """Return the state of trainings that have not ended: running while somebody runs the study."""
-        return "running" if self.is_run else "waiting"
+    def unfinished(self) -> RunState:
+        """Return the state of runs that have not ended: running while somebody runs the study."""
+        return RunState.RUNNING if self.is_run else RunState.WAITING
 
     @property
     def elapsed_seconds(self) -> float:
@@ -173,80 +169,4 @@ class StudyFolder:
 
     def write_elapsed(self, seconds: float) -> None:
         """Remember how long the study has been run so far."""
-        write_whole(self.path / "elapsed.json", _json({"seconds": seconds}))
-
-
-def run_key(cell: str, number: int, seed: int) -> str:
-    """Return the name of a training inside its study."""
-    return f"{cell}/{number}/{seed}"
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps({key: _finite(value) for key, value in content.items()}, indent=1).encode()
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """What one training leaves behind while it trains."""
-
-    path: Path
-
-    def start(self, description: Mapping[str, Any]) -> None:
-        """Write run.json once, before the first point."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not self.has_begun:
-            write_whole(self.path / "run.json", _json(description))
-
-    @property
-    def has_begun(self) -> bool:
-        """Say whether run.json is there."""
-        return (self.path / "run.json").exists()
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Return what run.json says."""
-        return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
-
-    def append(self, points: Iterable[Mapping[str, Any]]) -> None:
-        """Append points of the training curve; non-finite numbers become null.
-
-        A kill may have left a torn line: the first line after it starts on a line of its own.
-        """
-        path = self.path / "points.jsonl"
-        lines = [json.dumps({key: _finite(value) for key, value in point.items()}) for point in points]
-        with path.open("ab+") as file:
-            if file.tell() and _last_byte(path) != b"\n":
-                file.write(b"\n")
-            file.write("".join(f"{line}\n" for line in lines).encode())
-
-    def points(self) -> list[dict[str, Any]]:
-        """Return the points by iteration, without repetitions and torn lines."""
-        path = self.path / "points.jsonl"
-        found: dict[int, dict[str, Any]] = {}
-        for line in path.read_bytes().splitlines() if path.exists() else ():
-            try:
-                point = json.loads(line)
-            except ValueError:
-                continue
-            found.setdefault(point["iteration"], point)
-        return [found[iteration] for iteration in sorted(found)]
-
-    def end(self, outcome: Mapping[str, Any]) -> None:
-        """Write how the run ended; nothing of the run is written after it."""
-        write_whole(self.path / "end.json", _json(outcome))
-
-    @property
-    def outcome(self) -> dict[str, Any] | None:
-        """Return how the run ended, or None while it has not."""
-        path = self.path / "end.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
+        write_whole(self.path / "elapsed.json", json.dumps({"seconds": seconds}, indent=1).encode())

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
 from sweeplab.runs.models import PROBES
-from sweeplab.study.cells import FEW, cells_named
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.plan import placed_dataset, probe
-from sweeplab.study.space import Space
+from sweeplab.study.inputs import placed_dataset
+from sweeplab.study.plan import sample_cell
+from sweeplab.study.space import FEW, Space, cells_named
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
@@ -105,5 +105,5 @@ def _values(spec: StudySpec, vocab_size: int, cell: str | None) -> dict[str, Any
     if len(found) > 1:
         keys = " | ".join(each.key for each in found[:FEW])
         raise BadInput(Problem(f"{spec.name} has {len(found)} cells besides its widths", f"--cell {keys}"))
-    _, valid = probe(spec, Space(spec, found[0], vocab_size), PROBES)
-    return settle_devices(valid[0])
+    samples = sample_cell(spec, Space(spec, found[0], vocab_size), PROBES)
+    return settle_devices(samples.valid[0])

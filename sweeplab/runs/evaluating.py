@@ -11,7 +11,7 @@ from sweeplab.data.objectives import check_fits, objective_of
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs.opening import open_run
-from sweeplab.study.datasets import recorded_dataset
+from sweeplab.study.inputs import recorded_dataset
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset

@@ -14,13 +14,12 @@ from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import lab_folder
 from sweeplab.runs.opening import open_run
-from sweeplab.study.cells import cells_named
-from sweeplab.study.file.presets import preset
-from sweeplab.study.file.reading import read_plain, read_study
-from sweeplab.study.packing import free_memory_bytes
-from sweeplab.study.plan import middle, placed_dataset, probe
-from sweeplab.study.space import Space
+from sweeplab.study.file.reading import preset, read_plain, read_study
+from sweeplab.study.inputs import placed_dataset
+from sweeplab.study.plan import sample_cell
+from sweeplab.study.space import Space, cells_named
 from sweeplab.study.spec import StudySpec
+from sweeplab.train.devices import free_memory_bytes
 
 # Samples of a cell's space of which the middle one by size is shown.
 PROBES = 64
@@ -146,4 +145,4 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
 
 def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
     spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
-    return {space.cell.key: ModelShape.of(middle(probe(spec, space, PROBES)[1])) for space in spaces}
+    return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}

@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.best import find_best
 from sweeplab.lab.listing import find_study, study_names
 from sweeplab.records.folders import NAMES, StudyFolder, is_name
-from sweeplab.records.tracked import RunFolder
+from sweeplab.records.runs import RunFolder
 
 if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
@@ -79,7 +79,7 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     if not _is_file(path / "run.json"):
         known = [each.removeprefix(f"{name}/") for each in _runs(folder)]
         raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, known)))
-    if not (checkpoint := RunFolder(path, {}).checkpoint()):
+    if not (checkpoint := RunFolder(path).checkpoint()):
         raise BadInput(f"run {named} kept no checkpoint; track: {{checkpoints: best}} keeps one")
     return checkpoint, named
 

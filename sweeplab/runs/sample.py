@@ -20,7 +20,7 @@ from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.best import find_best_of_tasks
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.tracked import RunFolder
+from sweeplab.records.runs import RunFolder
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -58,7 +58,7 @@ def _keep(folder: StudyFolder, dataset: Dataset) -> None:
         name = f"{folder.name}/{best.parent.name}/{best.name}"
         if name in written:
             samples.append(written[name])
-        elif checkpoint := RunFolder(best, {}).checkpoint():
+        elif checkpoint := RunFolder(best).checkpoint():
             with suppress(BadInput):  # it takes no prompt
                 samples.append(_written(checkpoint, name, dataset))
     if not samples or samples == list(written.values()):

@@ -14,7 +14,7 @@ from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 
 CELLS = len(SIZES) * len(ITERATIONS)
 GRID = ("n_layer", "n_embd", "max_iters")

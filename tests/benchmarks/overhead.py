@@ -49,9 +49,9 @@ def product(lab: Path) -> tuple[float, float]:
 
 def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
-    from sweeplab.study.cells import cells
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.packing import stack_capacity
+    from sweeplab.study.plan import stack_capacity
+    from sweeplab.study.space import cells
 
     root = lab / "studies" / "small"
     stacks = []

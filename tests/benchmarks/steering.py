@@ -114,7 +114,7 @@ class Steered:
         self.order(
             "trial stop",
             lambda: queueing.stop_trial(self.folder, number),
-            lambda: new.outcome is not None,
+            lambda: new.read_end() is not None,
         )
 
 

@@ -56,9 +56,9 @@ def test_minimal_and_category_choose_rows() -> None:
 
 def test_refuses_an_unknown_category_with_the_nearest() -> None:
     with pytest.raises(
-        BadInput, match=r"unknown category 'optimizer'; allowed: data, .*; did you mean 'optimizer'"
+        BadInput, match=r"unknown category 'optimiser'; allowed: data, .*; did you mean 'optimizer'"
     ):
-        printed("--category", "optimizer")
+        printed("--category", "optimiser")
 
 
 def test_refuses_two_forms_at_once() -> None:

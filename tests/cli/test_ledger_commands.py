@@ -80,7 +80,7 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     assert crps["law"] < min(crps["last point"], crps["log-linear line"])
     assert found["calibration"]["n"] == 1 and len(found["calibration"]["pit"]) == 1
     shown = cli("laws", "verify", "--against", later, *COLUMNS)
-    assert "inside of the interval: " in shown.out and "1 of 1 at 90%" in shown.out
+    assert "inside the interval: " in shown.out and "1 of 1 at 90%" in shown.out
 
     changed = later.read_text().replace(lines[3], lines[3].replace(",", ",1", 1))
     later.write_text(changed)

@@ -51,5 +51,5 @@ def test_every_cells_best_comes_to_the_same_bits(case: str, cli, folder: Path) -
         assert cli("study", "best", "tiny", "--cell", cell, "--output", "best.yaml", "--force").code == 0
         assert cli("study", "run", "best.yaml").code == 0
         again = list(StudyFolder(folder / "lab", f"tiny-n_embd{width}-{best['trial']}").runs())
-        assert {run.outcome["value"] for run in again} == {best["value"]}
+        assert {run.read_end().value for run in again} == {best["value"]}
         assert len(again) == len(best["seeds"])

@@ -15,7 +15,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import defaults
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.report.attention import write_attention
+from sweeplab.report.models import write_attention
 from sweeplab.runs.attending import AttentionMap, attention_maps
 from sweeplab.tracking.loading import LoadedRun, Model
 

@@ -12,11 +12,10 @@ from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hyperparameters import MINIMAL, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
-from sweeplab.study.file.presets import preset, preset_names
-from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.reading import preset, preset_names, read_study, read_text
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.file.template import study_text
-from sweeplab.study.plan import make_plan
+from sweeplab.sweep.planning import make_plan
 from sweeplab.train.schedule import learning_rate
 
 PUBLISHED = {
@@ -151,7 +150,7 @@ def test_what_the_file_says_wins(tmp_path: Path) -> None:
 def test_what_is_kept_of_a_study_has_the_values_and_no_preset(tmp_path: Path) -> None:
     file = tmp_path / "ours.yaml"
     file.write_text(STUDY)
-    identity = read_study(file).canonical()["identity"]
+    identity = read_study(file).identity()
     assert identity["fixed"]["n_head"] == 6
     assert "preset" not in str(identity)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,13 @@ from sweeplab.errors import BadInput
 from sweeplab.hf.exporting import export_run
 from sweeplab.hf.importing import import_folder
 from sweeplab.lab.identity import check_same_study, write_study
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.plan import make_plan
-from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, Choices, DataSpec, Track
-from sweeplab.study.starting import read_start, start_weights
-from sweeplab.sweep.work.runner import Runner
+from sweeplab.study.inputs import read_start
+from sweeplab.study.search import Choices
+from sweeplab.study.space import Space, cells
+from sweeplab.study.spec import Budget, DataSpec, Track
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.runner import Runner, start_weights
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -49,7 +50,7 @@ def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained:
     folder, store = opened(spec)
     Runner(spec, store, dataset, folder).work()
     (run,) = folder.runs()
-    losses = [point["val_loss"] for point in run.points() if point.get("val_loss") is not None]
+    losses = [point.val_loss for point in run.points() if point.val_loss is not None]
     assert losses[0] == last_loss(trained)
     assert losses[-1] < losses[0] - 0.05
 
@@ -82,8 +83,8 @@ def test_texts_are_cut_by_the_tokenizer_it_came_with(tiny, tmp_path: Path) -> No
     spec = tiny(init_from=str(tmp_path / "run"))
     plan, _, dataset = make_plan(spec, tmp_path / "lab")
     assert dataset.tokenizer == tokenizer != prepare("python-docs", "char").tokenizer
-    assert plan.data["vocab_size"] == size
-    with pytest.raises(BadInput, match=r"data.tokenizer|cuts texts by char; allowed: tokenizer: char"):
+    assert plan.data.vocab_size == size
+    with pytest.raises(BadInput, match=r"data.tokenizer|has tokenizer char; allowed: tokenizer: char"):
         make_plan(
             tiny(init_from=spec.init_from, data=DataSpec(corpus="python-docs", tokenizer="byte")), tmp_path
         )
@@ -187,8 +188,6 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
     write_study(spec, folder, plan.data)
     check_same_study(spec, folder, plan.data)
     with pytest.raises(BadInput, match="the weights that it starts from have changed"):
-        check_same_study(spec, folder, plan.data | {"init_digest": "another"})
+        check_same_study(spec, folder, replace(plan.data, init_digest="another"))
     with pytest.raises(BadInput, match="init_from is not given and was"):
-        check_same_study(
-            tiny(), folder, {key: each for key, each in plan.data.items() if key != "init_digest"}
-        )
+        check_same_study(tiny(), folder, replace(plan.data, init_digest=None))

@@ -45,8 +45,8 @@ def evaluated(iteration, trial=0):
 
 def losses(folder):
     return {
-        run.description["key"]: [
-            (each["iteration"], each["val_loss"]) for each in run.points() if "val_loss" in each
+        run.read_start().key: [
+            (each.iteration, each.val_loss) for each in run.points() if each.val_loss is not None
         ]
         for run in folder.runs()
     }
@@ -120,8 +120,9 @@ def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_
     assert first.value == min(first.intermediate_values.values()) and max(first.intermediate_values) == 10
     for seed in (0, 1):
         run = folder.run("all", 0, seed)
-        assert (run.outcome["state"], run.outcome["iteration"]) == ("stopped", 10)
-        assert run.outcome["stop_reason"] == "asked to stop, at iteration 10"
+        end = run.read_end()
+        assert (end.state, end.iteration) == ("stopped", 10)
+        assert end.stop_reason == "asked to stop, at iteration 10"
         load_checkpoint(run.path / "best")
 
 

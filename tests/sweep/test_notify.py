@@ -12,8 +12,8 @@ import pytest
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.sweep.work import notify
-from sweeplab.sweep.work.notify import Notifier
+from sweeplab.sweep.work import progress
+from sweeplab.sweep.work.progress import Notifier
 
 pytest.importorskip("apprise", reason="apprise, of the extra notify, is not installed")
 
@@ -67,7 +67,7 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
     server.code = 500
     deaf = study.run()
     assert sorted(deaf.trials()["state"]) == ["complete", "complete"]
-    assert deaf.errors == ["OWNERS_PHONE: Apprise could not tell that the study is complete"], "and no secret"
+    assert deaf.errors == ["OWNERS_PHONE: Apprise could not send that the study is complete"], "and no secret"
     server.code = 200
     server.letters.clear()
     result = study.run()
@@ -81,19 +81,19 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
 def test_an_idle_study_is_told_of_once_until_it_moves_again(
     study: sweeplab.Study, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "IDLE_SECONDS", 0.0)
     notifier = Notifier(study.spec)
     for _ in range(3):
-        notifier.look("run")
-    notifier.heard()
-    notifier.look("pause")
+        notifier.notify_if_idle("run")
+    notifier.note_event()
+    notifier.notify_if_idle("pause")
     assert [title for title, _ in server.letters] == ["sweeplab: tiny idle"] * 2
     assert server.letters[1][1].endswith("; pause was asked for")
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(None, "OWNERS_PHONE is not set"), ("no such thing", "OWNERS_PHONE holds what is no URL to Apprise")],
+    [(None, "OWNERS_PHONE is not set"), ("no such thing", "OWNERS_PHONE holds no URL that Apprise knows")],
 )
 def test_what_cannot_be_told_is_said_before_the_study_starts(
     study: sweeplab.Study, value: str | None, said: str, monkeypatch: pytest.MonkeyPatch

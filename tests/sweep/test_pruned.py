@@ -64,7 +64,7 @@ def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(copied
             audit = copied.path / "audit" / each.cell / f"{each.trial}-{seed}"
             points = [json.loads(line) for line in (audit / "points.jsonl").read_text().splitlines()]
             assert [point["iteration"] for point in points] == [0, 10, 20, 30]
-            then = {point["iteration"]: point.get("val_loss") for point in run.points()}
+            then = {point.iteration: point.val_loss for point in run.points()}
             assert [point["val_loss"] for point in points[:2]] == pytest.approx([then[0], then[10]], rel=1e-5)
 
 

@@ -10,7 +10,8 @@ from optuna.trial import TrialState
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.study.expressions import Expression
-from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Range, Sampler
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.spec import Budget, Sampler
 from sweeplab.sweep.control.queueing import enqueue, retry, stop_trial
 
 

@@ -12,9 +12,11 @@ from references.serial_loop import windows
 
 from sweeplab.data.objectives import make_objective
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
-from sweeplab.study.datasets import study_dataset
-from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
+from sweeplab.records.runs import CurvePoint
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.search import Choices, Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Track
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
@@ -37,12 +39,12 @@ def work(opened, dataset):
 
 
 def outcomes(folder):
-    return {run.description["key"]: run.outcome for run in folder.runs()}
+    return {run.read_start().key: run.read_end() for run in folder.runs()}
 
 
 def losses(folder):
     return {
-        run.description["key"]: [(point["iteration"], point.get("val_loss")) for point in run.points()]
+        run.read_start().key: [(point.iteration, point.val_loss) for point in run.points()]
         for run in folder.runs()
     }
 
@@ -51,12 +53,12 @@ def test_a_study_is_trained_and_told(tiny, work) -> None:
     folder, store, events = work(tiny(grid={"n_embd": [16, 32]}))
     found = outcomes(folder)
     assert len(found) == 8
-    assert {outcome["state"] for outcome in found.values()} == {"complete"}
+    assert {outcome.state for outcome in found.values()} == {"complete"}
     assert Counter(event["event"] for event in events) == {"claimed": 8, "evaluated": 24, "ended": 8}
     for cell in store.cells:
         for trial in store.trials(cell):
             outcome = found[f"{cell.key}/{trial.number}/0"]
-            assert outcome["best_val_loss"] == trial.value == outcome["value"]
+            assert outcome.best_val_loss == trial.value == outcome.value
             assert sorted(trial.intermediate_values) == [0, 10, 20]
     assert not list(folder.path.rglob("state*")), "an ended run keeps no snapshot"
 
@@ -64,11 +66,11 @@ def test_a_study_is_trained_and_told(tiny, work) -> None:
 def test_every_evaluation_says_its_bits_a_byte(tiny, work, dataset) -> None:
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
     (run,) = folder.runs()
-    evaluated = [point for point in run.points() if point.get("val_loss") is not None]
+    evaluated = [point for point in run.points() if point.val_loss is not None]
     for point in evaluated:
-        bits = point["val_loss"] / math.log(2) * len(dataset.val) / dataset.val_bytes
-        assert point["bits_per_byte"] == pytest.approx(bits)
-        assert "exact_match" not in point
+        bits = point.val_loss / math.log(2) * len(dataset.val) / dataset.val_bytes
+        assert point.bits_per_byte == pytest.approx(bits)
+        assert point.exact_match is None
     assert len(evaluated) == 3
 
 
@@ -79,10 +81,10 @@ def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) 
     store = Store.create(spec, cells(spec, n_symbols)[0], n_symbols, folder.storage_url)
     Runner(spec, store, data, folder).work()
     (run,) = folder.runs()
-    assert run.outcome["state"] == "complete"
-    assert run.description["values"]["objective"] == "pairs"
-    assert run.description["values"]["vocab_size"] == n_symbols + 4 == 15
-    shares = [point["exact_match"] for point in run.points() if "exact_match" in point]
+    assert run.read_end().state == "complete"
+    assert run.read_start().values.objective == "pairs"
+    assert run.read_start().values.vocab_size == n_symbols + 4 == 15
+    shares = [point.exact_match for point in run.points() if point.exact_match is not None]
     assert len(shares) == 3 and all(0 <= share <= 1 for share in shares)
 
 
@@ -93,7 +95,7 @@ def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     objective = make_objective(dataset.val, loaded.values)
     batches = [windows(each) for each in objective.evaluation(loaded.values["eval_iters"])]
     mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
-    assert mean == pytest.approx(run.outcome["best_val_loss"], abs=1e-6)
+    assert mean == pytest.approx(run.read_end().best_val_loss, abs=1e-6)
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"
 
 
@@ -127,7 +129,7 @@ def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> No
         means = {iteration: (pair[0][iteration] + pair[1][iteration]) / 2 for iteration in (0, 10, 20)}
         assert trial.intermediate_values == pytest.approx(means)
         assert trial.value == pytest.approx(min(means.values()))
-        assert found[f"all/{trial.number}/0"]["value"] == trial.value
+        assert found[f"all/{trial.number}/0"].value == trial.value
 
 
 def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
@@ -135,7 +137,7 @@ def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
     folder, store, _ = work(
         tiny(pruner=pruner, search={"learning_rate": Choices((1e-6, 1e-2))}, budget=Budget(trials_per_cell=6))
     )
-    states = Counter(outcome["state"] for outcome in outcomes(folder).values())
+    states = Counter(outcome.state for outcome in outcomes(folder).values())
     assert set(states) == {"pruned", "complete"}
     for trial in store.trials(store.cells[0]):
         slow = trial.params["learning_rate"] < 1e-5
@@ -155,13 +157,13 @@ def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, w
     n_bad = sum(trial.params["learning_rate"] > 1 for trial in store.trials(store.cells[0]))
     found = outcomes(folder).values()
     assert 0 < n_bad < 6
-    assert Counter(outcome["state"] for outcome in found) == {
+    assert Counter(outcome.state for outcome in found) == {
         "diverged": 2 * n_bad,
         "complete": 2 * (6 - n_bad),
     }
     # What a seed did is written down before its neighbor ends their trial.
-    assert {outcome["iteration"] for outcome in found if outcome["state"] == "diverged"} == {10}
-    assert all(outcome["train_flops"] > 0 for outcome in found)
+    assert {outcome.iteration for outcome in found if outcome.state == "diverged"} == {10}
+    assert all(outcome.train_flops > 0 for outcome in found)
 
 
 def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch) -> None:
@@ -179,8 +181,8 @@ def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, 
         bad = trial.params["learning_rate"] > 5e-3
         assert trial.state == (TrialState.FAIL if bad else TrialState.COMPLETE)
         outcome = outcomes(folder)[f"all/{trial.number}/0"]
-        assert ("no such kernel" in (outcome["error"] or "")) == bad
-        assert ("Traceback" in (outcome["error"] or "")) == bad
+        assert ("no such kernel" in (outcome.error or "")) == bad
+        assert ("Traceback" in (outcome.error or "")) == bad
 
 
 def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work, opened, dataset) -> None:
@@ -222,7 +224,7 @@ def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(t
     number = int(key.split("/")[1])
     assert ("all", number) not in told, "it was told, not trained again"
     values = {trial.number: trial.value for trial in again.trials(again.cells[0])}
-    assert values[number] == written[key]["value"]
+    assert values[number] == written[key].value
     assert len(values) == 2
 
 
@@ -250,6 +252,8 @@ def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:
     before = run.points()
     path = run.path / "points.jsonl"
     path.write_bytes(path.read_bytes() + b'{"iteration": 20, "val_')
-    run.append([{"iteration": 20, "val_loss": 9.9}, {"iteration": 30, "val_loss": float("nan")}])
-    assert run.points() == [*before, {"iteration": 30, "val_loss": None}]
-    assert json.loads(path.read_bytes().splitlines()[-1]) == {"iteration": 30, "val_loss": None}
+    known = {"wall_seconds": 1.0, "train_tokens": 64}
+    again = CurvePoint(iteration=20, val_loss=9.9, **known)
+    run.append([again, CurvePoint(iteration=30, val_loss=float("nan"), **known)])
+    assert run.points() == [*before, CurvePoint(iteration=30, val_loss=None, **known)]
+    assert json.loads(path.read_bytes().splitlines()[-1]) == {"iteration": 30, "val_loss": None} | known

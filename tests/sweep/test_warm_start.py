@@ -13,8 +13,10 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.lab.tally import WARM_START
 from sweeplab.study.expressions import Expression
-from sweeplab.study.plan import describe_data, make_plan
-from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Pruner, Range, Sampler
+from sweeplab.study.inputs import describe_data
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.known import read_warm_starts
 from sweeplab.sweep.trials.warm_start import bring_in
 from sweeplab.sweep.work.runner import Runner
@@ -267,7 +269,7 @@ def test_a_plan_says_what_comes_in_and_what_for(tiny, table, tmp_path) -> None:
     spec = tiny(warm_start=[rows], sampler=Sampler(type="random"))
     plan = make_plan(spec, tmp_path / "lab")[0]
     refused = "line 3: learning_rate lies outside of 0.0003 to 0.01"
-    assert plan.warm_start == [{"from": rows, "trials": 1, "refused": [refused]}]
+    assert plan.as_dict()["warm_start"] == [{"from": rows, "trials": 1, "refused": [refused]}]
     assert plan.warnings == [
         f"warm start: of {rows}, {refused}",
         "warm start: sampler random learns nothing from it; tpe, gp do",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sweeplab.data.batches import Batch
-from sweeplab.sweep.work.engines import SETTINGS
+from sweeplab.sweep.work.worker import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack
@@ -183,7 +183,7 @@ def test_another_seed_is_another_run(values_of, tokens) -> None:
 RESUME = """
 import sys, numpy as np, torch
 from pathlib import Path
-from sweeplab.sweep.work.engines import SETTINGS
+from sweeplab.sweep.work.worker import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

@@ -22,21 +22,20 @@ import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
-from sweeplab.analysis.trials import POINT
-from sweeplab.study.spec import Choices, Range
+from sweeplab.analysis.trials import COUNTED, POINT
+from sweeplab.study.search import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
 LONGEST_WARM_UP = 0.1  # of a run
 HIGHEST_END = 0.2  # of the peak; Hoffmann et al. end at 0.1
 LEAST_FREEDOM = 4  # a standard deviation from 4 degrees of freedom is known to a third
 EDGE = 0.05  # of a range, at either end
-_TRIED = ("complete", "stopped", "pruned", "diverged")
 _READ = ("learning_rate", "warmup_iters", "lr_decay", "min_lr", "scheduler_type", "max_iters", "iterations")
 
 
@@ -218,7 +217,7 @@ class Tuned:
 
     def _tried(self, evidence: Evidence) -> list[set[Any]]:
         """Return the values that each point was chosen among, [n]."""
-        runs = evidence.runs[evidence.runs["state"].astype(str).isin(_TRIED)]
+        runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
         by = list(self.across)
         groups = {key: set(group[self.name].dropna()) for key, group in runs.groupby(by, sort=False)}
         keys: pd.DataFrame = evidence.table[by]

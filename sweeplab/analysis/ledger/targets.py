@@ -94,7 +94,7 @@ def row_marks(points: Points) -> list[str]:
 
 def study_digest(spec: StudySpec, text_digest: str) -> str:
     """Return the sha256 of what makes a study the one it is: all but where its data lie, and what may change."""
-    identity = spec.canonical()["identity"]
+    identity = spec.identity()
     identity["data"] = identity["data"] | {"path": None, "text": text_digest}
     return hashlib.sha256(canonical(identity)).hexdigest()
 
@@ -112,16 +112,16 @@ class StartedRun:
 
 def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
     """Return the runs of a study in the order of their starts; it may not have been run at all."""
-    runs = [(run.description, run.outcome) for run in folder.runs()]
-    sizes = sizes_of([said["values"] | said["facts"] for said, _ in runs], counting)
+    runs = [(run.read_start(), run.read_end()) for run in folder.runs()]
+    sizes = sizes_of([{**start.values.as_dict(), **start.facts} for start, _ in runs], counting)
     found = []
-    for (said, outcome), at in zip(runs, sizes, strict=True):
-        started = datetime.fromtimestamp(said["started"], UTC)
-        if outcome is None:
-            found.append(StartedRun(said["key"], at, started, None, None))
+    for (start, end), at in zip(runs, sizes, strict=True):
+        started = datetime.fromtimestamp(start.started, UTC)
+        if end is None:
+            found.append(StartedRun(start.key, at, started, None, None))
         else:
-            ended = datetime.fromtimestamp(said["started"] + outcome["wall_seconds"], UTC)
-            found.append(StartedRun(said["key"], at, started, ended, outcome["state"]))
+            ended = datetime.fromtimestamp(start.started + end.wall_seconds, UTC)
+            found.append(StartedRun(start.key, at, started, ended, end.state))
     return sorted(found, key=lambda run: run.started)
 
 
@@ -212,18 +212,19 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     """
     from sweeplab.lab.identity import check_same_study
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.plan import make_plan
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space
+    from sweeplab.sweep.planning import make_plan
 
     plan, cells, dataset = make_plan(spec, lab)
     check_same_study(spec, StudyFolder(lab, spec.name), plan.data)
-    place = Place({spec.name: study_digest(spec, plan.data["text_digest"])}, counting)
+    place = Place({spec.name: study_digest(spec, plan.data.text_digest)}, counting)
     targets: list[Target] = []
     left_out = {}
     for cell in cells:
         space = Space(spec, cell, dataset.tokenizer.vocab_size)
-        drawn = space.draws(_DRAWS if space.parameters else 1)
-        sizes = sizes_of([each | facts(each) for each in drawn if space.broken(each) is None], counting)
+        drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
+        sizes = sizes_of([each | facts(each)._asdict() for each in drawn], counting)
         varying = [role for role in sizes[0] if len({each[role] for each in sizes}) > 1] if sizes else []
         if not sizes or varying:
             what = " and ".join(varying) or "size"

@@ -16,7 +16,7 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
-from sweeplab.analysis.trials import STATES, finite
+from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
@@ -55,7 +55,7 @@ def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> lis
         "evaluation": (_evaluation_flops(runs, val_tokens), seconds - training),
     }
     found = []
-    for state in reversed(STATES):
+    for state in reversed(WORST_FIRST):
         own = runs["state"] == state
         for phase, (flops, took) in amounts.items() if own.any() else ():
             totals = (float(flops[own].sum()), float(took[own].sum(min_count=1)))
@@ -108,7 +108,7 @@ class Saved:
 
 def saved(sweep: Sweep) -> list[Saved]:
     """Return what pruning saved in each cell where trials were counted, in the order of the cells."""
-    trials = sweep.trials[sweep.trials["state"].isin(("complete", "stopped", "pruned", "diverged"))]
+    trials = sweep.trials[sweep.trials["state"].isin(COUNTED)]
     pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
     found = []
     for cell in sweep.cells:
@@ -190,7 +190,7 @@ class Region:
 def regions(sweep: Sweep) -> list[Region]:
     """Return the range of each hyperparameter in which most trials diverged, or failed; the surest first."""
     ended = sweep.trials[
-        sweep.trials["state"].isin(STATES) & ~sweep.trials["state"].isin(("running", "waiting"))
+        sweep.trials["state"].isin(WORST_FIRST) & ~sweep.trials["state"].isin(("running", "waiting"))
     ]
     both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
     found = []

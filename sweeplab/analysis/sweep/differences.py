@@ -21,7 +21,7 @@ from pandas import DataFrame
 
 from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import ENDED, TRIAL, finite, only_follows, tasks_of
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, only_follows, tasks_of
 from sweeplab.data.objectives import known_objective
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
@@ -177,7 +177,7 @@ def losses_of(sweep: Sweep, measure: str) -> DataFrame:
     """Return the loss of each run of the trials that ended."""
     runs = sweep.runs.assign(loss=finite(sweep.runs, measure))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]
-    return runs[runs["state"].isin(ENDED) & runs["loss"].notna()].merge(ended, on=TRIAL)
+    return runs[runs["state"].isin(VALUED) & runs["loss"].notna()].merge(ended, on=TRIAL)
 
 
 Array = NDArray[np.float64]

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.trials import ENDED, TRIAL, finite, grid_of, plain, searched_of, trials_table
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, grid_of, plain, searched_of, trials_table
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.spec import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.train.counting import row_flops, train_flops
 
 if TYPE_CHECKING:
     from sweeplab.analysis.trials import StudyDesign
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 # A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
 FEW = 6
@@ -133,7 +133,7 @@ class Sweep:
 
 def has_ended(trials: DataFrame) -> Series:
     """Say of each trial whether it came to its end with a value."""
-    return trials["state"].isin(ENDED) & trials["loss"].notna()
+    return trials["state"].isin(VALUED) & trials["loss"].notna()
 
 
 def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:

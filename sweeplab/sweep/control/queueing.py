@@ -17,9 +17,10 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.finding import find_trial
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.document import parse
-from sweeplab.study.places import Complaints, Places, shown
+from sweeplab.study.problems import Problems, SourceMap, shown
+from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import Derived, StudySpec
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.control.steering import Done, is_running, open_store, when
 from sweeplab.sweep.trials.store import Store
 
@@ -109,7 +110,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     if not is_running(folder, store.commands):
         what += f"; {when(folder, store)}"
     run = folder.run(key, number, store.spec.first_seed)
-    again = _again(folder, space.cell, run.description["sampled"] if run.has_begun else {})
+    again = _again(folder, space.cell, run.read_start().sampled if run.has_started else {})
     return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
 
 
@@ -122,9 +123,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        complain = Complaints(Places())
-        value = parse(text, complain)
-        if not equals or complain.problems:
+        found = Problems(SourceMap())
+        value = parse(text, found)
+        if not equals or found.found:
             problems.append(Problem(f"{word!r} gives no value", "name=value, such as learning_rate=1e-3"))
         elif name in given:
             problems.append(Problem(f"{name} is given twice"))
@@ -174,7 +175,7 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(Problem(f"{name} is {shown(value)}", str(error)))
     if problems:
         raise BadInput(*problems)
-    broken = {space.broken(values) for values in space.draws_with(point, PROBES if space.parameters else 1)}
+    broken = {space.broken(values) for values in space.draws(PROBES, point)}
     if None not in broken:
         rules = ", ".join(repr(rule) for rule in sorted(filter(None, broken)))
         raise BadInput(f"no trial of cell {space.cell.key} with these values meets {rules}")

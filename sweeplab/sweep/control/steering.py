@@ -8,12 +8,11 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.lab.identity import as_written
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
+from sweeplab.study.space import cells
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.store import Store
 
@@ -118,7 +117,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
-        write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
+        write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add("budget", after)
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)

@@ -7,7 +7,6 @@ ranges, and all else that moves a loss equal. A table that does not say a hyperp
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections import defaultdict
@@ -18,18 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameter
-from sweeplab.lab.listing import VALUED, find_study, read_spec
-from sweeplab.study.parameters import Scalar
-from sweeplab.study.places import shown
+from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.records.data import DataDescription
+from sweeplab.records.runs import RunState
+from sweeplab.study.problems import shown
+from sweeplab.study.search import Scalar
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import TABLE_SUFFIX
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import Objective, StudySpec
+    from sweeplab.study.spec import ObjectiveSpec, StudySpec
 
 # Outcomes of trials that a sampler can learn from.
-FINISHED = (*VALUED, "pruned", "diverged")
+LEARNABLE = {state for state in RunState if state.counts_towards_budget}
 # Which column of a table values a trial: the first that is there; losses where the study values a trial by them.
 VALUES, LOSSES = ("value",), ("val_loss",)
 # A loss does not rest on these.
@@ -76,7 +77,7 @@ class Source:
 
 
 def read_warm_starts(
-    spec: StudySpec, lab: Path, spaces: Sequence[Space], data: Mapping[str, Any], gone: Collection[str] = ()
+    spec: StudySpec, lab: Path, spaces: Sequence[Space], data: DataDescription, gone: Collection[str] = ()
 ) -> list[Source]:
     """Return what a study starts from; a source that is not there any more is left out where `gone` names it.
 
@@ -140,9 +141,9 @@ def _fit(row: Row, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
     Raises:
         _Unfit: it has none.
     """
-    if row.outcome not in FINISHED:
+    if row.outcome not in LEARNABLE:
         raise _Unfit(f"{row.outcome}, not finished")
-    if row.outcome in VALUED and (row.value is None or not math.isfinite(row.value)):
+    if RunState(row.outcome).has_value and (row.value is None or not math.isfinite(row.value)):
         raise _Unfit("without a value that is a number")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
     for name in grid:
@@ -179,13 +180,13 @@ def _same(one: Any, other: Any) -> bool:
 # ------------------------------------------------------------------ where rows come from
 
 
-def _rows(spec: StudySpec, lab: Path, source: str, data: Mapping[str, Any]) -> Iterator[Row]:
+def _rows(spec: StudySpec, lab: Path, source: str, data: DataDescription) -> Iterator[Row]:
     if source.endswith(TABLE_SUFFIX):
         return _table_rows(Path(source), spec.objective)
     return _study_rows(spec, lab, source, data)
 
 
-def _study_rows(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]) -> Iterator[Row]:
+def _study_rows(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[Row]:
     """Yield the trials of another study, each by the run of its first seed."""
     if name == spec.name:
         raise BadInput("a study does not start from itself")
@@ -197,25 +198,25 @@ def _study_rows(spec: StudySpec, lab: Path, name: str, data: Mapping[str, Any]) 
     if theirs.objective != spec.objective:
         told = [f"{each.objective.metric}, {each.objective.at}" for each in (theirs, spec)]
         raise BadInput(f"study {name} values a trial by {told[0]}, and this one by {told[1]}")
-    described = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    if described["token_digest"] != data["token_digest"]:
+    described = DataDescription.of(folder.read(folder.data_file))
+    if described.token_digest != data.token_digest:
         raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
-    if described.get("init_digest") != data.get("init_digest"):
+    if described.init_digest != data.init_digest:
         raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
     seen = set()
     for run in folder.runs():
-        about, outcome = run.description, run.outcome
-        place = f"{about['cell']}/{about['trial']}"
+        place = f"{run.cell}/{run.trial}"
         if place in seen:
             continue
         seen.add(place)
-        values = {each: _typed(each, value) for each, value in about["values"].items() if each in TABLE}
-        ended = outcome["ending"]["outcome"] if outcome else folder.unended
-        end = outcome or {"value": None, "iteration": None}
-        yield Row(place, values, ended, end["value"], end["iteration"])
+        values, end = run.read_start().values, run.read_end()
+        if end:
+            yield Row(place, values, end.ending.outcome, end.value, end.iteration)
+        else:
+            yield Row(place, values, folder.unfinished, None)
 
 
-def _table_rows(file: Path, objective: Objective) -> Iterator[Row]:
+def _table_rows(file: Path, objective: ObjectiveSpec) -> Iterator[Row]:
     """Yield the rows of a table as `study export` writes it, or of any with the names of hyperparameters.
 
     Of a table that has a row a run, the first of each trial's.

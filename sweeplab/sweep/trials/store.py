@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.storages import RDBStorage
@@ -21,8 +21,10 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeplab.data.generators import generator_key
 from sweeplab.lab.database import engine_arguments, serialize
 from sweeplab.lab.tally import VOID
+from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.counting import CellCounts, count
@@ -34,13 +36,12 @@ if TYPE_CHECKING:
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-Outcome = Literal["complete", "stopped", "pruned", "diverged", "failed"]
-OPTUNA_STATES: dict[str, TrialState] = {
-    "complete": TrialState.COMPLETE,
-    "stopped": TrialState.COMPLETE,
-    "pruned": TrialState.PRUNED,
-    "diverged": TrialState.PRUNED,
-    "failed": TrialState.FAIL,
+OPTUNA_STATES = {
+    RunState.COMPLETE: TrialState.COMPLETE,
+    RunState.STOPPED: TrialState.COMPLETE,
+    RunState.PRUNED: TrialState.PRUNED,
+    RunState.DIVERGED: TrialState.PRUNED,
+    RunState.FAILED: TrialState.FAIL,
 }
 MOST_DRAWS = 100
 # A trial that never came to its first checkpoint is given up after so many workers died with it.
@@ -277,7 +278,7 @@ class Store:
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return False
         trial.set_user_attr(
-            "planned_flops", float(facts(values)["train_flops"] * len(self.spaces[cell.index].seeds))
+            "planned_flops", float(facts(values).train_flops * len(self.spaces[cell.index].seeds))
         )
         return True
 
@@ -312,7 +313,7 @@ class Store:
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 
     def finish(
-        self, claim: Claim, outcome: Outcome, value: float | None, attributes: Mapping[str, Any]
+        self, claim: Claim, outcome: RunState, value: float | None, attributes: Mapping[str, Any]
     ) -> None:
         """Tell Optuna how a trial ended.
 
@@ -321,7 +322,7 @@ class Store:
         """
         with self._leases.lock():
             self.check_lease(claim)
-            for name, attribute in {"outcome": outcome, **attributes}.items():
+            for name, attribute in {"outcome": str(outcome), **attributes}.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             state = OPTUNA_STATES[outcome]
             self.study(claim.cell).tell(

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.files import write_whole
-from sweeplab.lab.listing import VALUED
 from sweeplab.lab.tally import WARM_START
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.sweep.trials.known import Known, Source
 from sweeplab.sweep.trials.store import Store
 
@@ -49,7 +49,8 @@ def bring_in(store: Store, sources: Sequence[Source], folder: StudyFolder) -> No
 
 
 def _as_trial(source: str, known: Known, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
-    row, is_valued = known.row, known.row.outcome in VALUED
+    row = known.row
+    is_valued = RunState(row.outcome).has_value
     last: dict[int, float] = {}
     if not is_valued and row.iteration is not None and row.value is not None and math.isfinite(row.value):
         last[row.iteration] = row.value

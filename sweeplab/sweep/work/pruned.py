@@ -6,20 +6,23 @@ them. What they leave stands in `audit/` in the study's folder, in folders like 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from sweeplab.data.generators import generator_key
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.listing import read_spec
-from sweeplab.records.folders import RunFolder, StudyFolder
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunState, TrialEnding
 from sweeplab.study.plugins import check_imported
 from sweeplab.sweep.work.curves import SeedCurves
+from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.metrics import worth
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from sweeplab.data.dataset import Dataset
     from sweeplab.study.spec import StudySpec
+    from sweeplab.train.stack import Record
 
 AUDIT = "audit"
 
@@ -70,7 +74,7 @@ def audit_pruning(
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
     with _only_one(folder):
         waiting = [trial for trial in chosen if not _is_done(folder, trial)]
-        from sweeplab.study.datasets import recorded_dataset  # numpy with it: slow to import
+        from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
 
         dataset = recorded_dataset(folder, spec)
         for at, trial in enumerate(waiting, start=1):
@@ -82,8 +86,7 @@ def audit_pruning(
 def audited_trials(folder: StudyFolder) -> list[Audited]:
     """Return the pruned trials that have been trained to their end."""
     files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
-    described = [RunFolder(file.parent).description for file in files]
-    trials = dict.fromkeys((str(each["cell"]), int(each["trial"])) for each in described)
+    trials = dict.fromkeys((run.cell, run.trial) for run in (RunFolder(file.parent) for file in files))
     return [_audited(folder, trial) for trial in trials if _is_done(folder, trial)]
 
 
@@ -91,10 +94,9 @@ def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
     """Return the pruned trials in the order in which they are audited."""
     trials: dict[Trial, None] = {}
     for run in folder.runs():
-        outcome = run.outcome
-        if outcome and outcome["ending"]["outcome"] == "pruned":
-            described = run.description
-            trials[described["cell"], int(described["trial"])] = None
+        end = run.read_end()
+        if end and end.ending.outcome is RunState.PRUNED:
+            trials[run.cell, run.trial] = None
     return sorted(trials, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
 
 
@@ -107,12 +109,12 @@ def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]
 
 def _is_done(folder: StudyFolder, trial: Trial) -> bool:
     runs = _runs(folder, trial)
-    return bool(runs) and all(audit.outcome for _, audit in runs)
+    return bool(runs) and all(audit.read_end() for _, audit in runs)
 
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
     """Train every seed of a trial from its start to its end, as the study would have without its pruner."""
-    from sweeplab.study.starting import start_weights
+    from sweeplab.sweep.work.runner import start_weights
     from sweeplab.train.devices import settle_devices
     from sweeplab.train.run import Run
     from sweeplab.train.stack import Stack
@@ -120,45 +122,74 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     audits: dict[str, RunFolder] = {}
     runs = []
     for run, audit in _runs(folder, trial):
-        described = run.description
-        values = settle_devices(described["values"])
-        runs.append(Run(described["key"], values))
-        audits[described["key"]] = audit
+        start = run.read_start()
+        values = Hyperparameters.of(settle_devices(start.values))
+        runs.append(Run(start.key, values))
+        audits[start.key] = audit
         # What an interrupted audit has left is of no use.
         for file in audit.path.glob("*"):
             file.unlink()
-        audit.start({**described, "values": values})
+        audit.write_start(replace(start, values=values))
     stack = Stack(runs[0].values, dataset.train, dataset.val, len(runs))
-    start = start_weights(spec)
+    weights = start_weights(spec)
     for each in runs:
-        stack.admit(each, start=start)
+        stack.admit(each, start=weights)
     metric, shared = spec.objective.metric, runs[0].values
     curves = SeedCurves(range(len(runs)), lambda loss, iteration: worth(metric, loss, iteration, shared))
     seeds = {each.key: seed for seed, each in enumerate(runs)}
-    states: dict[str, str] = {}
+    last: dict[str, Record] = {}
     while len(stack):
         for record in stack.advance():
-            audits[record.key].append([{"iteration": record.iteration, "val_loss": record.val_loss}])
+            audits[record.key].append([_point(record, shared)])
             if record.state != "diverged":
                 ended = record.state != "running"
                 curves.add(seeds[record.key], record.iteration, record.val_loss, ended)
             if record.state != "running":
-                states[record.key] = record.state
+                last[record.key] = record
                 stack.release(record.key)
-    value = None if "diverged" in states.values() else curves.value(spec.objective.at)
+    states = {audits[key].seed: RunState(record.state) for key, record in last.items()}
+    is_diverged = RunState.DIVERGED in states.values()
+    value = None if is_diverged else curves.value(spec.objective.at)
+    is_complete = RunState.COMPLETE in states.values()
+    ended_as = RunState.COMPLETE if is_complete else RunState.STOPPED
+    ending = TrialEnding(RunState.DIVERGED if is_diverged else ended_as, value, states)
     for key, audit in audits.items():
-        audit.end({"state": states[key], "value": value})
+        point = _point(last[key], shared)
+        audit.write_end(
+            RunEnd(
+                state=states[audit.seed],
+                ended=time.time(),
+                iteration=point.iteration,
+                best_val_loss=last[key].best[0],
+                final_val_loss=point.val_loss,
+                train_tokens=point.train_tokens,
+                train_flops=float(train_flops(shared, point.iteration)),
+                wall_seconds=point.wall_seconds,
+                value=value,
+                ending=ending,
+            )
+        )
+
+
+def _point(record: Record, values: Mapping[str, Any]) -> CurvePoint:
+    return CurvePoint(
+        iteration=record.iteration,
+        wall_seconds=record.wall_seconds,
+        eval_seconds=record.eval_seconds,
+        val_loss=record.val_loss,
+        train_tokens=train_tokens(values, record.iteration),
+    )
 
 
 def _audited(folder: StudyFolder, trial: Trial) -> Audited:
     runs = _runs(folder, trial)
-    outcomes = [run.outcome or {} for run, _ in runs]
-    then = outcomes[0].get("value")
+    ends = [end for run, _ in runs if (end := run.read_end())]
+    audit = runs[0][1].read_end()
     return Audited(
         *trial,
-        iteration=max(int(each.get("iteration", 0)) for each in outcomes),
-        value_then=then if then is None or math.isfinite(then) else None,
-        value=(runs[0][1].outcome or {})["value"],
+        iteration=max(end.iteration for end in ends),
+        value_then=ends[0].value,
+        value=audit.value if audit else None,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,19 +19,24 @@ from torch import Tensor
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.packing import free_memory_bytes, stack_capacity
+from sweeplab.records.runs import RunState, TrialEnding
+from sweeplab.study.plan import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
-from sweeplab.study.starting import start_weights
-from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Outcome, Store
+from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training
-from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
-from sweeplab.train.devices import settle_devices
+from sweeplab.train.checkpoint import read_checkpoint, write_checkpoint, write_snapshot
+from sweeplab.train.devices import free_memory_bytes, settle_devices
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Record, Snapshot, Stack
 
 RENEW_SECONDS = 20.0
 Emit = Callable[[dict[str, Any]], None]
+
+
+def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
+    """Return the weights that a study's runs start from, or None where they are drawn from their seeds."""
+    return None if spec.init_folder is None else read_checkpoint(spec.init_folder, "model")[0]
 
 
 class Runner:
@@ -144,7 +149,9 @@ class Runner:
         snapshots = {key: training.snapshot() for key, training in trial.trainings.items()}
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
             self._end(
-                trial, "failed", f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
+                trial,
+                RunState.FAILED,
+                f"{claim.attempt - 1} workers in turn died of it before its first checkpoint",
             )
             return True
         for key, snapshot in snapshots.items():
@@ -188,7 +195,7 @@ class Runner:
             {"event": "evaluated", **self._named(trial), "run": record.key, "iteration": record.iteration}
             | {"val_loss": record.val_loss}
         )
-        if record.state in ("complete", "stopped"):
+        if RunState(record.state).has_value:
             self._keep(stack, record)
             stack.release(record.key)
         elif record.state == "running" and self._is_save_due(trial, record):
@@ -198,31 +205,32 @@ class Runner:
     def _judge(self, stack: Stack, trial: ClaimedTrial, is_behind: bool) -> None:
         """End a trial that has come to its end, and let go of its runs."""
         if trial.error:
-            self._end(trial, "failed", trial.error)
-        elif "diverged" in trial.states.values():
-            self._end(trial, "diverged")
+            self._end(trial, RunState.FAILED, trial.error)
+        elif RunState.DIVERGED in trial.states.values():
+            self._end(trial, RunState.DIVERGED)
         elif trial.is_stopped:  # with seeds that have not begun there is no mean, and no value
-            self._end(trial, "stopped" if trial.curves.means else "pruned")
+            self._end(trial, RunState.STOPPED if trial.curves.means else RunState.PRUNED)
         elif trial.has_ended:
-            self._end(trial, "complete" if "complete" in trial.states.values() else "stopped")
+            is_complete = RunState.COMPLETE in trial.states.values()
+            self._end(trial, RunState.COMPLETE if is_complete else RunState.STOPPED)
         elif is_behind:
-            self._end(trial, "pruned")
+            self._end(trial, RunState.PRUNED)
         for key in set(trial.trainings) & set(stack.keys) - set(self._trials):
             stack.release(key)
 
-    def _end(self, trial: ClaimedTrial, outcome: Outcome, error: str | None = None) -> None:
+    def _end(self, trial: ClaimedTrial, outcome: RunState, error: str | None = None) -> None:
         self._tell(trial, trial.ending(outcome, error))
 
-    def _tell(self, trial: ClaimedTrial, ending: dict[str, Any]) -> None:
+    def _tell(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker tells it."""
         try:
             self.store.check_lease(trial.claim)
             attributes = trial.close(ending)
-            self.store.finish(trial.claim, ending["outcome"], ending["value"], attributes)
+            self.store.finish(trial.claim, ending.outcome, ending.value, attributes)
         except LeaseLost:
             self.emit({"event": "lost", **self._named(trial)})
         else:
-            self.emit({"event": "ended", **self._named(trial), **ending})
+            self.emit({"event": "ended", **self._named(trial), **asdict(ending)})
         self._forget(trial)
 
     def _forget(self, trial: ClaimedTrial) -> None:
@@ -236,7 +244,7 @@ class Runner:
         if is_alone:
             text = "".join(traceback.format_exception(error))
             for key in live:
-                self._end(self._trials[key], "failed", text)
+                self._end(self._trials[key], RunState.FAILED, text)
             return
         self._suspects |= set(live)
         waiting = {training.run.key for training, _ in self._waiting}

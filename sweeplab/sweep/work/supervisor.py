@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,15 @@ from filelock import Timeout
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.description import describe, summarize
-from sweeplab.lab.feed import Event as Event  # part of what is told of a study
-from sweeplab.lab.feed import Feed
+from sweeplab.lab.feed import Event, Feed
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.lab.versions import code_versions, machine, versions
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import write_baselines
-from sweeplab.study.plan import Plan, make_plan, warm_starts
-from sweeplab.sweep.work.engines import LocalEngine, WorkerResources
-from sweeplab.sweep.work.notify import Notifier
-from sweeplab.sweep.work.pool import WorkerPool
+from sweeplab.study.inputs import write_baselines
+from sweeplab.study.plan import Plan
+from sweeplab.sweep.planning import make_plan, warm_starts
+from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
+from sweeplab.sweep.work.worker import WorkerPool
 from sweeplab.tracking.tracker import TRACKERS, Tracker, TrackingUnavailable, mirrors
 
 if TYPE_CHECKING:
@@ -43,54 +42,8 @@ SHIP_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 
 
-@dataclass
-class Progress:
-    """What is known of a running study: enough for a view, and for the final word; `state` is what is asked of it."""
-
-    plan: Plan
-    cells: dict[str, dict[str, Any]]
-    live: dict[tuple[str, int], Event] = field(default_factory=dict)
-    states: dict[str, int] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-    done_before: int = 0
-    elapsed_before: float = 0.0
-    state: str = "run"
-
-    @property
-    def counted(self) -> int:
-        """Return how many trials count towards the budget by now."""
-        return sum(cell["counted"] for cell in self.cells.values())
-
-    def take_in(self, event: Event) -> None:
-        """Follow one event of a worker."""
-        kind = event["event"]
-        if kind in ("claimed", "evaluated", "ended", "lost", "requeued"):
-            trial = (event["cell"], event["trial"])
-            if kind in ("ended", "lost", "requeued"):
-                self.live.pop(trial, None)
-            else:
-                self.live[trial] = event
-        if kind == "ended":
-            cell = self.cells.setdefault(
-                event["cell"], {"counted": 0, "best": None}
-            )  # one no longer in the grid
-            outcome, value = event["outcome"], event["value"]
-            self.states[outcome] = self.states.get(outcome, 0) + 1
-            if outcome == "failed":
-                self.errors.append(
-                    f"trial {event['trial']} of {event['cell']} failed: {_last_line(event['error'])}"
-                )
-                return
-            cell["counted"] += 1
-            if outcome in ("complete", "stopped") and (cell["best"] is None or value < cell["best"]):
-                cell["best"], cell["best_trial"] = value, event["trial"]
-        elif kind == "error":
-            self.errors.append(event["message"])
-
-
 @dataclass(frozen=True)
-class Ending:
+class StudyEnd:
     """How a study stands after it was run: `status` is complete, interrupted or failed."""
 
     folder: StudyFolder
@@ -101,9 +54,9 @@ class Ending:
 def run_study(
     spec: StudySpec,
     lab: Path,
-    listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+    listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
-) -> Ending:
+) -> StudyEnd:
     """Run a study to the end of its budget, or go on with it.
 
     `listen` hears every event of a worker and, several times a second, `{"event": "tick"}`. `interrupts` counts
@@ -128,7 +81,7 @@ def run_study(
         except BadInput:
             _unmake(folder, made)
             raise
-        store = Store.create(spec, cells, plan.data["vocab_size"], folder.storage_url)
+        store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
@@ -165,26 +118,25 @@ class _Supervisor:
         store: Store,
         tracker: Tracker,
         notifier: Notifier,
-        listen: Callable[[Event, Progress], None],
+        listen: Callable[[Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
         self.spec, self.folder, self.store, self.tracker = spec, folder, store, tracker
         self.shown = [tracker, *mirrors(spec.fixed, folder.path)]
         self.notifier = notifier
         self.listen, self.interrupts = listen, interrupts
-        cells = {each.cell.key: {"counted": each.counted, "best": each.best} for each in store.counts()}
-        self.progress = Progress(plan, cells)
+        cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
+        self.progress = StudyProgress(plan, cells)
         self.progress.done_before = self.progress.counted
         self.progress.elapsed_before = folder.elapsed_seconds
-        engine = LocalEngine(folder, [WorkerResources(**each) for each in plan.workers])
-        self.pool, self.commands = WorkerPool(engine, store, self._hear), store.commands
+        self.pool, self.commands = WorkerPool(folder, plan.workers, store, self._hear), store.commands
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process have in hand
         self._ended: set[tuple[str, int]] = set()
         self._feed = Feed(folder)
         self.elapsed = folder.elapsed_seconds
         self.is_over_time = False
 
-    def run(self) -> Ending:
+    def run(self) -> StudyEnd:
         self.commands.add("start", self._start())
         status = "interrupted"
         try:
@@ -201,16 +153,16 @@ class _Supervisor:
             self.pool.kill()
             self.commands.add("ended", status)
         self._notify(status, ending.errors)
-        return Ending(self.folder, status, [*ending.errors, *self.notifier.errors])
+        return StudyEnd(self.folder, status, [*ending.errors, *self.notifier.errors])
 
     def _notify(self, status: str, errors: list[str]) -> None:
         if self.spec.notify:  # a summary reads every run's folder
-            self.notifier.ended(self.folder, status, summarize(self.folder, status), errors)
+            self.notifier.notify_end(self.folder, status, summarize(self.folder, status), errors)
 
     def _start(self) -> dict[str, Any]:
         """Return what others may want to know of who runs the study from here on."""
         return {
-            "versions": versions(self.progress.plan.data["token_digest"]),
+            "versions": versions(self.progress.plan.data.token_digest),
             "machine": machine(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -250,7 +202,7 @@ class _Supervisor:
             if now - shipped > SHIP_SECONDS:
                 self._ship()
                 self._hear_of_others()
-                self.notifier.look(self.commands.state.phase)
+                self.notifier.notify_if_idle(self.commands.state.phase)
                 self.folder.write_elapsed(self.elapsed)
                 shipped = time.monotonic()
         self.folder.write_elapsed(self.elapsed)
@@ -263,15 +215,14 @@ class _Supervisor:
         else:
             self.elapsed += seconds
         if self.store.poll_commands():
-            self.progress.state = self.commands.state.phase
-            self.progress.plan = self.progress.plan.with_budget(self.store.budget.model_dump())
+            self.progress.follow(self.commands.state)
         self.is_over_time = self._is_time_over()
         if self.is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers of other commands
             self.pool.stop()
         elif not self.is_over_time and self.commands.state.phase == "over":
             self.commands.set_phase("run")
-        if self.pool.is_wanted and not self.interrupts() and self._has_work():
+        if self.pool.has_new_command and not self.interrupts() and self._has_work():
             self.pool.start()
 
     def _goes_on(self) -> bool:
@@ -285,7 +236,7 @@ class _Supervisor:
         if now.phase == "pause" or self.store.n_held():  # by workers of other commands
             return True
         if now.phase == "run" and not self.pool.failures and self.store.n_running() and self._has_work():
-            self.pool.recall()  # such a worker is gone, and what it held is nobody's
+            self.pool.forget_revisions()  # such a worker died, and nobody holds its trials
             return True
         return not self.commands.set_phase("closing", after=now.revision)
 
@@ -311,7 +262,7 @@ class _Supervisor:
             return
         if event["event"] == "ended":
             self._ended.add(trial)
-        self.notifier.heard()
+        self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)
 
@@ -333,13 +284,13 @@ class _Supervisor:
                 self.tracker.ship(run.path)
                 self.tracker.wait(run.path)
 
-    def _finish(self) -> Ending:
+    def _finish(self) -> StudyEnd:
         for _ in range(2):  # an end is told no earlier than the look after the one that found the run
             self._hear_of_others()
         errors = [*self.progress.errors, *self.pool.failures]
         if refused := self._ship():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
-            return Ending(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
+            return StudyEnd(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
         left = not self.is_over_time and any(each.running for each in self.store.counts())
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
@@ -351,8 +302,8 @@ class _Supervisor:
             if self.folder.sample.exists():
                 self.tracker.attach(self.folder.sample, "sample")
         except TrackingUnavailable as error:
-            return Ending(self.folder, "failed", [*errors, str(error)])
-        return Ending(self.folder, status, errors)
+            return StudyEnd(self.folder, "failed", [*errors, str(error)])
+        return StudyEnd(self.folder, status, errors)
 
 
 def _make(folder: StudyFolder) -> list[Path]:
@@ -374,7 +325,3 @@ def _unmake(folder: StudyFolder, made: list[Path]) -> None:
     for each in made:
         with suppress(OSError):
             each.rmdir()
-
-
-def _last_line(text: str | None) -> str:
-    return (text or "").strip().splitlines()[-1] if text else ""

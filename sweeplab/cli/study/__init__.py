@@ -1,0 +1,1 @@
+"""`sweeplab study` and `sweeplab trial`: write, preview, run, control and show studies."""
