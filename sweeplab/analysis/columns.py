@@ -239,8 +239,8 @@ PLAUSIBLE = {
     # Not its largest: a law may start far above the 13.9 nats of a uniform guess among 2^20 tokens.
     "loss": Plausible(1e-6, 20, _UNIT, f"no vocabulary gives so much; {_PERPLEXITY}", (100.0,)),
 }
-_SWAPPED = 1000  # no table has so many parameters a token
-_SPARSE = 1e6  # nor so many tokens a parameter
+_SWAPPED = 1000  # no table has so many parameters per token
+_SPARSE = 1e6  # nor so many tokens per parameter
 _GAP = 0.4  # a gap in the values of this share of a step, in logs, may part two units
 _NEAR = 3.0  # how far outside of the other rows' range the shifted ones may end
 _FLOPS_OFF = 1e3  # C / (6 N D): attention, embeddings and experts account for less

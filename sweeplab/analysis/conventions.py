@@ -28,7 +28,7 @@ CHOICES: dict[str, dict[str, str]] = {
         "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
     },
     "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
-    "loss": {"nats": "nats a token", "bits-per-byte": "bits a byte"},
+    "loss": {"nats": "nats per token", "bits-per-byte": "bits per byte"},
     "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
 }
 # Where a study's table has what a law reads, by default.
@@ -86,7 +86,7 @@ def parse_conventions(text: str) -> Conventions:
 
 
 def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
-    """Refuse what a file's columns cannot be turned into: they are as whoever wrote them counted.
+    """Refuse what a file's columns cannot be turned into: they count as their author did.
 
     A unit of the loss is not refused but taken as what the column has.
 
@@ -113,7 +113,7 @@ def counted(
     `bytes_per_token` is by study.
 
     Raises:
-        BadInput: bits a byte are asked for where a token's bytes are not known; a column is missing.
+        BadInput: bits per byte are asked for where a token's bytes are not known; a column is missing.
     """
     at, params = conventions.chosen("at"), conventions.chosen("params")
     head = _HEAD if params == "with-head" else ()
@@ -138,7 +138,7 @@ def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -
     names = runs["study"].astype(str).tolist() if "study" in runs else [""] * len(runs)
     if unknown := sorted({name for name in names if name not in (bytes_per_token or {})}):
         whose = ", ".join(unknown) or "the runs"
-        raise BadInput(f"bits a byte need the bytes of a token, and nothing says them of {whose}")
+        raise BadInput(f"bits per byte need the bytes of a token, and nothing says them of {whose}")
     return np.array([(bytes_per_token or {})[name] for name in names]) * _text_shares(runs)
 
 

@@ -143,7 +143,7 @@ def study_points(
 
     A point is the mean of its k seeds and weighs k: the variance of one seed is taken as one for all points, so
     that of the mean is a kth of it. Runs that did not reach an end are left out, and counted. `columns` name
-    others than the conventions would. `bytes_per_token`, by study, is for a loss in bits a byte.
+    others than the conventions would. `bytes_per_token`, by study, is for a loss in bits per byte.
 
     Raises:
         BadInput: no run has ended, or what `points_of` refuses.
@@ -202,7 +202,7 @@ def points_of(
     names: Sequence[str] | None = None,
     is_counted: bool = False,
 ) -> Points:
-    """Return the points of a table by the columns' names, checked; what a program counted is not doubted.
+    """Return the points of a table by the columns' names, checked; what a program counted is not questioned.
 
     Raises:
         BadInput: every column that is missing, is no number or has a number that is not positive; what is hardly

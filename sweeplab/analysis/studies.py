@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sweeplab.analysis.compute_optimal.envelope import Curves
     from sweeplab.study.spec import StudySpec
 
-_DIGESTS = ("text_digest", "token_digest")
-
 
 @dataclass(frozen=True)
 class Studies:
@@ -83,13 +81,11 @@ class Studies:
         """
         import pandas as pd
 
-        tables = {
-            name: curves_table(lab, name, spec.track.uri, metrics=[metric])
-            for name, spec in self.specs.items()
-        }
+        tables = [curves_table(lab, name, spec.track.uri, [metric]) for name, spec in self.specs.items()]
         if len(tables) == 1:
-            return next(iter(tables.values()))
-        return pd.concat([table.assign(study=name) for name, table in tables.items()], ignore_index=True)
+            return tables[0]
+        named = zip(self.specs, tables, strict=True)
+        return pd.concat([table.assign(study=name) for name, table in named], ignore_index=True)
 
     def loss_curves(self, lab: Path, conventions: Conventions) -> Curves:
         """Return the validation curves of the one study; of several, that there are none in common.
@@ -111,7 +107,7 @@ class Studies:
         Raises:
             BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics.
         """
-        self._check_comparable(Conventions(), "`study diff` compares them in bits a byte")
+        self._check_comparable(Conventions(), "`study diff` compares them in bits per byte")
         metrics = {name: spec.objective.metric for name, spec in self.specs.items()}
         if len(set(metrics.values())) > 1:
             said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
@@ -127,17 +123,16 @@ class Studies:
         self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
     ) -> None:
         """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""
-        digest = _DIGESTS[0] if conventions.loss == "bits-per-byte" else _DIGESTS[1]
+        digest = "text_digest" if conventions.loss == "bits-per-byte" else "token_digest"
         first, *others = self.data
         for name in others:
             if self.data[name][digest] == self.data[first][digest]:
                 continue
-            same_text = self.data[name][_DIGESTS[0]] == self.data[first][_DIGESTS[0]]
+            same_text = self.data[name]["text_digest"] == self.data[first]["text_digest"]
             hint = f"; of one text, {otherwise}" if same_text else ""
             what = "tokens" if same_text else "text"
-            raise BadInput(
-                f"studies {first} and {name} were trained on different {what}: losses a token cannot be compared{hint}"
-            )
+            differ = f"studies {first} and {name} were trained on different {what}"
+            raise BadInput(f"{differ}: losses per token cannot be compared{hint}")
 
 
 def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:

@@ -155,7 +155,7 @@ def test_a_curve_that_ends_is_no_change() -> None:
     """Each size stops where it is still the best: what comes next was not found better."""
     runs = []
     for curve in plant_curves("steep", 0.0, rng()).runs:
-        best = 6 * curve.params**2 * 3  # tokens a parameter at which the next size is still worse
+        best = 6 * curve.params**2 * 3  # tokens per parameter at which the next size is still worse
         keep = curve.log_flops <= math.log(best)
         runs.append(Curve(curve.name, curve.params, curve.log_flops[keep], curve.log_loss[keep]))
     found = envelope(Curves(tuple(each for each in runs if len(each.log_flops) > 2), "constant"), 1e18)

@@ -26,7 +26,7 @@ NOISE = 0.005
 def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: float = 0.0) -> float:
     """Return the share of tables whose prediction interval holds a run that is made after it.
 
-    The run has ten times the FLOPs of the largest of the table, at 20 tokens a parameter.
+    The run has ten times the FLOPs of the largest of the table, at 20 tokens per parameter.
     """
     random, inside = np.random.default_rng(17), 0
     for _ in range(n_tables):

@@ -93,13 +93,13 @@ class Evidence:
 
     @cached_property
     def used(self) -> pd.DataFrame:
-        """Return the runs of the points, a row a run; `point` names it."""
+        """Return the runs of the points, one row per run; `point` names it."""
         runs = self.chosen.runs
         return runs[runs["point"].isin(self.points.names)]
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Return a row a point, by its name: its first seed's settings, the mean of its seeds' numbers."""
+        """Return one row per point, by its name: its first seed's settings, the mean of its seeds' numbers."""
         return self.chosen.table.set_index("point").loc[list(self.points.names)]
 
     def numbers(self, name: str) -> Array:

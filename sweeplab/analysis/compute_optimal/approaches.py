@@ -178,7 +178,7 @@ def approaches(
 
 
 def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
-    """Return the numbers of a fit; N_opt is what its tokens a parameter leave of the budget."""
+    """Return the numbers of a fit; N_opt is what its tokens per parameter leave of the budget."""
     by_name = {each.quantity.name: each for each in found.estimates}
     numbers = {name: _number(found.fit, by_name[name]) for name in (N_OPT, D_OPT) if name in by_name}
     ratio = _number(found.fit, by_name[RATIO])

@@ -7,7 +7,7 @@ weighs each by its variance. A minimum's interval is Fieller's (1954), of the ra
 parabola that is its profile, and it has no end exactly where the rows set none.
 
 Which rows share a budget is as the table has them, or in bins that a person asks for. Rows of one budget are brought
-to the same FLOPs before a parabola is drawn through them: along their own ray of tokens a parameter, and along the
+to the same FLOPs before a parabola is drawn through them: along their own ray of tokens per parameter, and along the
 line of the lowest losses. It matters in wide bins and hardly elsewhere.
 """
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SIZES = ("params", "tokens")
 N_SIZES, N_RATIOS = 13, 9
 LEAST_SPAN = (
-    30.0  # tokens a parameter differ by this factor or more among the candidates, whatever the table has
+    30.0  # tokens per parameter differ by this factor or more among the candidates, whatever the table has
 )
 MOST = 2000
 _ROUNDING = 1e-9
@@ -38,7 +38,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Candidates:
-    """The runs to choose from: what a law reads of each, [m] a column, and the FLOPs that one costs, [m].
+    """The runs to choose from: what a law reads of each, [m] per column, and the FLOPs that one costs, [m].
 
     `cells` are their values in a study's grid; a point of a table has none. A run weighs as many rows as it has
     seeds.
@@ -55,7 +55,7 @@ class Candidates:
         return len(self.cost)
 
     def like(self, points: Points, budget: float) -> Candidates:
-        """Return those that cost no more than a budget, with about the tokens a parameter that the table has.
+        """Return those that cost no more than a budget, with about the tokens per parameter that the table has.
 
         Raises:
             BadInput: there are none.
@@ -92,7 +92,7 @@ def parse_axes(text: str) -> dict[str, Array]:
 
 
 def of_points(points: Points, budget: float) -> Candidates:
-    """Return a log grid from the table's smallest size up to what the budget allows, at the table's tokens a parameter.
+    """Return a log grid from the table's smallest size up to the budget, at the table's tokens per parameter.
 
     Raises:
         BadInput: the table has no column of N or of D.
@@ -105,7 +105,7 @@ def of_points(points: Points, budget: float) -> Candidates:
 
 
 def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
-    """Return every combination of sizes and tokens; `ratio` in place of tokens is tokens a parameter.
+    """Return every combination of sizes and tokens; `ratio` in place of tokens is tokens per parameter.
 
     Raises:
         BadInput: other axes than params with tokens or ratio, more combinations than are looked at.
@@ -142,7 +142,7 @@ def of_file(points: Points, path: Path) -> Candidates:
 
 
 def _ratios(points: Points) -> tuple[float, float]:
-    """Return the least and the most tokens a parameter to look at: the table's, further apart where these are close."""
+    """Return the least and most tokens per parameter to look at: the table's, further apart where they are close."""
     ratio = points.columns["tokens"] / points.columns["params"]
     low, high = float(ratio.min()), float(ratio.max())
     widen = math.sqrt(max(1.0, LEAST_SPAN * low / high))

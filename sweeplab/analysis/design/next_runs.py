@@ -169,7 +169,7 @@ N_VECTORS = 64
 _SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
 _WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
 _FEW_SPARE, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
-_CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens a parameter
+_CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens per parameter
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def prospect_of(
 
 
 def corners(candidates: Candidates) -> NDArray[np.bool_]:
-    """Return which candidates lie in the outermost fifth both by size and by tokens a parameter."""
+    """Return which candidates lie in the outermost fifth both by size and by tokens per parameter."""
     size = np.log(candidates.columns["params"])
     ratio = np.log(candidates.columns["tokens"]) - size
     return _outer(size) & _outer(ratio)

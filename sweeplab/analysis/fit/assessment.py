@@ -71,7 +71,7 @@ DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0}  # that a column has to s
 SPREAD = 0.5  # of log(D/N), or across any other line of log D against log N: under it the rows lie near one
 STANDS = 2 / 3  # of these that has to be left without any one row
 DISTINCT = 3  # values of a column: E, a scale and an exponent
-NEAR = 3.0  # a row's tokens a parameter within this factor of the optimum's is near it
+NEAR = 3.0  # a row's tokens per parameter within this factor of the optimum's is near it
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
 
 
 def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | None = None) -> list[str]:
-    """Return what the design lacks for a quantity; `optimum_ratio` is the log of the best tokens a parameter."""
+    """Return what the design lacks for a quantity; `optimum_ratio` is the log of the best tokens per parameter."""
     seen, failures = design(points, fit.law.columns), []
     for name in quantity.needs:
         decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
@@ -141,7 +141,7 @@ def _near_one_line(seen: Mapping[str, float]) -> str:
 def _across(columns: Mapping[str, Array]) -> tuple[float, float]:
     """Return how far rows lie from the line that fits log N and log D best, and the same but for one row.
 
-    It is sqrt(2) times the sd across the line: on a ray of tokens a parameter, the sd of log(D/N).
+    It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).
     """
     logs = np.stack([np.log(columns["params"]), np.log(columns["tokens"])])
     logs -= logs.mean(1, keepdims=True)

@@ -136,7 +136,7 @@ def _unread(fit: Fit, logs: Mapping[str, Array]) -> Named:
 
 
 def _target(points: Points, fit: Fit) -> dict[str, float]:
-    """Return the best point at the larger budget, no further from the rows in tokens a parameter than they go."""
+    """Return the best point at the larger budget, no further from the rows in tokens per parameter than they go."""
     columns = {name: column for name, column in points.columns.items() if name != "loss"}
     most = {name: float(column.max()) for name, column in columns.items()}
     if not columns.keys() >= _BOTH or not set(fit.law.columns) >= _BOTH:

@@ -1,7 +1,7 @@
 """What a sweep cost: where its compute and time went, what pruning saved, and where in the space trials failed.
 
-Ranges in which trials crowd are looked for, so the smallest of many p-values is small by chance: each is multiplied
-by the number of ranges that were looked at (Bonferroni).
+Many ranges are tried, so the smallest of their p-values is small by chance: each is multiplied by the number of
+ranges (Bonferroni).
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def saved(sweep: Sweep) -> list[Saved]:
 class Cost:
     """What the audit of a study's pruning says.
 
-    `audited` has a row an audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its end;
-    missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of the
+    `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
+    end; missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of the
     share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
     """
 

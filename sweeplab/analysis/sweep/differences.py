@@ -35,7 +35,7 @@ MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 @dataclass(frozen=True)
 class LossDifference:
-    """How far study `b` lies above study `a`, in nats a token, with an interval of `level`.
+    """How far study `b` lies above study `a`, in nats per token, with an interval of `level`.
 
     `low` and `high` are NaN, and `why` says the reason, where it cannot be told.
     """
@@ -231,7 +231,7 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
 
 
 def bits_per_byte(ranked: RankedCell, data: Mapping[str, Any]) -> float:
-    """Return a cell's loss in bits a byte of what is to be found; `data` describes the study's.
+    """Return a cell's loss in bits per byte of what is to be found; `data` describes the study's.
 
     NaN where its objective is not known.
     """
@@ -308,7 +308,7 @@ def _differences(
 
 
 def _design(n_cells: int, rows: Sequence[tuple[int, int, float]]) -> tuple[Array, bool]:
-    """Return the design matrix: a column a cell, and one a seed but the first where that leaves cells comparable."""
+    """Return the design: a column for each cell, and each seed but the first where cells stay comparable."""
     seeds = sorted({seed for _, seed, _ in rows})
     of_cells = np.array([[float(at == cell) for cell in range(n_cells)] for at, *_ in rows])
     of_seeds = np.array([[float(own == seed) for seed in seeds[1:]] for _, own, _ in rows])
