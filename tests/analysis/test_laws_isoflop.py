@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analysis.planted_budgets import exponent, n_opt, plant_isoflop
 from analysis.planted_laws import GOOD, TRUTHS, plant
-from analysis.planted_roads import exponent, n_opt, plant_isoflop
 
 from sweeplab.analysis.compute_optimal.isoflop import budgets_of, isoflop, parse_budgets
 from sweeplab.analysis.compute_optimal.lines import Noise, line_through

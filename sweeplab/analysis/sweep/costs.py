@@ -128,8 +128,8 @@ class Cost:
     """What the audit of a study's pruning says.
 
     `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
-    end; missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of the
-    share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
+    end; missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of
+    the share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
     """
 
     study: str

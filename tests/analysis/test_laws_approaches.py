@@ -1,4 +1,4 @@
-"""Three roads to the best use of compute: they agree where the law is planted, and say so where they do not."""
+"""The compute-optimal size by three approaches: they agree where the law is planted, and say so where they do not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analysis.planted_budgets import exponent, n_opt, plant_curves, plant_isoflop
 from analysis.planted_laws import GOOD, TRUTHS, plant
-from analysis.planted_roads import exponent, n_opt, plant_curves, plant_isoflop
 
 from sweeplab.analysis.compute_optimal.approaches import _lost, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curve, Curves, curves_of_points, envelope
@@ -17,7 +17,7 @@ from sweeplab.analysis.fit.assessment import assess, find_law
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
-ROADS = ("isoflop", "envelope", "parametric")
+APPROACHES = ("isoflop", "envelope", "parametric")
 
 
 def rng(seed: int = 0):
@@ -27,13 +27,13 @@ def rng(seed: int = 0):
 @pytest.mark.parametrize("truth", TRUTHS)
 def test_the_three_agree_with_the_planted_law(truth: str) -> None:
     found = approaches(plant_isoflop(truth, 0.003, rng(3)), plant_curves(truth, 0.003, rng(4)))
-    for road in ROADS:
-        at = found.numbers[road]["N_opt exponent"]
-        assert at.identified and at.low - 0.01 <= exponent(truth) <= at.high + 0.01, road
+    for name in APPROACHES:
+        at = found.numbers[name]["N_opt exponent"]
+        assert at.identified and at.low - 0.01 <= exponent(truth) <= at.high + 0.01, name
         assert abs(at.value - exponent(truth)) < 0.03
-        size = found.numbers[road]["N_opt"]
+        size = found.numbers[name]["N_opt"]
         assert math.exp(size.low) / 1.05 <= n_opt(truth, 1e20) <= math.exp(size.high) * 1.05
-        assert found.numbers[road]["D_opt exponent"].value == pytest.approx(1 - at.value, abs=1e-6)
+        assert found.numbers[name]["D_opt exponent"].value == pytest.approx(1 - at.value, abs=1e-6)
     assert {each.between for each in found.disagreements} == {
         ("parametric", "isoflop"), ("parametric", "envelope"), ("isoflop", "envelope")
     }  # fmt: skip
@@ -41,7 +41,7 @@ def test_the_three_agree_with_the_planted_law(truth: str) -> None:
 
 @pytest.mark.slow
 def test_differences_cover_none_where_there_is_none() -> None:
-    """What two roads have in common is taken out: their difference is better known than either of them."""
+    """What two approaches have in common is taken out: their difference is better known than either of them."""
     held, shares = [], []
     for seed in range(24):
         found = approaches(
@@ -49,7 +49,7 @@ def test_differences_cover_none_where_there_is_none() -> None:
         )
         apart = found.disagreements[0].differences["N_opt exponent"]
         held.append(not apart.more_than_noise)
-        alone = [found.numbers[road]["N_opt exponent"] for road in ("isoflop", "parametric")]
+        alone = [found.numbers[name]["N_opt exponent"] for name in ("isoflop", "parametric")]
         shares.append((apart.high - apart.low) / math.hypot(*(each.high - each.low for each in alone)))
     assert np.mean(held) >= 0.85
     assert np.median(shares) < 0.6
@@ -78,7 +78,7 @@ def test_a_law_of_another_form_disagrees_by_more_than_noise() -> None:
     assert said.as_dict()["more_than_noise"] and "disagree by more than noise" in said.says
 
 
-def test_no_road_where_there_is_none() -> None:
+def test_no_number_where_there_is_none() -> None:
     said = approaches(plant("steep", GOOD["30 points, 6 x 5"], 0.003, rng())).as_dict()
     assert said["roads"]["isoflop"]["N_opt"]["value"] is None
     assert said["roads"]["isoflop"]["N_opt"]["why"].startswith("no budgets")
