@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import BEST_MEASURES, RunState
 from sweeplab.tracking.tracker import TRACKERS, TrackedRun, Tracker
-from sweeplab.train.counting import train_tokens
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,7 @@ def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
     """Return how many tokens a run of these values has read, by iteration."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     names = ("batch_size", "batch_warmup_iters", *SETTINGS)
-    values = {name: kinds[TABLE[name].kind](texts[name]) for name in names}
+    values = Hyperparameters.of({name: kinds[TABLE[name].kind](texts[name]) for name in names})
     return lambda iteration: train_tokens(values, iteration)
 
 

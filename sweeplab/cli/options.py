@@ -31,17 +31,14 @@ def argument(metavar: str, help: str, **settings: Any) -> Any:
 
 
 Lab = Annotated[
-    Path | None,
-    option("FOLDER", "Folder of studies, checkpoints and tracking.  [default: SWEEPLAB_LAB, else lab]"),
+    Path | None, option("FOLDER", "Folder of studies and tracking.  [default: SWEEPLAB_LAB, else lab]")
 ]
 StudyName = Annotated[str, argument("NAME", "Name of the study.", autocompletion=studies)]
 MaybeStudyName = Annotated[str | None, argument("[NAME]", "Name of a study.", autocompletion=studies)]
 StudyFile = Annotated[Path, argument("FILE", "The study file.")]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
-InCell = Annotated[
-    str | None, option("CELL", "The trial's cell, where several cells have its number.", "--cell")
-]
+InCell = Annotated[str | None, option("CELL", "The trial's cell, where several have its number.", "--cell")]
 OneCell = Annotated[str | None, option("CELL", "Only this cell.")]
 Run = Annotated[
     str,
@@ -63,9 +60,7 @@ Overrides = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    option(
-        "NAME", "Take the values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets
-    ),
+    option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets),
 ]
 AllowPlugins = Annotated[bool, flag("Import the Python files that the study names.", "--allow-plugins")]
 Force = Annotated[bool, flag("Replace what is there already.", "--force")]

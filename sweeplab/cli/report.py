@@ -29,9 +29,7 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
 
-Dashboard = Annotated[
-    Path | None, option("FILE", "The panels to show: an edited copy of the page's file in dashboards/.")
-]
+Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")]
 Format = Annotated[
     Literal["html", "png", "svg", "pdf"],
     flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
@@ -59,8 +57,7 @@ def scaling(
 def sweep(
     name: StudyName,
     audit_pruning: Annotated[
-        int | None,
-        option("N", "First train N pruned trials to their end, outside of the study and its budget.", min=1),
+        int | None, option("N", "First train N pruned trials to their end, outside the budget.", min=1)
     ] = None,
     allow_plugins: AllowPlugins = False,
     dashboard: Dashboard = None,
@@ -86,9 +83,7 @@ def sweep(
 
 def compare_studies(
     names: Annotated[list[str], argument("NAME…", "Names of two studies or more.", autocompletion=studies)],
-    output: Annotated[
-        Path | None, option("FOLDER", "Where to write.  [default: reports/ in the lab]")
-    ] = None,
+    output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
     dashboard: Dashboard = None,
     form: Format = "html",
     lab: Lab = None,
@@ -139,9 +134,7 @@ def ui(
             "--open/--no-open",
         ),
     ] = None,
-    dashboard: Annotated[
-        Path | None, option("FILE", "What to show: an edited copy of dashboards/mlflow.yaml.")
-    ] = None,
+    dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/mlflow.yaml.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

@@ -22,28 +22,22 @@ def generate(
     run: Run,
     prompt: Prompt,
     temperature: Annotated[
-        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's own]")
+        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's]")
     ] = None,
-    top_k: Annotated[
-        int | None, option("K", "Draw from the K best tokens.  [default: the run's own]")
-    ] = None,
+    top_k: Annotated[int | None, option("K", "Draw from the K best tokens.  [default: the run's]")] = None,
     top_p: Annotated[
         float | None,
-        option("P", "Draw from the best tokens of this total probability.  [default: the run's own]"),
+        option("P", "Draw from the best tokens of this total probability.  [default: the run's]"),
     ] = None,
     greedy: Annotated[bool, flag("Take the best token each time.", "--greedy")] = False,
     beams: Annotated[int | None, option("N", "Search for the likeliest text with N beams.", min=1)] = None,
-    seed: Annotated[
-        int | None, option("SEED", "Seed of the draws.  [default: 0]", min=0, max=2**63 - 1)
-    ] = None,
+    seed: Annotated[int | None, option("SEED", "Seed of draws.  [default: 0]", min=0, max=2**63 - 1)] = None,
     max_new_tokens: Annotated[
-        int | None, option("N", "Generate at most N tokens.  [default: the run's own]")
+        int | None, option("N", "Most tokens to generate.  [default: the run's]")
     ] = None,
     contrast: Annotated[
         str | None,
-        option(
-            "RUN", "Decode against this smaller run of the same tokens, preferring what the run knows better."
-        ),
+        option("RUN", "Prefer what the run knows better than this smaller one of the same tokens."),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -99,7 +93,7 @@ def evaluate(
     run: Run,
     lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
     study: Annotated[
-        str | None, option("NAME", "The study whose validation split is read.  [default: the run's own]")
+        str | None, option("NAME", "Study of the validation split.  [default: the run's]")
     ] = None,
     report: Annotated[Path | None, option("PAGE.html", "Also write a page of the loss by position.")] = None,
     lab: Lab = None,

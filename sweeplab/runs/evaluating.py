@@ -79,7 +79,7 @@ def _lengths(
     run: LoadedRun, dataset: Dataset, times: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the losses at each length that can be, and why each of the others cannot."""
-    from sweeplab.train.extrapolation import losses_at, why_not_longer
+    from sweeplab.train.evaluating import losses_at, why_not_longer
 
     found, left_out = [], []
     bounded = why_not_longer(run.values)

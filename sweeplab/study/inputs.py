@@ -151,7 +151,7 @@ class Start:
     @cached_property
     def shape(self) -> ModelShape:
         """Return the run's model."""
-        return ModelShape.of(self.values)
+        return ModelShape.named(self.values)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -17,8 +17,8 @@ from sweeplab.records.data import DataDescription
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, unmet
 from sweeplab.study.spec import Budget, StudySpec
-from sweeplab.train.counting import row_flops, train_memory_bytes
 from sweeplab.train.devices import cuda_count, free_memory_bytes, settle_devices
+from sweeplab.train.run import row_flops, train_memory_bytes
 
 # So many points of a cell's space are looked at: which share is valid, and how large its models are.
 MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
@@ -56,18 +56,18 @@ def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) 
     return [WorkerResources(max(1, n_cpus // count) if count < n_cpus else 1)] * count
 
 
-def stack_capacity(wanted: int | str, values: Mapping[str, Any], n_seeds: int, memory_bytes: float) -> int:
+def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float) -> int:
     """Return K for runs like `values`: as wanted, or what pays on their device and fits its memory.
 
     The seeds of a trial share a stack where memory allows.
     """
     shape = ModelShape.of(values)
-    at_once: int = values["batch_size"] // values["grad_accum"]
+    at_once = values.batch_size // values.grad_accum
     room = int(memory_bytes * MEMORY_SHARE / train_memory_bytes(values))
     fits = max(1, min(room, MOST_FOLDED // (at_once * shape.n_head)))
     if wanted != "auto":
         return min(int(wanted), fits)
-    if values["device"] == "cuda":
+    if values.device == "cuda":
         pays = min(CUDA_MOST, max(1, round(CUDA_STEP_FLOPS / (row_flops(values) * at_once))))
     else:
         pays = CPU_STACK if n_params(shape) < CPU_STACK_BELOW_PARAMS else 1

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
-from sweeplab.model.legality import requirements
-from sweeplab.model.requirement import Requirement
-from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, settled
+from sweeplab.model.requirements import requirements
+from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.problems import Location
 from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.requirements import REQUIREMENTS
+from sweeplab.train.run import REQUIREMENTS, train_flops, train_tokens
 
 Values = Mapping[str, Any]
 
@@ -51,13 +49,14 @@ UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or r
 
 def facts(values: Values) -> Facts:
     """Return what follows from a run's effective hyperparameters."""
+    values = Hyperparameters.of(values)
     shape = ModelShape.of(values)
     return Facts(
         accounting.n_params(shape),
         accounting.n_params_active(shape),
         accounting.n_params_non_embedding(shape),
-        train_tokens(values, values["max_iters"]),
-        train_flops(values, values["max_iters"]),
+        train_tokens(values, values.max_iters),
+        train_flops(values, values.max_iters),
     )
 
 

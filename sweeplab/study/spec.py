@@ -209,7 +209,7 @@ class ObjectiveSpec(Section):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, name: str) -> str:
-        from sweeplab.train.metrics import METRICS
+        from sweeplab.train.run import METRICS
 
         return _known(name, list(METRICS))
 

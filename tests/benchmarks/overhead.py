@@ -20,6 +20,8 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 from benchmarks.setting import print_table, setting
 
+from sweeplab.hyperparameters import Hyperparameters
+
 STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 
 
@@ -47,7 +49,7 @@ def product(lab: Path) -> tuple[float, float]:
     return time.perf_counter() - started[0], memory[0]
 
 
-def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
+def stacks_of(lab: Path) -> list[list[tuple[Hyperparameters, int]]]:
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import stack_capacity
@@ -59,7 +61,9 @@ def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
         runs = []
         for folder in sorted((root / "runs" / cell.key).iterdir()):
             values = json.loads((folder / "run.json").read_text())["values"]
-            runs.append((values, json.loads((folder / "end.json").read_text())["iteration"]))
+            runs.append(
+                (Hyperparameters.of(values), json.loads((folder / "end.json").read_text())["iteration"])
+            )
         together = stack_capacity("auto", runs[0][0], 1, 1e10) > 1
         stacks += [runs] if together else [[run] for run in runs]
     return stacks
@@ -88,7 +92,9 @@ def worker(stacks, ready, go, losses) -> None:
                     stack.release(record.key)
 
 
-def trainer_alone(stacks: list[list[tuple[dict, int]]], n_workers: int) -> tuple[float, list[float]]:
+def trainer_alone(
+    stacks: list[list[tuple[Hyperparameters, int]]], n_workers: int
+) -> tuple[float, list[float]]:
     """Train the stacks and return the seconds and every run's last loss."""
     context = multiprocessing.get_context("spawn")
     work, ready, losses, go = context.Queue(), context.Queue(), context.Queue(), context.Event()

@@ -6,7 +6,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
-from sweeplab.model.legality import requirements
+from sweeplab.model.requirements import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.problems import Problems, SourceMap
@@ -138,6 +138,6 @@ def test_facts_count_active_parameters() -> None:
 
 def test_a_run_of_before_has_the_defaults() -> None:
     old = {"vocab_size": 65, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, "bias": False}
-    assert ModelShape.of(old) == ModelShape(
+    assert ModelShape.named(old) == ModelShape(
         vocab_size=65, block_size=8, n_layer=2, n_head=2, n_embd=8, bias=False
     )

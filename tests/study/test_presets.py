@@ -9,7 +9,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
-from sweeplab.hyperparameters import MINIMAL, defaults
+from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
 from sweeplab.study.file.reading import preset, preset_names, read_study, read_text
@@ -81,9 +81,9 @@ def test_parts_are_the_published_ones(name: str, published: dict[str, Any]) -> N
 @pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
 def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
     """Vaswani et al. (2017), section 5.3: n_embd ** -0.5 * min(step ** -0.5, step * 4000 ** -1.5)."""
-    values = {**defaults(), **read_preset(name).fixed, "max_iters": 100_000}
+    values = Hyperparameters.of({**read_preset(name).fixed, "max_iters": 100_000})
     for step in (1, 1000, 4000, 10_000, 100_000):
-        published = values["n_embd"] ** -0.5 * min(step**-0.5, step * 4000**-1.5)
+        published = values.n_embd**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert learning_rate(values, step - 1) == pytest.approx(published, rel=2e-3)
     adam = {
         "optimizer": "adam",
@@ -92,7 +92,7 @@ def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
         "weight_decay": 0.0,
         "label_smoothing": 0.1,
     }
-    assert {each: values[each] for each in adam} == adam
+    assert {each: getattr(values, each) for each in adam} == adam
 
 
 def ours_of(library, name: str):

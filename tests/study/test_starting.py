@@ -16,6 +16,7 @@ from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.exporting import export_run
 from sweeplab.hf.importing import import_folder
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.inputs import read_start
@@ -57,18 +58,18 @@ def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained:
 
 def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path) -> None:
     spec = tiny(init_from=str(trained))
-    values = json.loads((trained / "model.json").read_text())["values"]
+    values = Hyperparameters.of(json.loads((trained / "model.json").read_text())["values"])
     data = prepare("python-docs", "char")
     weights = start_weights(spec)
     stack = Stack(values, data.train, data.val, 2)
     for seed in (0, 1):
-        stack.admit(Run(str(seed), {**values, "seed": seed}), start=weights)
+        stack.admit(Run(str(seed), values.replace(seed=seed)), start=weights)
     assert all(stack.weights(key)["token_embedding"].equal(weights["token_embedding"]) for key in "01")
     stack.advance()
     stack.advance()
     snapshot = stack.snapshot("1")
     other = Stack(values, data.train, data.val, 1)
-    other.admit(Run("1", {**values, "seed": 1}), snapshot, weights)
+    other.admit(Run("1", values.replace(seed=1)), snapshot, weights)
     assert other.weights("1")["token_embedding"].equal(stack.weights("1")["token_embedding"])
 
 

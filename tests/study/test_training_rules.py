@@ -13,8 +13,8 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.work.runner import Runner
-from sweeplab.train.optimizers import OPTIMISERS
-from sweeplab.train.requirements import FOLLOW_WIDTH
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.run import FOLLOW_WIDTH
 
 
 def points(**parts) -> list[dict]:
@@ -35,10 +35,10 @@ def test_parts_that_do_not_divide_the_batch_are_refused() -> None:
 
 
 def test_mup_goes_with_optimizers_that_follow_the_width() -> None:
-    found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMISERS)})
+    found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMIZERS)})
     chosen = {each["optimizer"] for each in found if each["parametrization"] == "mup"}
     assert chosen == set(FOLLOW_WIDTH)
-    assert len(found) == len(OPTIMISERS) + len(chosen)
+    assert len(found) == len(OPTIMIZERS) + len(chosen)
     with pytest.raises(BadInput, match=r'where optimizer is "sgd", parametrization is "mup"'):
         points(fixed={"parametrization": "mup", "optimizer": "sgd"})
 

@@ -23,6 +23,7 @@ import numpy as np
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
 from sweeplab.analysis.trials import COUNTED, POINT
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.search import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
@@ -98,10 +99,11 @@ def decay(evidence: Evidence) -> Finding:
     unknown: set[str] = set()
     rows: list[dict[str, Any]] = runs[["point", *read]].to_dict("records")  # type: ignore[assignment]
     for row in rows:
-        if row["lr_decay"] and row["scheduler_type"] == "plateau":
+        values, iterations = Hyperparameters.of(row), int(row["iterations"])
+        if values.lr_decay and values.scheduler_type == "plateau":
             unknown.add(row["point"])
-        elif learning_rate(row, int(row["iterations"])) > HIGHEST_END * row["learning_rate"]:
-            why.setdefault(row["point"], _why(row))
+        elif learning_rate(values, iterations) > HIGHEST_END * values.learning_rate:
+            why.setdefault(row["point"], _why(values, iterations))
     if unknown and not why:
         said = "plateau halves the rate when the loss asks for it: where it ends is not recorded"
         return Finding(UNKNOWN, said, tuple(unknown))
@@ -113,11 +115,11 @@ def decay(evidence: Evidence) -> Finding:
     return evidence.found(f"{over}: {reasons}", names)
 
 
-def _why(row: dict[str, Any]) -> str:
-    if not row["lr_decay"] or not SCHEDULES[row["scheduler_type"]].ends_low:
+def _why(values: Hyperparameters, iterations: int) -> str:
+    if not values.lr_decay or not SCHEDULES[values.scheduler_type].ends_low:
         return "with a rate that never comes down"
-    if row["iterations"] < row["max_iters"]:
-        return f"stopped before the {row['scheduler_type']}'s end"
+    if iterations < values.max_iters:
+        return f"stopped before the {values.scheduler_type}'s end"
     return "with a min_lr near the peak"
 
 

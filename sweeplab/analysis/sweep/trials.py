@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, grid_of, plain, searched_of, trials_table
+from sweeplab.analysis.trials import (
+    TRIAL,
+    VALUED,
+    finite,
+    grid_of,
+    plain,
+    searched_of,
+    trials_table,
+    values_of,
+)
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
 from sweeplab.study.search import Choices, Derived, Divisors, Range
-from sweeplab.train.counting import row_flops, train_flops
+from sweeplab.train.run import row_flops, train_flops
 
 if TYPE_CHECKING:
     from sweeplab.analysis.trials import StudyDesign
@@ -139,8 +148,8 @@ def has_ended(trials: DataFrame) -> Series:
 def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
     """Return the sweep that a study's runs are; `design` is what its file says of its grid and its space."""
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "iterations", "max_iters"))
-    runs["planned_flops"] = _counted(runs, lambda run: train_flops(run, run["max_iters"]))
-    runs["row_flops"] = _counted(runs, row_flops)
+    runs["planned_flops"] = _counted(runs, lambda run: train_flops(values_of(run), run["max_iters"]))
+    runs["row_flops"] = _counted(runs, lambda run: row_flops(values_of(run)))
     grid, dimensions = grid_of(runs, design), searched_dimensions(runs, design)
     for name, entry in design.search.items() if design else ():
         is_dimension = any(each.name == name for each in dimensions)

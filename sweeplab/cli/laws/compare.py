@@ -17,10 +17,7 @@ def compare(
     columns: Columns = None,
     count: Count = None,
     laws: Annotated[
-        str | None,
-        option(
-            "LAW,…", "Laws to compare, the first being the reference.  [default: all that suit the table]"
-        ),
+        str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,

@@ -31,9 +31,7 @@ def fit(
     delta: Delta = "auto",
     flops: Budget = None,
     at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
-    bootstrap: Annotated[
-        int, option("REFITS", "Refits of resampled tables beside the intervals.", min=0)
-    ] = 0,
+    bootstrap: Annotated[int, option("REFITS", "Number of refits of resampled tables.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,

@@ -32,16 +32,10 @@ def next_runs(
             "Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
         ),
     ] = None,
-    most_runs: Annotated[int, option("RUNS", "Choose at most so many runs.", min=1)] = Rules.most_runs,
-    most_each: Annotated[
-        int, option("TIMES", "Run a candidate at most so often, with other seeds.", min=1)
-    ] = Rules.most_each,
-    most_share: Annotated[
-        float, option("SHARE", "Place at most this share of the runs at the corners.")
-    ] = Rules.most_share,
-    misfit: Annotated[
-        float, option("SHARE", "Allow for a law that is wrong by this share.", min=0)
-    ] = Rules.misfit,
+    most_runs: Annotated[int, option("RUNS", "Most runs to choose.", min=1)] = Rules.most_runs,
+    most_each: Annotated[int, option("TIMES", "Most seeds of a candidate.", min=1)] = Rules.most_each,
+    most_share: Annotated[float, option("SHARE", "Most runs at the corners, as a share.")] = Rules.most_share,
+    misfit: Annotated[float, option("SHARE", "Allow for a law wrong by this share.", min=0)] = Rules.misfit,
     law: Law = "chinchilla",
     output: Annotated[Path | None, option("FILE", "Write a study's runs as a study file.")] = None,
     columns: Columns = None,

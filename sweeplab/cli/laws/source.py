@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 
 Source = Annotated[
     str,
-    argument(
-        "FILE|STUDY", "A .csv or .parquet file, or studies: small,other.", autocompletion=tables_and_studies
-    ),
+    argument("FILE|STUDY", "A .csv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies),
 ]
 Columns = Annotated[
-    str | None,
-    option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops and group; COLUMN*1e9 scales."),
+    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
 ]
 Count = Annotated[
     str | None,
@@ -35,9 +32,7 @@ Count = Annotated[
 Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
 Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
-Ledger = Annotated[
-    Path | None, option("FILE", "The file of sealed forecasts.  [default: ledger.jsonl in the lab]")
-]
+Ledger = Annotated[Path | None, option("FILE", "Sealed forecasts.  [default: LAB/ledger.jsonl]")]
 
 
 def counting_of(columns: str | None, count: str | None) -> Counting:

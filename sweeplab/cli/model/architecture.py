@@ -98,8 +98,7 @@ def _print_cells(found: dict[str, Any]) -> None:
 
 def trace(
     run: Annotated[
-        str | None,
-        argument("[RUN]", "A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder."),
+        str | None, argument("[RUN]", "A run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.")
     ] = None,
     preset: Preset = None,
     override: Overrides = None,
@@ -148,15 +147,13 @@ def trace(
 def coordinates(
     file: StudyFile,
     override: Overrides = None,
-    cell: Annotated[
-        str | None, option("CELL", "The cell, where cells differ in more than their width.")
-    ] = None,
+    cell: Annotated[str | None, option("CELL", "The cell, where more than the width differs.")] = None,
     widths: Annotated[
         str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
     ] = None,
     steps: Annotated[int, option("N", "Steps to train at each width.", min=1, max=1000)] = 4,
     output: Annotated[
-        Path | None, option("FILE", "The page.  [default: reports/coordinates.html in the lab]")
+        Path | None, option("FILE", "The page.  [default: LAB/reports/coordinates.html]")
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,

@@ -16,9 +16,7 @@ def attention(
     prompt: Prompt,
     layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
     head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
-    output: Annotated[
-        Path | None, option("FILE", "The page.  [default: reports/attention.html in the lab]")
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

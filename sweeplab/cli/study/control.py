@@ -95,9 +95,7 @@ def extend(
 
 def enqueue(
     name: StudyName,
-    values: Annotated[
-        list[str], argument("NAME=VALUE...", "Hyperparameters of the study's search and grid.")
-    ],
+    values: Annotated[list[str], argument("NAME=VALUE...", "Hyperparameters of its search and grid.")],
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

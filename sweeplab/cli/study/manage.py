@@ -27,16 +27,12 @@ from sweeplab.cli.study.control import print_done
 from sweeplab.errors import BadInput, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-Output = Annotated[
-    Path | None, option("FILE", "Where to write the study file.  [default: studies/NAME.yaml]")
-]
+Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: studies/NAME.yaml]")]
 
 
 def init(
     name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
-    minimal: Annotated[
-        bool, flag("Write only the eight hyperparameters that matter most.", "--minimal")
-    ] = False,
+    minimal: Annotated[bool, flag("Only the eight hyperparameters that matter most.", "--minimal")] = False,
     search: Annotated[str | None, option("NAMES", "What to tune, separated by commas.")] = None,
     table: Annotated[Path | None, option("FILE.md", "Take the values from a Markdown file's tables.")] = None,
     preset: Preset = None,

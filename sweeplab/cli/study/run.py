@@ -97,9 +97,7 @@ def _log_line(line: LogLine) -> str:
 
 def work(
     name: StudyName,
-    force: Annotated[
-        bool, flag("Work although code or data differ from the other workers'.", "--force")
-    ] = False,
+    force: Annotated[bool, flag("Work although code or data differ.", "--force")] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,

@@ -23,7 +23,7 @@ def study_schema() -> Schema:
     """Return the JSON Schema of a study file; names, types, choices and meanings are the table's."""
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
-    from sweeplab.train.metrics import METRICS
+    from sweeplab.train.run import METRICS
 
     written = StudySpec.model_json_schema()
     schema = _inlined(written, written.pop("$defs"))

@@ -7,10 +7,10 @@ them. What they leave stands in `audit/` in the study's folder, in folders like 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -22,15 +22,14 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunState, TrialEnding
 from sweeplab.study.plugins import check_imported
 from sweeplab.sweep.work.curves import SeedCurves
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.metrics import worth
+from sweeplab.train.run import train_flops, train_tokens, worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sweeplab.data.dataset import Dataset
     from sweeplab.study.spec import StudySpec
-    from sweeplab.train.stack import Record
+    from sweeplab.train.member import Record
 
 AUDIT = "audit"
 
@@ -123,7 +122,7 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     runs = []
     for run, audit in _runs(folder, trial):
         start = run.read_start()
-        values = Hyperparameters.of(settle_devices(start.values))
+        values = settle_devices(Hyperparameters.of(start.values))
         runs.append(Run(start.key, values))
         audits[start.key] = audit
         # What an interrupted audit has left is of no use.
@@ -171,7 +170,7 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
         )
 
 
-def _point(record: Record, values: Mapping[str, Any]) -> CurvePoint:
+def _point(record: Record, values: Hyperparameters) -> CurvePoint:
     return CurvePoint(
         iteration=record.iteration,
         wall_seconds=record.wall_seconds,

@@ -27,8 +27,9 @@ from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training
 from sweeplab.train.checkpoint import read_checkpoint, write_checkpoint, write_snapshot
 from sweeplab.train.devices import free_memory_bytes, settle_devices
+from sweeplab.train.member import Record, Snapshot
 from sweeplab.train.run import shape_key
-from sweeplab.train.stack import Record, Snapshot, Stack
+from sweeplab.train.stack import Stack
 
 RENEW_SECONDS = 20.0
 Emit = Callable[[dict[str, Any]], None]
@@ -167,7 +168,7 @@ class Runner:
 
     def _new_stack(self) -> Stack:
         values = self._waiting[0][0].run.values
-        memory = free_memory_bytes(values["device"])
+        memory = free_memory_bytes(values.device)
         wanted = 1 if self._alone else self.spec.engine.stack
         capacity = stack_capacity(
             wanted, values, len(self._trials[self._waiting[0][0].run.key].trainings), memory
@@ -255,8 +256,8 @@ class Runner:
 
     def _is_save_due(self, trial: ClaimedTrial, record: Record) -> bool:
         values = trial.trainings[record.key].run.values
-        before = max(0, record.iteration - values["eval_interval"])
-        return bool(record.iteration // values["save_interval"] > before // values["save_interval"])
+        before = max(0, record.iteration - values.eval_interval)
+        return bool(record.iteration // values.save_interval > before // values.save_interval)
 
     def _save(self, stack: Stack, keys: list[str]) -> None:
         for key in keys:
@@ -271,7 +272,7 @@ class Runner:
         facts = {
             "run": record.key,
             "kind": kind,
-            "values": dict(training.run.values),
+            "values": training.run.values.as_dict(),
             "tokenizer": self.dataset.tokenizer.to_json(),
             "val_loss": record.best[0] if kind == "best" else record.val_loss,
             "iteration": record.best[1] if kind == "best" else record.iteration,

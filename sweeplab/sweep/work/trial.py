@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,8 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
 from sweeplab.sweep.work.curves import SeedCurves
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.metrics import worth
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Record, Snapshot
+from sweeplab.train.member import Record, Snapshot
+from sweeplab.train.run import Run, train_flops, train_tokens, worth
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class ClaimedTrial:
         folder: StudyFolder,
         claim: Claim,
         seeds: Sequence[int],
-        values_of: Callable[[int], Mapping[str, Any]],
+        values_of: Callable[[int], Hyperparameters],
     ) -> None:
         self.spec, self.claim = spec, claim
         shared = values_of(seeds[0])
@@ -73,14 +71,14 @@ class ClaimedTrial:
             self.trainings[key] = Training(seed, Run(key, values), run_folder)
             run_folder.write_start(self._start(key, seed, values))
 
-    def _start(self, key: str, seed: int, values: Mapping[str, Any]) -> RunStart:
+    def _start(self, key: str, seed: int, values: Hyperparameters) -> RunStart:
         return RunStart(
             study=self.spec.name,
             key=key,
             cell=self.claim.cell.key,
             trial=self.claim.number,
             seed=seed,
-            values=Hyperparameters.of(values),
+            values=values,
             sampled=self.claim.sampled,
             **self.claim.asked,
             facts=facts(values)._asdict(),

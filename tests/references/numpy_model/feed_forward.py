@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-
-from sweeplab.model.reference.functions import (
+from references.numpy_model.functions import (
     ACTIVATIONS,
     GATES,
     Array,
@@ -21,7 +20,7 @@ from sweeplab.model.reference.functions import (
     same,
     softmax,
 )
-from sweeplab.model.reference.passes import Pass
+from references.numpy_model.passes import Pass
 
 
 def hidden(p: Pass, name: str, x: Array) -> Step:

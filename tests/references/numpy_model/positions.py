@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-
-from sweeplab.model.reference.functions import Array, Indices, Step
+from references.numpy_model.functions import Array, Indices, Step
 
 
 def sinusoids(n_positions: int, width: int) -> Array:

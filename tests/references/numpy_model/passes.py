@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from references.numpy_model.functions import NORMS, Array, Indices, Step, same
 
-from sweeplab.model.reference.functions import NORMS, Array, Indices, Step, same
 from sweeplab.model.shape import ModelShape
 
 

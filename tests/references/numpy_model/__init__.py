@@ -4,6 +4,6 @@ Where to begin: `models` puts the families together; `attention`, `feed_forward`
 `functions` has each function beside its derivative. The tests hold the stacked torch models to these numbers.
 """
 
-from sweeplab.model.reference.models import logits, loss, loss_and_gradients, trace
+from references.numpy_model.models import logits, loss, loss_and_gradients, trace
 
 __all__ = ["logits", "loss", "loss_and_gradients", "trace"]

@@ -12,9 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from sweeplab.model.attention import query_factor
-from sweeplab.model.reference.functions import (
+from references.numpy_model.functions import (
     Array,
     Function,
     Indices,
@@ -27,8 +25,10 @@ from sweeplab.model.reference.functions import (
     scaled,
     softmax,
 )
-from sweeplab.model.reference.passes import Pass
-from sweeplab.model.reference.positions import alibi_slopes, relative_buckets, rotate
+from references.numpy_model.passes import Pass
+from references.numpy_model.positions import alibi_slopes, relative_buckets, rotate
+
+from sweeplab.model.attention import query_factor
 from sweeplab.model.shape import ModelShape
 
 # Which distances (query less key) each kind of attention sees; a causal one further none below zero.

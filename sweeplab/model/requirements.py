@@ -7,8 +7,7 @@ from functools import cache
 
 from sweeplab.model.attention import ATTENTION
 from sweeplab.model.positions import POSITIONS
-from sweeplab.model.requirement import Requirement, requirement
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, Requirement, requirement
 
 GENERAL = (
     requirement(

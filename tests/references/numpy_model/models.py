@@ -8,9 +8,7 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-
-from sweeplab.data.batches import Batch
-from sweeplab.model.reference.attention import (
+from references.numpy_model.attention import (
     ENCODED,
     Memory,
     Sight,
@@ -18,8 +16,8 @@ from sweeplab.model.reference.attention import (
     self_attention,
     sight,
 )
-from sweeplab.model.reference.feed_forward import experts, feed_forward
-from sweeplab.model.reference.functions import (
+from references.numpy_model.feed_forward import experts, feed_forward
+from references.numpy_model.functions import (
     ACTIVATIONS,
     Array,
     Back,
@@ -31,8 +29,10 @@ from sweeplab.model.reference.functions import (
     gelu,
     same,
 )
-from sweeplab.model.reference.passes import Pass
-from sweeplab.model.reference.positions import sinusoids
+from references.numpy_model.passes import Pass
+from references.numpy_model.positions import sinusoids
+
+from sweeplab.data.batches import Batch
 from sweeplab.model.shape import ModelShape
 
 
