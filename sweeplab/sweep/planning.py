@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
-from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import check_rows, check_start, describe_data, placed_dataset, read_start
 from sweeplab.study.plan import (
@@ -29,7 +27,7 @@ from sweeplab.study.plan import (
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Algorithm, StudySpec
-from sweeplab.sweep.trials.known import Source, read_warm_starts
+from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
 
@@ -56,7 +54,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     check_start(spec, read_start(spec), valid)
     plans = [plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
-    sources = warm_starts(spec, folder, spaces, data)
+    sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
@@ -76,27 +74,12 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         metric=spec.objective.metric,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
-        warm_start=[WarmStart(each.name, len(each.known), each.refused) for each in sources],
+        warm_start=[WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
     )
     return plan, found, dataset
 
 
-def warm_starts(
-    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: DataDescription
-) -> list[Source]:
-    """Return what the study starts from; a source that was read before and is missing now is left out.
-
-    Raises:
-        BadInput: as `read_warm_starts` does.
-    """
-    taken: set[str] = set()
-    if folder.warm_start_file.exists():
-        by_cell = json.loads(folder.warm_start_file.read_text(encoding="utf-8"))
-        taken = {source for sources in by_cell.values() for source in sources}
-    return read_warm_starts(spec, folder.lab, spaces, data, taken)
-
-
-def _warm_start_warnings(spec: StudySpec, sources: Sequence[Source]) -> list[str]:
+def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
     found = [f"warm start: of {source.name}, {each}" for source in sources for each in source.refused]
     if sources and spec.sampler.type not in LEARNING:
         learning = ", ".join(LEARNING)

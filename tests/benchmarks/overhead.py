@@ -29,15 +29,16 @@ def product(lab: Path) -> tuple[float, float]:
     """Run the study; return the seconds from the first claim to the end, and the largest memory of a worker in GB."""
     import psutil
 
+    from sweeplab.lab.events import Tick, TrialClaimed
     from sweeplab.study.file.reading import read_study
     from sweeplab.sweep.work.supervisor import run_study
 
     started, memory = [], [0.0]
 
     def listen(event, progress) -> None:
-        if event["event"] == "claimed" and not started:
+        if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
-        if event["event"] == "tick":
+        if isinstance(event, Tick):
             for child in psutil.Process().children():
                 try:
                     memory[0] = max(memory[0], child.memory_info().rss / 1e9)

@@ -22,6 +22,7 @@ from references import serial_loop
 
 from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.events import TrialClaimed
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.train.run import Run
@@ -74,7 +75,7 @@ def product(name: str, folder: Path) -> float:
     started = []
 
     def listen(event, progress) -> None:
-        if event["event"] == "claimed" and not started:
+        if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
 
     ending = run_study(read_study(file), folder / "lab", listen)

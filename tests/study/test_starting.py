@@ -14,8 +14,7 @@ from trained import run_in
 from sweeplab.data.dataset import prepare
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
-from sweeplab.hf.exporting import export_run
-from sweeplab.hf.importing import import_folder
+from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.file.reading import read_study
@@ -24,7 +23,8 @@ from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.work.runner import Runner, start_weights
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.work.trial import start_weights
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 

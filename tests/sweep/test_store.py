@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Sampler
-from sweeplab.sweep.trials.leases import Owner, is_dead
+from sweeplab.sweep.trials.leases import is_dead, owner_of_this_process
 from sweeplab.sweep.trials.store import LeaseLost
 
 
@@ -254,7 +254,7 @@ def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
 
 
 def test_this_process_is_alive_and_one_that_has_ended_is_dead() -> None:
-    mine = Owner.of_this_process().text
+    mine = owner_of_this_process()
     assert not is_dead(mine, expires=0.0)
     host, pid, created, token = mine.split("|")
     again = f"{host}|{pid}|{float(created) - 5}|{token}"  # its number was given anew, or the clock was set

@@ -267,8 +267,8 @@ def _forecast(
 
 def code_version() -> dict[str, Any]:
     """Return sweeplab's version and, where it lies in a repository of its own, the commit and whether it is dirty."""
-    import sweeplab
     from sweeplab.tracking.environment import git_of_code
+    from sweeplab.version import VERSION as SWEEPLAB
 
     commit = git_of_code() or {"commit": None, "dirty": None}
-    return {"sweeplab": sweeplab.__version__, **commit}
+    return {"sweeplab": SWEEPLAB, **commit}

@@ -10,7 +10,7 @@ from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, a
 from sweeplab.cli.printing import print_json
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.control.steering import Done
+    from sweeplab.lab.moving import Done
 
 
 def print_done(done: Done, as_json: bool) -> None:
@@ -107,9 +107,9 @@ def enqueue(
     \b
     $ sweeplab study enqueue small learning_rate=1e-3 n_layer=4
     """
-    from sweeplab.sweep.control import queueing
+    from sweeplab.sweep.control import steering
 
-    print_done(queueing.enqueue(study_folder(lab, name), values), as_json)
+    print_done(steering.enqueue(study_folder(lab, name), values), as_json)
 
 
 def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
@@ -120,9 +120,9 @@ def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     \b
     $ sweeplab study retry small
     """
-    from sweeplab.sweep.control import queueing
+    from sweeplab.sweep.control import steering
 
-    print_done(queueing.retry(study_folder(lab, name)), as_json)
+    print_done(steering.retry(study_folder(lab, name)), as_json)
 
 
 def stop_trial(
@@ -140,6 +140,6 @@ def stop_trial(
     \b
     $ sweeplab trial stop small 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.sweep.control import queueing
+    from sweeplab.sweep.control import steering
 
-    print_done(queueing.stop_trial(study_folder(lab, name), trial, cell), as_json)
+    print_done(steering.stop_trial(study_folder(lab, name), trial, cell), as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -111,22 +111,27 @@ def work(
     $ sweeplab study work small
     """
     from sweeplab.cli.study.view import Interrupts, write_line
+    from sweeplab.lab.events import Event, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
     from sweeplab.lab.listing import read_spec
     from sweeplab.sweep.control.following import join_study
 
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
 
-    def report(event: dict[str, Any]) -> None:
-        if quiet:
-            return
-        if event["event"] == "ready":
-            write_line(f"{name}: one more worker is ready")
-        elif event["event"] in ("claimed", "ended", "requeued"):
-            said = {"claimed": "started", "requeued": "saved"}.get(event["event"], event.get("outcome"))
-            value = event.get("value")
-            loss = f"  {metric} {value:.4f}" if value is not None else ""
-            write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
+    def report(event: Event) -> None:
+        match event:
+            case _ if quiet:
+                return
+            case WorkerReady():
+                write_line(f"{name}: one more worker is ready")
+            case TrialClaimed():
+                write_line(f"{event.cell} trial {event.trial}  started")
+            case TrialRequeued():
+                write_line(f"{event.cell} trial {event.trial}  saved")
+            case TrialEnded():
+                value = event.ending.value
+                loss = f"  {metric} {value:.4f}" if value is not None else ""
+                write_line(f"{event.cell} trial {event.trial}  {event.ending.outcome}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
         failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)

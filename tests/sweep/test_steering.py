@@ -12,7 +12,7 @@ from sweeplab.lab.identity import write_study
 from sweeplab.study.expressions import Expression
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Sampler
-from sweeplab.sweep.control.queueing import enqueue, retry, stop_trial
+from sweeplab.sweep.control.steering import enqueue, retry, stop_trial
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) 
         stop_trial(folder, 0)
     (claim,) = finish_all(store)
     assert (claim.number, claim.asked) == (1, {})
-    with pytest.raises(BadInput, match="trial 1 of all has ended: complete"):
+    with pytest.raises(BadInput, match="trial 1 in cell all has ended: complete"):
         stop_trial(folder, 1)
 
 
