@@ -26,10 +26,10 @@ from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
 from sweeplab.study.problems import Problems, SourceMap, shown
 from sweeplab.study.search import Derived
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.commands import Commands, is_running
-from sweeplab.sweep.trials.store import Store, failed_trials
+from sweeplab.sweep.trials.store import Store, failed_trials, open_store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.
 PROBES = 128
@@ -43,15 +43,6 @@ class Done:
     what: str
     undo: list[str]
     trials: list[tuple[str, int]] = field(default_factory=list)
-
-
-def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
-    """Open a study's storage as the study stands in its folder."""
-    spec = read_spec(folder, allow_plugins)
-    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.poll_commands()
-    return store
 
 
 def _when(folder: StudyFolder, store: Store) -> str:

@@ -24,11 +24,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
 from sweeplab.lab.database import engine_arguments, serialize
+from sweeplab.lab.listing import read_spec
 from sweeplab.lab.tally import VOID
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Cell, Space
+from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.leases import Leases, is_dead
@@ -419,6 +421,15 @@ class Store:
     def n_held(self) -> int:
         """Return how many trials some process, here or elsewhere, holds."""
         return sum(not is_dead(lease.owner, lease.expires) for lease in self._leases.all().values())
+
+
+def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
+    """Open the storage of a study as it stands in its folder, with its commands up to now."""
+    spec = read_spec(folder, allow_plugins)
+    vocab_size = int(folder.read(folder.data_file)["vocab_size"])
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store.poll_commands()
+    return store
 
 
 @contextmanager
