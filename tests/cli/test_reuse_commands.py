@@ -151,7 +151,7 @@ def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path
     assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}, "the table says the same trials"
     assert shown["best"]["key"].split("/")[1] in ("0", "1", "2", "3")
     assert (
-        "warm start: 2 trials of tiny, known to the sampler and not counted"
+        "warm start: 2 trials of tiny, which the sampler knows and the budget does not count"
         in cli("study", "show", "next").out
     )
     (folder / "next.yaml").write_text(
