@@ -98,7 +98,7 @@ class LogLine(TypedDict):
 def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     """Yield what happened to a study in its order, and what its workers wrote to their logs.
 
-    With `follow` go on until nobody runs the study.
+    With `follow` continue until nobody runs the study.
     """
     log = _Log(folder)
     yield from log.news(is_first=True)

@@ -131,7 +131,7 @@ def open_storage(url: str) -> RDBStorage:
 
 
 class Store:
-    """One study's trials: an Optuna study a cell, all in one storage."""
+    """One study's trials: one Optuna study per cell, all in one storage."""
 
     def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
         self.spec = spec
@@ -221,7 +221,7 @@ class Store:
             return self._ask_where_there_is_room(counts)
 
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
-        """Say whether a person's trial waits where a worker does not look: its stack has to come to an end first."""
+        """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
         waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
         self._asked = {cell.key for cell in waiting}
@@ -357,7 +357,7 @@ class Store:
             claim.trial.report(value, iteration)
             claim.reported.add(iteration)
         if iteration < max(claim.reported, default=0):
-            return False  # going again where a killed worker had been: the verdict stands on its last report
+            return False  # repeating what a killed worker did: its last report has been judged
         # Asking reads every trial of the cell: not where the answer is known.
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 
