@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import show_study, tracking_uri_of
+from sweeplab.lab.listing import tracking_uri_of
+from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
@@ -20,7 +21,8 @@ from sweeplab.study.space import LONGEST_KEY
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
-from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,7 +199,7 @@ def write_report(
     written = write_page(page, report, studied.runs, folder, dashboard, form)
     if one:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
-            tracker = TRACKERS["mlflow"](lab, one.name, tracking_uri_of(one))
+            tracker = open_tracker(lab, one.name, tracking_uri_of(one))
             for each in written if form != "html" else folder.glob(f"{page}*"):
                 tracker.attach(each, "report")
     return written

@@ -15,6 +15,7 @@ import numpy as np
 from sweeplab.analysis.columns import Array
 from sweeplab.data.objectives import SETTINGS, objective_of
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,8 +152,9 @@ def _text_shares(runs: pd.DataFrame) -> Array:
     """Return how many tokens of the text a target of each run stands for: one, but of a span's ends and sentinels."""
     if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
         return np.ones(len(runs))
-    rows = [dict(zip(SETTINGS, row, strict=True)) for row in runs[list(SETTINGS)].itertuples(index=False)]
-    return np.array([objective_of(row).text_share(row) for row in rows])
+    rows = runs[list(SETTINGS)].to_dict("records")
+    effective = [Hyperparameters.of({str(name): value for name, value in row.items()}) for row in rows]
+    return np.array([objective_of(values).text_share(values) for values in effective])
 
 
 def _numbers(runs: pd.DataFrame, name: str) -> Array:

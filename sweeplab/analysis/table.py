@@ -12,7 +12,8 @@ from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import BEST_MEASURES, RunState
-from sweeplab.tracking.tracker import TRACKERS, TrackedRun, Tracker
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import TrackedRun, Tracker
 from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
             **{metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics},
             **{each: text for each, text in run.values.items() if each not in COLUMNS},
         }
-        for run in _in_order(TRACKERS["mlflow"](lab, name, uri))
+        for run in _in_order(open_tracker(lab, name, uri))
     ]
     given = dict.fromkeys(each for row in rows for each in row)
     columns = dict.fromkeys(
@@ -106,7 +107,7 @@ def curves_table(
     """
     import pandas as pd
 
-    tracker = TRACKERS["mlflow"](lab, name, uri)
+    tracker = open_tracker(lab, name, uri)
     runs = _in_order(tracker)
     histories = {metric: tracker.histories([run.run_id for run in runs], metric) for metric in metrics}
     rows = []

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from sweeplab.records.runs import TrialEnding
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurveReader, RunFolder, TrialEnding
+
+_log = logging.getLogger("sweeplab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +127,77 @@ def read_event(line: str, worker: int) -> Event:
     return _EVENTS[said.pop("event")](**said | {"worker": worker})
 
 
-_log = logging.getLogger("sweeplab")
+@dataclass
+class _LiveRun:
+    """A run that has not been seen to end, and its curve as read so far."""
+
+    folder: RunFolder
+    curve: CurveReader
+    is_new: bool = True
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.folder.cell, self.folder.trial
+
+    def evaluated(self) -> RunEvaluated | None:
+        """Return the run's latest evaluation, if there is one that has not been read."""
+        (cell, trial), seed = self.place, self.folder.seed
+        for point in reversed(self.curve.new_points()):
+            if (loss := point.val_loss) is not None:
+                at = point.iteration
+                return RunEvaluated(cell=cell, trial=trial, seed=seed, iteration=at, val_loss=loss)
+        return None
+
+
+class EventStream:
+    """The events of a study from its start on, read from its runs' folders: by any process, whoever trains.
+
+    Each call of `new` yields what is new. The trials of a cell are looked for again only when something was added to
+    the cell's folder.
+    """
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._runs = folder.path / "runs"
+        self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
+        self._known: set[Path] = set()
+        self._live: list[_LiveRun] = []
+        self._ended: set[tuple[str, int]] = set()
+
+    def past(self) -> Iterator[TrialEvent]:
+        """Yield all that has happened so far."""
+        yield from self.new()
+        yield from self.new()  # a run's end is looked for once it has been found
+
+    def new(self) -> Iterator[TrialEvent]:
+        """Yield what has happened since the last time."""
+        for run in self._live:
+            run.is_new = False
+        yield from self._started()
+        for run in list(self._live):
+            if (event := run.evaluated()) and run.place not in self._ended:
+                yield event
+            if run.is_new or (end := run.folder.read_end()) is None:
+                continue
+            self._live.remove(run)
+            if run.place not in self._ended:
+                self._ended.add(run.place)
+                (cell, trial), why = run.place, end.stop_reason
+                yield TrialEnded(cell=cell, trial=trial, ending=end.ending, ended=end.ended, stop_reason=why)
+
+    def _started(self) -> Iterator[TrialEvent]:
+        for cell in sorted(self._runs.glob("*")):
+            changed = cell.stat().st_mtime_ns
+            if self._seen.get(cell) == changed:
+                continue
+            found = [RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known]
+            whole = [folder for folder in found if folder.has_started]
+            if whole == found:  # else one is just being made
+                self._seen[cell] = changed
+            for folder in whole:
+                self._known.add(folder.path)
+                self._live.append(_LiveRun(folder, CurveReader(folder)))
+                started = folder.start_file.stat().st_mtime
+                yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=started)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,19 @@ from sweeplab.report.options import (
 from sweeplab.study.problems import Problems
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.tracking.measures import CURVES, LOSSES_BY_TOKENS
-from sweeplab.tracking.tracker import TrackingUnavailable
-from sweeplab.tracking.ui import Server, free_port, serve
-from sweeplab.tracking.view import NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
+from sweeplab.tracking.pages import (
+    NUMBERS,
+    SEARCHED,
+    TAGS,
+    X_AXES,
+    Chart,
+    Server,
+    View,
+    free_port,
+    publish,
+    serve,
+)
+from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS, TrackingUnavailable
 
 _AXES = (*NUMBERS, *TABLE)
 _COLUMN = Option((*TAGS, SEARCHED, *_AXES))

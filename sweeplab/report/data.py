@@ -51,12 +51,7 @@ CURVES = {
 }
 PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
 # What a law reads, from a study or any table.
-ROLES = {
-    "params": "parameters N",
-    "tokens": "training tokens D",
-    "flops": "training FLOPs C",
-    "loss": "loss",
-}
+ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C", "loss": "loss"}
 N_REFITS = 400
 
 _RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")

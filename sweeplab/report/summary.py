@@ -16,7 +16,7 @@ from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.formatting import counts, listed, rounded, several, span, written
-from sweeplab.lab.listing import baselines_in_words
+from sweeplab.lab.showing import baselines_in_words
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced
@@ -95,9 +95,9 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
     extents = {str(name): _extent(own) for name, own in runs.groupby("study", sort=False)}
-    apart = [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
-    more = f" and {len(apart) - _MOST_SETTINGS} more" if len(apart) > _MOST_SETTINGS else ""
-    set_differently = f"{', '.join(apart[:_MOST_SETTINGS])}{more}" if apart else "nothing"
+    differing = [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
+    more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
+    set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
     found = [("Difference", note) for each in panels if "differences" in each.result for note in each.notes]
     return Summary(listed([*extents]), [*extents.items(), ("Set differently", set_differently), *found])
 

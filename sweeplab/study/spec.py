@@ -131,7 +131,9 @@ class ConditionalSeed(Section):
     """A seed that is trained in the cells where `when` holds."""
 
     seed: SeedNumber
-    when: Condition = Field(default=ALWAYS, description="Trained only in cells where this holds")
+    when: Condition = Field(
+        default_factory=lambda: ALWAYS, description="Trained only in cells where this holds"
+    )
 
 
 # The forms of a seed, as pydantic's errors name them in a place.

@@ -17,9 +17,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from sweeplab.data.cache import cache_folder
 from sweeplab.errors import BadInput
-from sweeplab.files import write_whole
+from sweeplab.files import cache_folder, write_whole
 from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:

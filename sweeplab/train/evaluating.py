@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, changed
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.splits import Split
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.passes import Weights
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer, cross_entropy
@@ -122,11 +121,11 @@ class AtLength:
     counts: NDArray[np.int64]
 
 
-def why_not_longer(values: Mapping[str, Any]) -> str | None:
+def why_not_longer(values: Hyperparameters) -> str | None:
     """Say why a run cannot read sequences longer than it was trained on; None where it can."""
     kind = objective_of(values)
-    if POSITIONS[values["positions"]].is_bounded:
-        return f"{values['positions']} positions end at block_size: there is nothing for the places beyond"
+    if POSITIONS[values.positions].is_bounded:
+        return f"{values.positions} positions end at block_size: there is nothing for the places beyond"
     if kind.of_pairs:
         return "pairs are as long as they are, whatever block_size is"
     if kind is Span:
@@ -139,21 +138,19 @@ def losses_at(
     transformer: Transformer,
     weights: Mapping[str, Tensor],
     split: Split,
-    values: Mapping[str, Any],
+    values: Hyperparameters,
     times: int,
+    own_special: Mapping[str, int] | None = None,
 ) -> AtLength:
     """Return a lone run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
 
     Raises:
         ValueError: the split is shorter than one sequence.
     """
-    longer = {
-        **values,
-        "block_size": times * values["block_size"],
-        "batch_size": max(1, values["batch_size"] // times),
-    }
-    sums, counts = np.zeros(longer["block_size"]), np.zeros(longer["block_size"], np.int64)
-    for batch in make_objective(split, longer).evaluation(values["eval_iters"]):
+    block_size, batch_size = times * values.block_size, max(1, values.batch_size // times)
+    longer = make_objective(split, values.replace(block_size=block_size, batch_size=batch_size), own_special)
+    sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
+    for batch in longer.evaluation(values.eval_iters):
         device = weights["token_embedding"].device
         placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
         logits = transformer.logits(weights, placed)[0].float()

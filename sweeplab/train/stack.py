@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import NO_TARGET, Batch, changed, stacked
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.splits import Split
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.layout import BLOCK

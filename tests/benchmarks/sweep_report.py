@@ -33,7 +33,7 @@ def plant(lab: Path, n_trials: int) -> None:
     from sweeplab.study.rules import facts
     from sweeplab.study.space import Space
     from sweeplab.sweep.planning import make_plan
-    from sweeplab.tracking.tracker import TRACKERS
+    from sweeplab.tracking import open_tracker
     from sweeplab.train.devices import settle_devices
 
     spec = read_study(STUDY, [f"budget.trials_per_cell={math.ceil(n_trials / 9)}"])
@@ -41,7 +41,7 @@ def plant(lab: Path, n_trials: int) -> None:
     folder = StudyFolder(lab, spec.name)
     folder.path.mkdir(parents=True)
     write_study(spec, folder, plan.data)
-    tracker = TRACKERS["mlflow"](lab, spec.name, None)
+    tracker = open_tracker(lab, spec.name, None)
     tracker.open({"study": STUDY.read_text()})
     spaces = [Space(spec, cell, plan.data.vocab_size) for cell in cells]
     draws = [list(space.draws(math.ceil(n_trials / 9))) for space in spaces]

@@ -20,12 +20,14 @@ from sweeplab.doctor import Check, examine
 from sweeplab.doctor.machine import (
     cpu_quota,
     device_check,
+    disk_check,
+    lab_checks,
     own_metadata,
     package_checks,
     python_check,
     thread_check,
+    tracking_check,
 )  # fmt: skip
-from sweeplab.doctor.places import disk_check, lab_checks, tracking_check
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -42,9 +44,9 @@ engine: {workers: 1}
 CLAIM = """
 import os, sys
 from pathlib import Path
-from sweeplab.doctor.check import Patient
+from sweeplab.doctor.check import OpenedStudy
 from sweeplab.records.folders import StudyFolder
-store = Patient(StudyFolder(Path(sys.argv[1]), "ill")).store
+store = OpenedStudy(StudyFolder(Path(sys.argv[1]), "ill")).store
 object.__setattr__(store.spec.budget, "trials_per_cell", 4)
 store.commands.add("start", {})
 print(store.claim().number, flush=True)
@@ -309,7 +311,7 @@ def test_all_studies_of_a_lab(study: StudyFolder) -> None:
     (study.lab / "studies" / "killed").mkdir()
     found = [check for check in examine(study.lab) if check.name == "storage"]
     assert [(check.verdict, check.found) for check in found] == [
-        ("ok", "whole; trials: 3"), ("warn", "folders of studies that were never begun: killed"),
+        ("ok", "whole; trials: 3"), ("warn", "folders of studies that were never started: killed"),
     ]  # fmt: skip
     follow(found[1].cure)
     assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.lab.tally import WARM_START
+from sweeplab.lab.storage import WARM_START
 from sweeplab.study.expressions import Expression
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range

@@ -101,11 +101,11 @@ def study_digest(spec: StudySpec, text_digest: str) -> str:
 
 def code_version() -> dict[str, Any]:
     """Return sweeplab's version and, where it lies in a repository of its own, the commit and whether it is dirty."""
-    import sweeplab
     from sweeplab.tracking.environment import git_of_code
+    from sweeplab.version import VERSION
 
     commit = git_of_code() or {"commit": None, "dirty": None}
-    return {"sweeplab": sweeplab.__version__, **commit}
+    return {"sweeplab": VERSION, **commit}
 
 
 def _rows(points: Points) -> list[bytes]:

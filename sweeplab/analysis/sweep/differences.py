@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, only_follows, tasks_of
-from sweeplab.data.objectives import known_objective
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, known_values, only_follows, tasks_of
+from sweeplab.data.objectives import OBJECTIVES, objective_of
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import AUTO, TABLE
 
 DIFFERENT, NOT_SEEN, UNKNOWN = "different", "no difference seen", "cannot be told"
 FALSE_ALARM = 0.05  # over all pairs of studies
@@ -245,11 +245,11 @@ def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:
 
     NaN where its objective is not known.
     """
-    objective = known_objective(choice.values)
-    if objective is None:
+    values = known_values(choice.values)
+    if values.objective not in (AUTO, *OBJECTIVES):
         return math.nan
     bytes_per_target = data["val_bytes"] / data.get("val_targets", data["val_tokens"])
-    return float(choice.loss / math.log(2) / (objective.text_share(choice.values) * bytes_per_target))
+    return float(choice.loss / math.log(2) / (objective_of(values).text_share(values) * bytes_per_target))
 
 
 def _ranking(task: str, runs: DataFrame) -> Ranking:

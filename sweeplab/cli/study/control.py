@@ -10,7 +10,7 @@ from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, a
 from sweeplab.cli.printing import print_json
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.control.steering import Done
+    from sweeplab.lab.moving import Done
 
 
 def print_done(done: Done, as_json: bool) -> None:

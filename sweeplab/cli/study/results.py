@@ -47,9 +47,9 @@ def best(
     folder = study_folder(lab, name)
     found = find_best(folder, cell, trial)
     if output:
-        write_study(output, rerun_text(folder, found), force, "run")
+        write_study(output, rerun_text(found), force, "run")
     elif as_yaml:
-        typer.echo(rerun_text(folder, found), nl=False)
+        typer.echo(rerun_text(found), nl=False)
     else:
         print_found(found, as_json, _print_best)
 
@@ -59,10 +59,10 @@ def _print_best(trial: Trial) -> None:
 
     value = f"{trial.value:.6f}" if trial.value is not None else "no value"
     seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
-    say(f"{value}  {trial.outcome}  trial {trial.trial} in cell {trial.cell}, {seeds}")
-    for name, each in trial.sampled.items():
+    say(f"{value}  {trial.state}  trial {trial.number} in cell {trial.cell}, {seeds}")
+    for name, each in trial.start.sampled.items():
         say(f"  {name}: {shown(each)}")
-    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.sampled}
+    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.start.sampled}
     say(f"with {', '.join(f'{name} {text}' for name, text in rest.items())}", "dim")
 
 
@@ -80,7 +80,7 @@ def diff(
     \b
     $ sweeplab study diff small longer
     """
-    from sweeplab.lab.differences import differ
+    from sweeplab.lab.showing import differ
 
     print_found(differ(study_folder(lab, a), study_folder(lab, b)), as_json, _print_differences)
 

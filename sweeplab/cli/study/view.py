@@ -35,7 +35,7 @@ from sweeplab.lab.events import (
     WorkerExited,
     WorkerReady,
 )
-from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan

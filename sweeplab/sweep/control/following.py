@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import Event, Tick, TrialClaimed, TrialEnded, TrialEvent
-from sweeplab.lab.feed import Feed
-from sweeplab.lab.versions import differences, machine, versions
+from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.identity import machine, version_differences, versions
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
@@ -46,7 +45,7 @@ def read_plan(folder: StudyFolder) -> Plan:
 # ------------------------------------------------------------------ progress
 
 
-def current_progress(folder: StudyFolder, feed: Feed, commands: Commands) -> StudyProgress:
+def current_progress(folder: StudyFolder, feed: EventStream, commands: Commands) -> StudyProgress:
     """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart."""
     plan, start = read_plan(folder), commands.state.start
     progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
@@ -70,13 +69,13 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
 
     Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
     """
-    feed, commands = Feed(folder), Commands.open(folder.storage_url)
+    feed, commands = EventStream(folder), Commands.open(folder.storage_url)
     progress = current_progress(folder, feed, commands)
     while folder.is_run:
         listen(Tick(), progress)
         threading.Event().wait(LOOK_SECONDS)
         commands.read()
-        for event in feed.news():
+        for event in feed.new():
             progress.take_in(event)
             listen(event, progress)
         _follow(progress, commands.state)
@@ -113,7 +112,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 class _Log:
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
-        self._feed = Feed(folder)
+        self._stream = EventStream(folder)
         self._commands = Commands.open(folder.storage_url, read=False)
         self._offsets: dict[Path, int] = {}
         self._started: set[tuple[str, int]] = set()
@@ -121,7 +120,7 @@ class _Log:
     def news(self, is_first: bool = False) -> Iterator[LogLine]:
         """Yield the lines since the last time: those whose time is known in its order, then the workers'."""
         known = [(each.given, "study", _in_words(each)) for each in self._commands.read()]
-        for event in self._feed.past() if is_first else self._feed.news():
+        for event in self._stream.past() if is_first else self._stream.new():
             known += self._of_trial(event)
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
@@ -224,7 +223,7 @@ def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
         what = f"study {folder.name} is run on {start.host}, and its storage is an SQLite file"
         raise BadInput(f"{what}, which only processes of one machine can share")
     dataset = study_dataset(store.spec)
-    different = differences(versions(dataset.token_digest), start.versions)
+    different = version_differences(versions(dataset.token_digest), start.versions)
     if different and not force:
         what = f"study {folder.name} is run with another version of {', '.join(different)}"
         raise BadInput(f"{what}; what it trains here could not be compared: --force does it all the same")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.trial import TrialState
@@ -18,8 +17,8 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.finding import find_trial
-from sweeplab.lab.listing import read_spec
+from sweeplab.lab.listing import find_trial, read_spec
+from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.document import parse
 from sweeplab.study.file.reading import read_study
@@ -34,15 +33,6 @@ from sweeplab.sweep.trials.store import Store, failed_trials, open_store
 # So many points of what a person leaves open are looked at: one has to meet the constraints.
 PROBES = 128
 MOST_LISTED = 10
-
-
-@dataclass(frozen=True)
-class Done:
-    """What was done, and the commands that undo it; `trials` are those that it concerns, as cell and number."""
-
-    what: str
-    undo: list[str]
-    trials: list[tuple[str, int]] = field(default_factory=list)
 
 
 def _when(folder: StudyFolder, store: Store) -> str:
@@ -94,9 +84,7 @@ def resume(folder: StudyFolder) -> Done | None:
     if commands.state.phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
-        raise BadInput(
-            f"the run of study {folder.name} is just ending; the same command then continues it"
-        )
+        raise BadInput(f"the run of study {folder.name} is just ending; the same command then continues it")
     before = commands.state.phase
     commands.set_phase("run")
     return Done(f"{folder.name} continues", [folder.command(f"study {before}")])

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
-from sweeplab.lab.database import READS, open_database
+from sweeplab.lab.storage import READS, open_database
 from sweeplab.records.folders import StudyFolder
 
 # What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the

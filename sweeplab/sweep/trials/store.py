@@ -23,9 +23,8 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
-from sweeplab.lab.database import engine_arguments, serialize
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.tally import VOID
+from sweeplab.lab.storage import VOID, engine_arguments, serialize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler

@@ -25,7 +25,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import find_study, read_spec
-from sweeplab.lab.tally import WARM_START
+from sweeplab.lab.storage import WARM_START
 from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState

@@ -120,8 +120,8 @@ class Notifier:
     ) -> None:
         """Notify how the study ended: its runs by state, its best value, and the first error."""
         lines = [f"runs: {counts(summary['counts']) or 'none'}"]
-        if summary["best_val_loss"] is not None:
-            lines.append(f"best {summary['best_val_loss']:.4f} in {summary['best_run']}")
+        if summary["best_value"] is not None:
+            lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
         lines += [f"error: {errors[0]}"] if errors else []
         lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
         lines.append(f"show it: {folder.command('study show')}")

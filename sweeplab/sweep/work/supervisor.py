@@ -17,16 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import Timeout
-
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.description import describe, summarize
-from sweeplab.lab.events import Event, TrialEvent
-from sweeplab.lab.feed import Feed
-from sweeplab.lab.identity import check_same_study, write_study
-from sweeplab.lab.versions import code_versions, machine, versions
+from sweeplab.lab.events import Event, EventStream, TrialEvent
+from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
@@ -35,15 +31,14 @@ from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
-from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable, mirrors
+from sweeplab.tracking import open_mirrors, open_tracker
+from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
     from sweeplab.sweep.trials.store import Store
 
 SEND_SECONDS = 5.0
-# Whoever only looks whether a study is run holds its lock for an instant.
-LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,10 +69,12 @@ def run_study(
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     made = _make(folder)
-    with _only_one(folder), _unmaking_if_refused(folder, made):
+    running = f"study {folder.name} is being run by another process; wait for it or give another --name"
+    # Two that ship the same runs would double them.
+    with folder.held(running), _unmaking_if_refused(folder, made):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
-        from sweeplab.lab.database import choose_storage
+        from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
         choose_storage(folder)
@@ -87,18 +84,6 @@ def run_study(
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
         return _Supervisor(spec, folder, plan, store, notifier, listen, interrupts).run()
-
-
-@contextmanager
-def _only_one(folder: StudyFolder) -> Iterator[None]:
-    """Hold the study for this process: two that ship the same runs would double them."""
-    try:
-        lock = folder.supervisor_lock.acquire(timeout=LOOK_SECONDS, poll_interval=0.05, blocking=True)
-    except Timeout:
-        what = f"study {folder.name} is being run by another process; wait for it or give another --name"
-        raise BadInput(what) from None
-    with lock:
-        yield
 
 
 class _Supervisor:
@@ -116,14 +101,14 @@ class _Supervisor:
     ) -> None:
         self.spec, self.folder, self.store, self.notifier = spec, folder, store, notifier
         self.listen, self.interrupts = listen, interrupts
-        self.tracker = TRACKERS["mlflow"](folder.lab, spec.name, spec.track.uri)
-        self.trackers = [self.tracker, *mirrors(spec.fixed, folder.path)]
+        self.tracker = open_tracker(folder.lab, spec.name, spec.track.uri)
+        self.trackers = [self.tracker, *open_mirrors(spec.fixed, folder.path)]
         cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
         self.pool, self.commands = WorkerPool(folder, plan.workers, store, self._on_event), store.commands
-        self._feed = Feed(folder)
+        self._stream = EventStream(folder)
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
         self._is_over_time = False
@@ -141,7 +126,7 @@ class _Supervisor:
         status = "interrupted"
         try:
             self._open_tracking()
-            list(self._feed.past())
+            list(self._stream.past())
             self._poll_commands()
             self._supervise()
             end = self._finish()
@@ -244,7 +229,7 @@ class _Supervisor:
 
     def _read_feed(self) -> None:
         """Take in what workers that joined from elsewhere have left in the study's folder."""
-        for event in self._feed.news():
+        for event in self._stream.new():
             if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
 

@@ -189,7 +189,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     import torch
 
-    from sweeplab.lab.versions import differences, versions
+    from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.sample import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.trials.store import open_store
@@ -202,7 +202,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     )  # whoever runs the study has allowed these, by their digests
     dataset = study_dataset(store.spec)
     theirs = store.commands.state.start.versions
-    if not force and (different := differences(versions(dataset.token_digest), theirs)):
+    if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
