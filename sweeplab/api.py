@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
@@ -22,7 +22,6 @@ from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
