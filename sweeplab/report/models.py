@@ -18,7 +18,7 @@ from sweeplab.report.style import GREY, ORDERED, Axis, Figure, Look, by_look, co
 from sweeplab.report.summary import Summary
 from sweeplab.report.writer import write_single_page
 from sweeplab.runs.attending import AttentionMap
-from sweeplab.runs.coordinates import CoordinateCheck
+from sweeplab.runs.models import CoordinateCheck
 
 # A page of more weights is slow to open.
 MOST_WEIGHTS = 200_000
