@@ -30,13 +30,12 @@ from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import Evaluation
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.optimizers.base import Rows
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.schedule import rows_used
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
-
-    from sweeplab.train.optimizers.base import Rows
 
 
 class Stack:

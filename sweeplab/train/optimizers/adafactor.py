@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
-from sweeplab.train.optimizers.base import Optimizer, Rates, decay_, places
-
-if TYPE_CHECKING:
-    from sweeplab.train.optimizers.base import Rows
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, decay_, places
 
 DECAY_POWER = -0.8
 SMALLEST = 1e-30  # the paper's epsilon_1: added to a squared gradient

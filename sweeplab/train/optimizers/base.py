@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
     Rows = Float[Tensor, "K P"]
+else:
+    Rows = Tensor
 
 _Key = TypeVar("_Key")
 

@@ -10,15 +10,11 @@ than AdamW's, a weight decay as many times larger, and betas (0.9, 0.99).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sweeplab.train.optimizers.base import Optimizer, Rates, add_l2_, column, decay_
-
-if TYPE_CHECKING:
-    from sweeplab.train.optimizers.base import Rows
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, add_l2_, column, decay_
 
 
 class SGD(Optimizer):

@@ -17,17 +17,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
 from sweeplab.model.weights import Weight, role_of
-from sweeplab.train.optimizers.base import Optimizer, Rates, column, decay_, places, spans
-
-if TYPE_CHECKING:
-    from sweeplab.train.optimizers.base import Rows
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, column, decay_, places, spans
 from sweeplab.train.optimizers.elementwise import adam_
 
 # Jordan's quintic a x + b x^3 + c x^5, steepest at zero: singular values end between about 0.7 and 1.2.
