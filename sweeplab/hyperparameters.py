@@ -379,6 +379,13 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
             return values
         return cls(**{name: values[name] for name in TABLE if name in values})
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the values as JSON has them, where a pair is a list."""
+        return cls.of(
+            {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
+        )
+
     def replace(self, **changes: Any) -> Self:
         """Return the values with some changed."""
         return replace(self, **changes)

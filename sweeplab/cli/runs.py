@@ -166,7 +166,7 @@ def export_hf(
     \b
     $ sweeplab export-hf small small-hf
     """
-    from sweeplab.hf.exporting import export_run
+    from sweeplab.hf.folders import export_run
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import open_run
 
@@ -194,7 +194,7 @@ def import_hf(
     """
     from dataclasses import asdict
 
-    from sweeplab.hf.importing import import_folder
+    from sweeplab.hf.folders import import_folder
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import check_imported_name, imported_folder
 

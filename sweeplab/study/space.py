@@ -127,9 +127,11 @@ class Space:
         settled = dict(values)
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
-            settled["objective"] = settled_objective({**settled, "objective": AUTO}, self._of_pairs)
+            settled["objective"] = settled_objective(
+                Hyperparameters.of({**settled, "objective": AUTO}), self._of_pairs
+            )
         if "vocab_size" in auto:
-            settled["vocab_size"] = self._n_symbols + n_special(settled)
+            settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
         return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
