@@ -120,7 +120,7 @@ class Study(Results):
         """Run the study to the end of its budget, or continue it, and write its report.
 
         What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
-        changes nothing else. They are called here, between two looks at the workers: a slow one delays no training.
+        changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
 
         `listen` gets the workers' events and a `Tick` several times a second; `interrupts` counts how often the
         user has asked to stop.

@@ -55,7 +55,7 @@ def run_study(
     listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
 ) -> StudyEnd:
-    """Run a study to the end of its budget, or go on with it.
+    """Run a study to the end of its budget, or continue it.
 
     `listen` gets every event of a worker and, several times a second, a `Tick`. `interrupts` counts how often the
     user asked to stop: once saves the runs at their next step, twice ends the workers at once.
