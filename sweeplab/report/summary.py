@@ -45,8 +45,8 @@ def summarize(report: ReportData) -> Summary:
     runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
-    grid = grid_of(runs)
-    tuned = [name for name in searched_of(runs) if name not in grid]
+    grid = grid_of(runs, report.design)
+    tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     entries = [("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
     if tuned:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)

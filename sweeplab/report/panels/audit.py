@@ -42,7 +42,7 @@ def _evidence(report: ReportData) -> Evidence:
     if report.studied is None:
         return gather(report.runs)
     studied, conventions = report.studied, report.studied.settled()
-    return gather(studied.runs, studied.search, conventions, studied.bytes_per_token(conventions))
+    return gather(studied.runs, studied.designs, conventions, studied.bytes_per_token(conventions))
 
 
 def _row(finding: Mapping[str, Any]) -> dict[str, str]:

@@ -15,8 +15,8 @@ from sweeplab.analysis.sweep.differences import (
     DIFFERENT,
     FALSE_ALARM,
     UNKNOWN,
-    Choice,
-    Difference,
+    LossDifference,
+    RankedCell,
     Ranking,
     bits_per_byte,
     differences,
@@ -138,11 +138,11 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Choices", source="sw
         """Rank the cells of a study by their losses, task by task."""
         found = [(sweep.name, each) for sweep in report.sweeps for each in rankings(sweep, report.objective)]
         tasks = [ranking for _, ranking in found]
-        if sum(len(each.choices) for each in tasks) < 2:
+        if sum(len(each.cells) for each in tasks) < 2:
             raise BadInput("choices are ranked where two cells or more have a trial that ended")
         columns = {"study": len(report.sweeps) > 1, "task": len({each.task for each in tasks}) > 1}
         varying = [name for name, varies in columns.items() if varies]
-        rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.choices]
+        rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.cells]
         lines = [line for study, ranking in found for line in _lines(study, ranking, columns["study"])]
         return cls(
             data=DataFrame(lines or rows),
@@ -177,15 +177,15 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
     }
 
 
-def _pair(found: Difference) -> str:
+def _pair(found: LossDifference) -> str:
     return f"{found.b} against {found.a}: "
 
 
-def _row(found: Difference) -> dict[str, Any]:
+def _row(found: LossDifference) -> dict[str, Any]:
     return asdict(found) | {"difference": found.difference, "verdict": found.verdict}
 
 
-def _shown_difference(found: Difference) -> dict[str, Any]:
+def _shown_difference(found: LossDifference) -> dict[str, Any]:
     known = found.verdict != UNKNOWN
     return {
         "studies": f"{found.b} against {found.a}",
@@ -198,7 +198,7 @@ def _shown_difference(found: Difference) -> dict[str, Any]:
     }
 
 
-def _in_words(found: Difference) -> str:
+def _in_words(found: LossDifference) -> str:
     if found.verdict == UNKNOWN:
         return f"{_pair(found)}cannot be told: {found.why}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
@@ -224,7 +224,7 @@ def _about_differences(level: float) -> tuple[tuple[str, str], ...]:
 
 def _reference(ranking: Ranking) -> str:
     """Return the cell that others are compared with: the one that changes nothing, or else the best."""
-    cells = [each.cell for each in ranking.choices]
+    cells = [each.cell for each in ranking.cells]
     return BASE if BASE in cells else cells[0]
 
 
@@ -233,9 +233,9 @@ def _references(found: Sequence[Ranking]) -> str:
     return "the choice it is compared with" if others else _cut(first)
 
 
-def _from_reference(ranking: Ranking) -> list[Difference]:
+def _from_reference(ranking: Ranking) -> list[LossDifference]:
     reference = _reference(ranking)
-    return [ranking.between(reference, each.cell) for each in ranking.choices if each.cell != reference]
+    return [ranking.between(reference, each.cell) for each in ranking.cells if each.cell != reference]
 
 
 def _lines(study: str, ranking: Ranking, is_named: bool) -> Iterator[dict[str, Any]]:
@@ -245,7 +245,7 @@ def _lines(study: str, ranking: Ranking, is_named: bool) -> Iterator[dict[str, A
         yield {"study": study, "task": ranking.task, **_row(each), "line": line}
 
 
-def _choice(study: str, choice: Choice, ranking: Ranking, report: ReportData) -> dict[str, Any]:
+def _choice(study: str, choice: RankedCell, ranking: Ranking, report: ReportData) -> dict[str, Any]:
     reference = _reference(ranking)
     compared: dict[str, Any] = {"difference": 0.0, "low": math.nan, "high": math.nan, "verdict": ""}
     if choice.cell != reference:
@@ -255,7 +255,7 @@ def _choice(study: str, choice: Choice, ranking: Ranking, report: ReportData) ->
     return {
         "study": study,
         "task": ranking.task,
-        "rank": 1 + ranking.choices.index(choice),
+        "rank": 1 + ranking.cells.index(choice),
         "choice": choice.cell,
         "n_params": choice.n_params,
         "n_params_active": float(choice.values.get("n_params_active", choice.n_params)),
@@ -298,14 +298,14 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
     """Say which choice is best, what does not differ from it, and what is better or worse than the base."""
     ours = ", ".join({"study": study, "task": ranking.task}[name] for name in varying)
     of = f"{sentence(ours)[:-1]}: " if ours else ""
-    cells = [each.cell for each in ranking.choices]
+    cells = [each.cell for each in ranking.cells]
     first = spaced(cells[0])
     if len(cells) == 1:
         return [f"{of}{first} stands alone."]
     if ranking.differences[0].verdict == UNKNOWN:
         why = ranking.differences[0].why
         return [f"{of}{first} has the lowest loss; whether by more than chance cannot be told: {why}."]
-    best, *alike = [each.cell for each in ranking.choices if 0 in each.group]
+    best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
         said = f"no two of the {len(cells)} choices differ significantly."
     elif alike:
@@ -326,7 +326,7 @@ def _against_base(ranking: Ranking) -> list[str]:
 
 
 def _unlike_tasks(found: Sequence[Ranking]) -> str:
-    tasks = "; ".join(f"{each.task} ({several(len(each.choices), 'choice')})" for each in found)
+    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'choice')})" for each in found)
     return (
         f"Losses of {len(found)} tasks, ranked separately: {tasks}. Losses of different tasks are of different tokens, "
         "predicted from different context, in bits per byte too: what a masked token costs once all around it is known "

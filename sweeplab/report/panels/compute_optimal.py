@@ -10,11 +10,11 @@ from typing import Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Roads, roads
+from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
-from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT
+from sweeplab.analysis.compute_optimal.lines import N_AT
 from sweeplab.analysis.fit.assessment import NEAR, NOT_IDENTIFIED, Assessment, find_law
-from sweeplab.analysis.fit.forms import Array, Quantity, optimum_of
+from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence
 from sweeplab.report.data import ROLES, ReportData
@@ -175,15 +175,15 @@ def _entries(approaches: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[
     return found | empty
 
 
-def _approaches(report: ReportData, law: str, delta: str) -> Roads:
+def _approaches(report: ReportData, law: str, delta: str) -> Approaches:
     law = law if {"params", "tokens"} <= set(find_law(law).columns) else _USUAL
 
-    def work() -> Roads:
+    def work() -> Approaches:
         points = report.points  # what has no points at all is refused here
         found: Assessment | None = None
         with suppress(BadInput):
             found = report.assessment(law, delta)
-        return roads(points, _curves(report), law, found=found)
+        return approaches(points, _curves(report), law, found=found)
 
     return report.once(("approaches", law, delta), work)
 
@@ -231,7 +231,7 @@ def _envelope(said: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"road": ENVELOPE, "what": "change", **each, **ends} for each in said["changes"]]
 
 
-def _parametric(found: Roads) -> list[dict[str, Any]]:
+def _parametric(found: Approaches) -> list[dict[str, Any]]:
     """Return the law's best size with its band, where the law identifies one and some size is near it."""
     assessed = found.parametric
     if assessed is None or not found.numbers[PARAMETRIC][N_AT].identified:

@@ -61,7 +61,7 @@ class LossPanel(
             shown = shown[shown[{"x": "x", "y": "loss_low"}[axis]] > 0]
         shown = shown[shown["x"].notna()]
         check_comparable(x, runs, shown, metric)
-        lines = [name for name in lines or _lines(x, grid_of(runs)) if name in runs]
+        lines = [name for name in lines or _lines(x, grid_of(runs, report.design)) if name in runs]
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
@@ -151,7 +151,7 @@ class HeatMapPanel(
     def of(cls, report: ReportData, x: str = "", y: str = "", metric: str = "best_val_loss") -> Panel:
         """Give the lowest loss at each pair of two sizes."""
         runs = report.runs
-        grid = [name for name in grid_of(runs) if finite(runs, name).nunique() > 1]
+        grid = [name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1]
         free = [name for name in grid if name not in (x, y)]
         y = y or (free.pop(0) if free else "")
         x = x or (free.pop(0) if free else "")

@@ -100,8 +100,8 @@ class RunsPanel(TablePanel, name="table", heading="Runs"):
     def of(cls, report: ReportData) -> Panel:
         """List the runs with what varies among them."""
         report.check_runs()
-        runs, grid = report.runs, grid_of(report.runs)
-        tuned = [name for name in searched_of(runs) if name not in grid]
+        runs, grid = report.runs, grid_of(report.runs, report.design)
+        tuned = [name for name in searched_of(runs, report.design) if name not in grid]
         columns = [*(grid or ["cell"]), *grid, "trial", "seed", "state", *LOSSES, *tuned, *FACTS]
         known = list(dict.fromkeys(name for name in columns if name in runs))
         return cls(data=runs[known].sort_values("best_val_loss", ignore_index=True))
