@@ -16,11 +16,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from sweeplab.doctor.check import Check, Verdict
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import database_file, tracking_uri, without_password
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.tracking.tracker import TrackingUnavailable
 from sweeplab.train.devices import cuda_count
 
 CGROUP = Path("/sys/fs/cgroup/cpu.max")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sweeplab.doctor.check import Check, OpenedStudy, Place, Verdict, named
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import tracking_uri, without_password
-from sweeplab.tracking.tracker import TrackedRun, TrackingUnavailable
+from sweeplab.tracking.tracker import TrackedRun
 
 FOLDERS = "folders of runs"
 AGREEMENT = "Optuna's values and states against MLflow's"
@@ -61,7 +61,7 @@ def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
             written = cure.format(paths=shlex.join(map(str, paths)), again=study.run_again)
             yield Check("runs", FOLDERS, verdict, named(what, names), written)
     if not any(found.values()):
-        doing = "running" if study.is_running else "waiting to be gone on with"
+        doing = "running" if study.is_running else "waiting to be continued"
         rest = f", of them {doing}: {n_unfinished}" if n_unfinished else ""
         yield Check("runs", FOLDERS, "ok", f"whole: {len(study.runs)}{rest}")
 
@@ -69,7 +69,7 @@ def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
 def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
     described, ended = run.start_file, run.end_file
     if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
-        # A trial that runs comes to its folder, or to what is missing there, when it is gone on with.
+        # A trial that runs comes to its folder, or to what is missing there, when it is continued.
         if state != "RUNNING":
             yield ("orphaned" if state == "none" else "lost"), run.path
         return

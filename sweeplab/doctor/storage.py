@@ -100,7 +100,9 @@ def worker_checks(study: OpenedStudy) -> Iterator[Check]:
         found = named("trials of workers that are gone", names["gone"])
         yield Check("workers", WHO, "warn", found, study.run_again)
     elif not names["stuck"]:
-        found = f"trials worked on: {len(names['held'])}, waiting to be gone on with: {len(names['waiting'])}"
+        found = (
+            f"trials being trained: {len(names['held'])}, waiting to be continued: {len(names['waiting'])}"
+        )
         yield Check("workers", WHO, "ok", found)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ LENGTH_PENALTY = 0.6
 CONTRAST_ALPHA = 0.1  # as published
 
 
+@runtime_checkable
 class Next(Protocol):
     """What says how good each token would be next."""
 

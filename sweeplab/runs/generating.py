@@ -107,8 +107,8 @@ class Writer:
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
             # What is found of the first hole comes after the marker that begins it.
-            begun = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
-            scores = self._next()(torch.tensor([[*begun]], dtype=torch.long))
+            first_marker = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
+            scores = self._next()(torch.tensor([[*first_marker]], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
         return [
             [

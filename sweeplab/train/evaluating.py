@@ -1,6 +1,6 @@
 """What an evaluation measures of runs: their losses, and what else their task and their model are asked for.
 
-Legend: K runs, B sequences, T positions, V vocab_size, L layers with experts, E n_expert.
+Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with experts, E n_expert.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.passes import Weights
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer, cross_entropy
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 # Sequences in which one token alone is hidden: enough for a pseudo-perplexity within about a tenth of itself.
 N_ALONE = 256
@@ -63,8 +67,8 @@ class Evaluation:
             return self._objective.whole()
         return self._objective.evaluation(self._n_batches)
 
-    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Tensor:
-        """Return the mean cross-entropy [K] over the counted targets of all batches."""
+    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Float[Tensor, "K"]:
+        """Return the mean cross-entropy over the counted targets of all batches."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         for each in batches:
             batch, n_counted = self._place(each, n_runs), each.n_targets
@@ -97,10 +101,10 @@ class Evaluation:
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
 
 
-def exact_matches(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return of each run [K] how many sequences have the likeliest token at every counted target.
+def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
+    """Return of each run how many sequences have the likeliest token at every counted target.
 
-    `logits` are [K, B*T, V], `targets` [K, B, T]. A decoder reads the true tokens before each position; up to its
+    A decoder reads the true tokens before each position; up to its
     first mistake greedy decoding reads the same ones, so that it finds a target whole exactly where this does, if the
     likeliest token may be any, special ones too. An encoder finds all tokens at once, told how many there are.
     """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
-from sweeplab.lab.storage import WARM_START
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
+from sweeplab.lab.storage import WARM_START
 from sweeplab.study.expressions import Expression
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
@@ -254,7 +255,7 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
     other = tiny(name="other")
     folder, _ = opened(other)
     described = describe_data(other, dataset)
-    write_study(other, folder, described | {"token_digest": "another"})
+    write_study(other, folder, replace(described, token_digest="another"))
     with pytest.raises(BadInput, match="study other was trained on other tokens"):
         make_plan(tiny(warm_start=["other"]), folder.lab)
     write_study(other, folder, described)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sweeplab.lab.storage import count_trials
 
 from sweeplab.lab.events import EventStream, TrialClaimed, TrialEnded
+from sweeplab.lab.storage import count_trials
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
