@@ -311,7 +311,7 @@ def test_all_studies_of_a_lab(study: StudyFolder) -> None:
     (study.lab / "studies" / "killed").mkdir()
     found = [check for check in examine(study.lab) if check.name == "storage"]
     assert [(check.verdict, check.found) for check in found] == [
-        ("ok", "whole; trials: 3"), ("warn", "folders of studies that were never started: killed"),
+        ("ok", "whole; trials: 3"), ("warn", "folders of studies that never started: killed"),
     ]  # fmt: skip
     follow(found[1].cure)
     assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]

@@ -77,7 +77,7 @@ def clone(
     \b
     $ sweeplab study clone small longer -o max_iters=1000
     """
-    from sweeplab.lab.moving import clone_text
+    from sweeplab.lab.reuse import clone_text
 
     text = clone_text(study_folder(lab, name), new, override or ())
     write_study(output or _file_of(new), text, force, "plan")

@@ -27,7 +27,7 @@ MOST_DIVIDED = 64
 MOST_DRAWS = 2000
 # A grid with more points is none that anyone finishes.
 LARGEST_GRID = 100_000
-# What the field also calls them.
+# Other names of hyperparameters in the field.
 SYNONYMS = {
     "lr": "learning_rate",
     "wd": "weight_decay",
