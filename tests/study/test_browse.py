@@ -15,7 +15,7 @@ from sweeplab.report.options import default_dashboard
 from sweeplab.tracking.mlflow import MLflowTracker
 
 REPOSITORY = Path(__file__).parents[2]
-DATA = DataDescription("python-docs", "char", 65, 100, 10, 10, 10, "text", "tokens")
+DATA = DataDescription("text", "char", 97, 900, 100, 100, 100, "text", "tokens")
 GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
 
 
