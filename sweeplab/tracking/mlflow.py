@@ -354,7 +354,10 @@ class MLflowTracker(Tracker):
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Write values as params."""
-    return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items()}
+    return {
+        name: (json.dumps(value, default=str) if isinstance(value, dict) else str(value))[:PARAM_CHARACTERS]
+        for name, value in values.items()
+    }
 
 
 def json_text(content: Mapping[str, Any] | None) -> str:
