@@ -44,7 +44,7 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     return {
         "run": run.run_id,
         "study": study,
-        "block_size": run.values["block_size"],
+        "block_size": run.values.block_size,
         "measures": _measures(run, dataset),
         "length_extrapolation": lengths,
         "left_out": left_out,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.objectives import objective_of
 from sweeplab.data.prompts import EOS, HOLE, Ids, Prompt
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Writer:
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 
 
-def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
+def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
     """Return how tokens are drawn and how many at most: as given, else as the run's own hyperparameters say.
 
     Raises:
@@ -174,7 +174,7 @@ def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = F
         row = TABLE[name]
         own = given.get(name)
         try:
-            settings[name] = values.get(name, row.default) if own is None else row.check(own)
+            settings[name] = getattr(values, name) if own is None else row.check(own)
         except ValueError as error:
             what = f"--{name.replace('_', '-')} is {own}"
             raise BadInput(Problem(what, replace(row, optional=False).allowed)) from error

@@ -353,12 +353,8 @@ class MLflowTracker(Tracker):
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Write values as params: a pair that went through JSON as a list reads as the tuple it is."""
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return {
-        name: (json.dumps(value, default=str) if isinstance(value, dict) else str(value))[:PARAM_CHARACTERS]
-        for name, value in plain.items()
-    }
+    """Write values as params."""
+    return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items()}
 
 
 def json_text(content: Mapping[str, Any] | None) -> str:
