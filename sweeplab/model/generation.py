@@ -43,7 +43,7 @@ class Reader:
     """Scores next tokens by their log-probability under one model; what stands for no text has none.
 
     With a cache no token is read twice. It ends where positions are bounded: past block_size tokens the model reads
-    the last block_size of them, each in another place than before, so that all of them are read again for each token.
+    the last block_size of them, each at another position than before, so all of them are read again for each token.
     """
 
     def __init__(

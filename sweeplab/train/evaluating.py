@@ -104,9 +104,9 @@ class Evaluation:
 def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
     """Return of each run how many sequences have the likeliest token at every counted target.
 
-    A decoder reads the true tokens before each position; up to its
-    first mistake greedy decoding reads the same ones, so that it finds a target whole exactly where this does, if the
-    likeliest token may be any, special ones too. An encoder finds all tokens at once, told how many there are.
+    A decoder reads the true tokens before each position; up to its first mistake greedy decoding reads the same ones,
+    so that it finds a target whole exactly where this does, if the likeliest token may be any, special ones too. An
+    encoder finds all tokens at once, and knows how many there are.
     """
     is_right = logits.argmax(dim=-1).view(targets.shape) == targets
     return (is_right | (targets == NO_TARGET)).all(dim=2).sum(dim=1)

@@ -87,7 +87,7 @@ class Stack:
     def admit(
         self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Take a run in, from its seed, from weights by name, or from where a snapshot left it."""
+        """Admit a run: from its seed, from weights by name, or from where a snapshot left it."""
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
         row = len(self._members)

@@ -70,7 +70,7 @@ class Adafactor(Optimizer):
 
 
 def _along(values: Tensor, like: Tensor) -> Tensor:
-    """Return a number a run [K] in the shape that multiplies a tensor [K, …]."""
+    """Return one number per run [K] in the shape that multiplies a tensor [K, …]."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 

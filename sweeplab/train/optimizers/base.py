@@ -1,7 +1,7 @@
 """What an optimizer of a stack is, and what several of them need.
 
-Legend: K runs, P the row size. Weights, gradient and state are rows of buffers, a run a row; hyperparameters are
-a number a run. torch's own optimizers take one learning rate for a tensor, not one a row.
+Legend: K runs, P the row size. Weights, gradient and state are buffers with one row per run; hyperparameters are
+one number per run. torch's own optimizers take one learning rate for a tensor, not one per row.
 
 On the CPU a run's bits are the same in any row of any stack. On whole rows, which are whole blocks, any operation
 keeps to that; on a part of a row only those that round once (a product, a sum, a root), for torch computes a loop's
