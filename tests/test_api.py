@@ -132,6 +132,7 @@ def test_a_study_that_has_not_been_run_says_so(tmp_path: Path) -> None:
             ask()
 
 
+@pytest.mark.slow
 def test_a_study_is_stopped_from_a_callback_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

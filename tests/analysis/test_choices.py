@@ -73,6 +73,7 @@ def test_an_interval_leaves_zero_out_where_holm_tells():
             assert min(each.level for each in told) >= max(each.level for each in others) - 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spreads", "most"), [(None, 10), ({"n_layer=0": 0.05}, 16)])
 def test_where_nothing_differs_few_studies_call_a_difference_real(spreads, most):
     """One in twenty, by Holm, where choices spread alike; somewhat more where one of them spreads five times as far."""
@@ -83,6 +84,7 @@ def test_where_nothing_differs_few_studies_call_a_difference_real(spreads, most)
     assert alarms <= most
 
 
+@pytest.mark.slow
 def test_the_true_difference_lies_in_the_interval():
     held = 0
     for key in range(100):

@@ -76,6 +76,7 @@ def test_studies_without_a_common_cell_cannot_be_told() -> None:
     assert found.verdict == UNKNOWN and "no cell in common" in found.why
 
 
+@pytest.mark.slow
 def test_several_pairs_share_one_rate_of_false_alarms() -> None:
     found = differences([planted(name, key) for key, name in enumerate("abc")])
     assert {(each.a, each.b) for each in found} == {("a", "b"), ("a", "c"), ("b", "c")}

@@ -52,6 +52,7 @@ def test_what_is_above_a_cut_is_not_seen() -> None:
     assert other.bias < one.bias, "a law that predicts too little has a bias below zero"
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_say() -> None:
     held = []
     for seed in range(20):
@@ -70,6 +71,7 @@ def test_a_table_without_cuts_says_so() -> None:
     assert all(each.as_dict()["backtest"].keys() == {"why_none"} for each in found.rows)
 
 
+@pytest.mark.slow
 def test_a_better_challenger_is_named() -> None:
     points = joined(2.0, GOOD["245 scattered"], 0.003, np.random.default_rng(3))
     found = compare(points, [CHINCHILLA, JOINT])
@@ -102,6 +104,7 @@ def test_the_law_that_does_not_fit_is_left_out_with_the_reason() -> None:
         compare(points.only(np.arange(4)), [CHINCHILLA])
 
 
+@pytest.mark.slow
 def test_without_a_choice_the_laws_that_suit_the_table() -> None:
     points = plant("steep", GRID, 0.005, np.random.default_rng(0))
     assert [each.law.name for each in compare(points).rows] == [
@@ -115,6 +118,7 @@ def test_without_a_choice_the_laws_that_suit_the_table() -> None:
     assert [each.law.name for each in compare(sizes).rows] == ["power-n"]
 
 
+@pytest.mark.slow
 def test_on_one_ray_a_good_back_test_is_no_proof() -> None:
     points = plant("steep", BAD["one ray, D = 20 N"], 0.003, np.random.default_rng(0))
     found = compare(points, [CHINCHILLA, POWER_C])

@@ -18,6 +18,7 @@ from sweeplab.errors import BadInput
 CHINCHILLA = LAWS["chinchilla"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, LITERATURE, LEAST_SQUARES], ids=["auto", "1e-3", "squares"])
 @pytest.mark.parametrize("design", [*GOOD, *BAD])
 def test_scipy_finds_no_lower_objective(design: str, delta: float | None) -> None:
@@ -91,6 +92,7 @@ def test_the_robust_sigma_looks_past_the_rows_that_a_fit_goes_through() -> None:
     assert robust_sigma(residuals, 5) == pytest.approx(0.01, rel=0.05)
 
 
+@pytest.mark.slow
 def test_refits_find_their_optimum_and_their_spread_is_that_of_new_tables() -> None:
     where, random = GOOD["30 points, 6 x 5"], np.random.default_rng(9)
     refits = bootstrap(fit(plant("steep", where, 0.005, random), CHINCHILLA), 300)

@@ -28,6 +28,7 @@ def statuses(said: Misfit) -> dict[str, str]:
     return {each.kind: each.status for each in said.kinds}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", GOOD)
 def test_a_right_form_is_rarely_flagged(design: str) -> None:
     n_tables = 10

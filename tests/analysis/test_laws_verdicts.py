@@ -81,6 +81,7 @@ def covered(design: str, n_tables: int, noise: float, truth: str, shared: float 
     return {name: count / n_tables for name, count in held.items()}
 
 
+@pytest.mark.slow
 def test_intervals_cover() -> None:
     found = covered("12 points, 4 x 3", 40, 0.005, "steep")
     assert all(share >= 0.75 for share in found.values()), found
@@ -132,6 +133,7 @@ def test_a_term_that_is_none_has_an_upper_end() -> None:
     assert math.log(TRUTHS["steep"]["E"]) < interval.high < math.log(3)
 
 
+@pytest.mark.slow
 def test_the_shared_part_of_the_errors_is_found() -> None:
     """The two moments are unbiased, also where there are only a few groups."""
     random = np.random.default_rng(13)
@@ -156,6 +158,7 @@ def test_good_designs_identify_the_exponents(design: str, truth: str) -> None:
         assert verdicts[name] in ((IDENTIFIED, WEAK) if few else (IDENTIFIED,)), (name, verdicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("design", BAD)
@@ -170,6 +173,7 @@ def test_bad_designs_do_not_and_no_number_is_given(design: str, truth: str, nois
     assert lacking in entries["alpha"]["why"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("design", "truth"), list(zip(NEAR, cycle([*HELD_OUT, *TRUTHS]), strict=False)))
 def test_designs_near_the_gate_do_not_either(design: str, truth: str) -> None:
     entries = assess(table(design, 0.003, truth=truth), CHINCHILLA).as_dict()

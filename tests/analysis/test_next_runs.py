@@ -109,6 +109,7 @@ def test_limits_hold() -> None:
         assert not counts[~allowed].any() and counts[at_corner].sum() <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quantity", "most"), [("exponent", 0.9), ("alpha", 0.95), ("beta", 1.0)])
 def test_a_fifth_of_a_grids_flops_gives_as_narrow_an_interval(quantity: str, most: float) -> None:
     """By the curvature at the truth, where both tables' noise is the same."""

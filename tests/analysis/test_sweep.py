@@ -110,6 +110,7 @@ def test_fanova_gives_the_shares_of_the_variance() -> None:
     assert shares["dropout"].importance == pytest.approx(0.19, abs=0.06)
 
 
+@pytest.mark.slow
 def test_chance_alone_is_told_from_importance() -> None:
     verdicts = [
         each.verdict

@@ -34,6 +34,7 @@ def test_a_person_reads_a_table(cli, finished) -> None:
         assert words in said.out
 
 
+@pytest.mark.slow
 def test_a_run_of_longer_reach(cli, folder: Path) -> None:
     text = STUDY_OF_ROTARY
     (folder / "longer.yaml").write_text(text)

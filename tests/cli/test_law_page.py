@@ -20,6 +20,7 @@ def table(folder: Path) -> Path:
     return folder / "runs.csv"
 
 
+@pytest.mark.slow
 def test_a_page_is_written_beside_what_is_printed(cli, table: Path) -> None:
     page = table.with_name("law.html")
     said = cli("laws", "fit", table, *COLUMNS, "--report", page)

@@ -150,6 +150,7 @@ def nothing_runs(folder: Path) -> bool:
     return not workers and "RUNNING" not in statuses(folder / "lab")
 
 
+@pytest.mark.slow
 def test_ctrl_c_puts_the_runs_away_and_says_how_to_go_on(folder: Path, finished) -> None:
     played = interrupted(folder, finished, (trains, signal.SIGINT))
     assert played.code == 130

@@ -135,6 +135,7 @@ def test_a_clone_is_the_file_with_what_was_laid_over_it(cli, finished, lab: Path
     assert [cell["max_iters"] for cell in plan["cells"]] == [1000, 1000]
 
 
+@pytest.mark.slow
 def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path, folder: Path) -> None:
     assert cli("study", "export", "tiny", "--output", "tiny.csv").code == 0
     text = finished.file.read_text().replace("name: tiny", "name: next").replace("[8, 16]", "[16, 24]")
@@ -163,6 +164,7 @@ def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path
     )
 
 
+@pytest.mark.slow
 def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
     (folder / "own.yaml").write_text(OWN)
     (folder / "my_parts.py").write_text(PARTS)
@@ -201,6 +203,7 @@ def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
     assert cli("study", "show", "own").code == 0
 
 
+@pytest.mark.slow
 def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> None:
     text = STUDY.replace("grid: {n_embd: [8, 16]}", "grid: {family: [decoder, encoder]}")
     (folder / "tiny.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
@@ -228,6 +231,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     assert said.code == 2 and "of unlike tasks, and not to be compared: the next token" in said.err
 
 
+@pytest.mark.slow
 def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
     small = ["-o", "budget.trials_per_cell=1", "-o", "grid.n_embd=[8]", "-o", "cells=[{}, {bias: false}]"]

@@ -175,6 +175,7 @@ def long(folder: Path):
         log.close()
 
 
+@pytest.mark.slow
 def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path) -> None:
     process, study = long
     first = study.run("all", 0, 0)

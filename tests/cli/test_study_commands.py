@@ -25,6 +25,7 @@ def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
     assert "plotly" in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, folder: Path) -> None:
     lab = shutil.copytree(finished.lab, folder / "lab")
     command = ["study", "run", str(finished.file), "--lab", str(lab), "--json"]

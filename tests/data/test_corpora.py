@@ -95,6 +95,7 @@ class TestCorpusContract:
         assert len(set(files)) == len(files)
 
 
+@pytest.mark.slow
 def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> None:
     answer = subprocess.run(
         [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE], capture_output=True, text=True, timeout=60

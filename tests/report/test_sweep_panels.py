@@ -83,6 +83,7 @@ def test_the_history_falls_and_ends_at_the_best(one: ReportData) -> None:
         assert line["best"].iloc[-1] == sweep.ended.loc[sweep.ended["cell"] == cell, "loss"].min()
 
 
+@pytest.mark.slow
 def test_importances_show_both_scopes_and_say_what_is_chance(one: ReportData) -> None:
     found = make_panel(PanelSpec("param_importances"), one)
     assert list(found.scopes.values()) == [WITHIN, OVER_ALL]

@@ -167,6 +167,7 @@ print(json.dumps(numbers))
 """
 
 
+@pytest.mark.slow
 def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_path) -> None:
     folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
     (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=60))

@@ -103,6 +103,7 @@ def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
     assert statuses == {"FINISHED": n_runs, "RUNNING": 1}  # the parent is still open
 
 
+@pytest.mark.slow
 def test_killed_at_every_commit_of_shipping(lab: Path, tmp_path: Path, writer: Any, shipper: Shipper) -> None:
     study, folders, codes = "every commit", [], []
     # Between two commits lie only files, which "before" has behind it; after the last comes the marker.
@@ -171,6 +172,7 @@ def test_a_fresh_lab_killed_while_its_database_is_made(tmp_path: Path, shipper: 
     assert {path.name for path in lab.iterdir()} == FRESH
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_fresh_lab_together(tmp_path: Path, shipper: Shipper) -> None:
     lab, cache = tmp_path / "lab", tmp_path / "cache"
     pids = [shipper.start(lab=lab, study="fresh", folders=[], cache=cache) for _ in range(3)]

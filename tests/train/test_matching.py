@@ -144,6 +144,7 @@ def test_padding_is_not_seen(of_pairs, pairs: Pairs) -> None:
     torch.testing.assert_close(losses[0], losses[1])
 
 
+@pytest.mark.slow
 def test_a_decoder_learns_to_read_backwards(of_pairs, pairs: Pairs) -> None:
     values = of_pairs(
         max_iters=600, eval_interval=600, eval_full=True, dropout=0.0, learning_rate=1e-2, batch_size=32

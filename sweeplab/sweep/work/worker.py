@@ -37,6 +37,9 @@ SETTINGS = {
     # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
     # ten times as long as with this; with a passive wait an undisturbed one took 1.7 times as long.
     "GOMP_SPINCOUNT": "10000",
+    # Without it MKL chooses a product by where in memory its operands lie, on some processors: then the bits of a run
+    # depend on its row in the stack.
+    "MKL_CBWR": "AUTO",
     # Memory of a step is kept for the next one. Given back each time, as glibc does with large pieces, it came in
     # new pages: 5% of a step of 1.4M parameters, 11% with dropout.
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
