@@ -375,6 +375,8 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the values by name, with the defaults of rows that are missing; other names are left out."""
+        if isinstance(values, cls):
+            return values
         return cls(**{name: values[name] for name in TABLE if name in values})
 
     def replace(self, **changes: Any) -> Self:

@@ -36,7 +36,7 @@ from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.train.metrics import Metric
+    from sweeplab.train.run import Metric
 
 _Part = TypeVar("_Part")
 _TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
@@ -178,7 +178,7 @@ def _tokenizers() -> dict[str, Any]:
 
 
 def _metrics() -> dict[str, Any]:
-    from sweeplab.train.metrics import METRICS
+    from sweeplab.train.run import METRICS
 
     return METRICS
 

@@ -21,7 +21,7 @@ def run_in(folder: Path, tokenizer: Tokenizer = LETTERS, of_pairs: bool = False,
     values = defaults() | SIZES | changed
     values["objective"] = settled_objective(values, of_pairs)
     values["vocab_size"] = tokenizer.vocab_size + n_special(values)
-    transformer = Transformer(ModelShape.of(values))
+    transformer = Transformer(ModelShape.named(values))
     row = 4 * transformer.layout.initial_row(seed=1)
     weights = {name: view[0] for name, view in transformer.layout.views(row[None]).items()}
     write_checkpoint(folder, "model", weights, {"values": values, "tokenizer": tokenizer.to_json()})

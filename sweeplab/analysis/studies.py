@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.compute_optimal.envelope import Curves
-    from sweeplab.study.spec import SearchSpec, StudySpec
+    from sweeplab.study.search import SearchSpec
+    from sweeplab.study.spec import StudySpec
 
 _DIGESTS = ("text_digest", "token_digest")
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import BEST_MEASURES, RunState
-from sweeplab.tracking.tracker import TRACKERS, TrackedRun, Tracker
-from sweeplab.train.counting import train_tokens
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import TrackedRun, Tracker
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,7 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
             **{metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics},
             **{each: text for each, text in run.values.items() if each not in COLUMNS},
         }
-        for run in _in_order(TRACKERS["mlflow"](lab, name, uri))
+        for run in _in_order(open_tracker(lab, name, uri))
     ]
     given = dict.fromkeys(each for row in rows for each in row)
     columns = dict.fromkeys(
@@ -106,7 +107,7 @@ def curves_table(
     """
     import pandas as pd
 
-    tracker = TRACKERS["mlflow"](lab, name, uri)
+    tracker = open_tracker(lab, name, uri)
     runs = _in_order(tracker)
     histories = {metric: tracker.histories([run.run_id for run in runs], metric) for metric in metrics}
     rows = []
@@ -124,7 +125,7 @@ def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
     """Return how many tokens a run of these values has read, by iteration."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     names = ("batch_size", "batch_warmup_iters", *SETTINGS)
-    values = {name: kinds[TABLE[name].kind](texts[name]) for name in names}
+    values = Hyperparameters.of({name: kinds[TABLE[name].kind](texts[name]) for name in names})
     return lambda iteration: train_tokens(values, iteration)
 
 

@@ -18,10 +18,11 @@ import numpy as np
 from sweeplab.analysis.columns import Array
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
-from sweeplab.study.rules import SETTLED, follows
-from sweeplab.train.counting import train_tokens
+from sweeplab.study.rules import follows
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,10 +219,22 @@ def with_models(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
+    """Return the hyperparameters of a table's row.
+
+    Raises:
+        KeyError: one is missing that the counts of tokens and FLOPs follow from.
+    """
+    counted = ["batch_size", "batch_warmup_iters", "block_size"]
+    if run.get("objective") == "span":
+        counted += ["mask_share", "span_length"]
+    return Hyperparameters.of({**run, **{name: run[name] for name in counted}})
+
+
 def _planned_tokens(run: Mapping[Any, Any], trained: float) -> float:
     """Return what a run was to be trained on: one that stopped early is of its cell all the same."""
     try:
-        return float(train_tokens(run, run["max_iters"]))
+        return float(train_tokens(values_of(run), run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
         return trained
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Lab, study_folder
+from sweeplab.cli.options import AsJson, Lab, MaybeStudyName, study_folder
 from sweeplab.cli.printing import console, print_json, say
 
 if TYPE_CHECKING:
@@ -16,13 +15,7 @@ if TYPE_CHECKING:
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
-def doctor(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of a study.", autocompletion=studies)
-    ] = None,
-    lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+def doctor(name: MaybeStudyName = None, lab: Lab = None, as_json: AsJson = False) -> None:
     """Check machine, lab and study, and name the cures.
 
     Exits with 1 where something is bad: a study does not run, or its numbers may be wrong.

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.printing import console
+from sweeplab.cli.options import flag, option
+from sweeplab.cli.printing import console, print_json
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 
 def hyperparameters(
-    category: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the rows of this category.")
-    ] = None,
-    minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per row.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
+    minimal: Annotated[bool, flag("Only the eight that matter most.", "--minimal")] = False,
+    json: Annotated[bool, flag("Print JSON: one object per row.", "--json")] = False,
+    markdown: Annotated[bool, flag("Print a Markdown table.", "--markdown")] = False,
 ) -> None:
     """Print the table of hyperparameters.
 
@@ -32,7 +32,9 @@ def hyperparameters(
     asked = (row for row in TABLE.values() if not minimal or row.name in MINIMAL)
     rows = [row for row in asked if chosen in (None, row.category)]
     if json:
-        typer.echo(_json(rows))
+        from dataclasses import asdict
+
+        print_json([asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows])
     elif markdown:
         typer.echo(_markdown(rows))
     else:
@@ -61,17 +63,6 @@ def _category(asked: str) -> str:
     return names[asked.lower()]
 
 
-def _json(rows: list[Hyperparameter]) -> str:
-    from dataclasses import asdict
-    from json import dumps
-
-    objects = []
-    for row in rows:
-        fields = asdict(row)
-        objects.append({"name": fields.pop("name"), **fields, "default": row.default, "allowed": row.allowed})
-    return dumps(objects, indent=2)
-
-
 def _markdown(rows: list[Hyperparameter]) -> str:
     from sweeplab.study.file.template import range_in_words
 
@@ -91,26 +82,22 @@ def _print_table(rows: list[Hyperparameter]) -> None:
 
     name = Column("Parameter", style="cyan", no_wrap=True)
     table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
-    for key, title in CATEGORIES.items():
-        members = [row for row in rows if row.category == key]
-        if not members:
-            continue
+    for category, members in groupby(rows, lambda row: row.category):
         if table.row_count:
             table.add_row()
-        table.add_row(f"[bold]{title}[/]")
+        table.add_row(f"[bold]{CATEGORIES[category]}[/]")
         for row in members:
-            value = _python(row.sample)
-            if row.default != row.sample:
-                value += f", default {row.default}"
+            default = f", default {row.default}" if row.default != row.sample else ""
             unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
-            table.add_row(f"  {row.name}", value, range_in_words(row.suggested), f"{row.meaning}{unit}")
+            cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
+            table.add_row(f"  {row.name}", *cells)
     console().print(table)
 
 
 def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
-    from sweeplab.study.file.template import scalar
+    from sweeplab.formatting import yaml_text
 
     if isinstance(value, float):
-        return scalar(value)
+        return yaml_text(value)
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -19,8 +19,8 @@ T = TypeVar("T")
 WIDE = 240
 
 
-def show(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
-    """Print plain values as JSON for a program, else by `printer` for a person."""
+def print_found(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
+    """Print what a command found: as JSON for a program, else by `printer` for a person."""
     if as_json:
         print_json(found)
     else:
@@ -28,15 +28,17 @@ def show(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document; a number that JSON does not have, such as NaN, is null."""
-    print(json.dumps(_finite(content), indent=1))
+    """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
+    print(json.dumps(_plain(content), indent=1))
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_dict"):
+        value = value.as_dict()
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, whole_numbers
+from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, flag, option, whole_numbers
 from sweeplab.cli.printing import print_json, print_rows
 from sweeplab.errors import BadInput, Problem
 
@@ -22,35 +22,22 @@ def generate(
     run: Run,
     prompt: Prompt,
     temperature: Annotated[
-        float | None,
-        typer.Option(metavar="T", help="Flatten (above 1) or sharpen.  [default: the run's own]"),
+        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's]")
     ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(metavar="K", help="Draw from the K best tokens.  [default: the run's own]")
-    ] = None,
+    top_k: Annotated[int | None, option("K", "Draw from the K best tokens.  [default: the run's]")] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(
-            metavar="P", help="Draw from the best tokens of this total probability.  [default: the run's own]"
-        ),
+        option("P", "Draw from the best tokens of this total probability.  [default: the run's]"),
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the best token each time.")] = False,
-    beams: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Search for the likeliest text with N beams.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="SEED", min=0, max=2**63 - 1, help="Seed of the draws.  [default: 0]"),
-    ] = None,
+    greedy: Annotated[bool, flag("Take the best token each time.", "--greedy")] = False,
+    beams: Annotated[int | None, option("N", "Search for the likeliest text with N beams.", min=1)] = None,
+    seed: Annotated[int | None, option("SEED", "Seed of draws.  [default: 0]", min=0, max=2**63 - 1)] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Generate at most N tokens.  [default: the run's own]")
+        int | None, option("N", "Most tokens to generate.  [default: the run's]")
     ] = None,
     contrast: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Decode against this smaller run of the same tokens, preferring what the run knows better.",
-        ),
+        option("RUN", "Prefer what the run knows better than this smaller one of the same tokens."),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -104,18 +91,11 @@ def _generated(writer: Writer, beams: int | None) -> dict[str, Any]:
 
 def evaluate(
     run: Run,
-    lengths: Annotated[
-        str, typer.Option(metavar="N,…", help="Lengths of the sequences, as multiples of block_size.")
-    ] = "1,2,4",
+    lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
     study: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The study whose validation split is read.  [default: the run's own]"
-        ),
+        str | None, option("NAME", "Study of the validation split.  [default: the run's]")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="PAGE.html", help="Also write a page of the loss by position.")
-    ] = None,
+    report: Annotated[Path | None, option("PAGE.html", "Also write a page of the loss by position.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,7 +113,7 @@ def evaluate(
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
     found = evaluated(run, lab_folder(lab), times, study)
     if report:
-        from sweeplab.report.evaluation import write_evaluation
+        from sweeplab.report.models import write_evaluation
 
         write_evaluation(found, report)
     if as_json:
@@ -158,26 +138,23 @@ def _print_evaluation(found: dict[str, Any]) -> None:
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
     """Return one row per stretch of `width` positions, with the mean of each list's known losses there."""
-    known = {
-        name: {at: loss for at, loss in enumerate(each) if math.isfinite(loss)}
-        for name, each in losses.items()
-    }
-    end = 1 + max((at for each in known.values() for at in each), default=0)
 
-    def mean(each: dict[int, float], start: int) -> float | None:
-        found = [each[at] for at in range(start, start + width) if at in each]
-        return sum(found) / len(found) if found else None
+    def mean(losses: list[float]) -> float | None:
+        known = [loss for loss in losses if math.isfinite(loss)]
+        return sum(known) / len(known) if known else None
 
+    known = (at for each in losses.values() for at, loss in enumerate(each) if math.isfinite(loss))
+    end = 1 + max(known, default=0)
     return [
         {"positions": f"{start}–{min(start + width, end) - 1}"}
-        | {name: mean(each, start) for name, each in known.items()}
+        | {name: mean(each[start : start + width]) for name, each in losses.items()}
         for start in range(0, end, width)
     ]
 
 
 def export_hf(
     run: Run,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
+    folder: Annotated[Path, argument("DIR", "Folder to write.")],
     force: Force = False,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -202,17 +179,15 @@ def export_hf(
 
 
 def import_hf(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and safetensors.")],
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The run's name.  [default: the folder's]")
-    ] = None,
+    folder: Annotated[Path, argument("DIR", "Folder with config.json and safetensors.")],
+    name: Annotated[str | None, option("NAME", "The run's name.  [default: the folder's]")] = None,
     force: Force = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
     """Import a folder of the package transformers as a run.
 
-    The run lies in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
+    The run is stored in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
 
     \b
     $ sweeplab import-hf gpt2 --name gpt2

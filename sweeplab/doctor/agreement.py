@@ -10,8 +10,9 @@ from sweeplab.doctor.check import Check, Patient, Place, end_of, named
 from sweeplab.errors import BadInput
 from sweeplab.records.runs import RunEnd, RunState
 from sweeplab.sweep.trials.store import OPTUNA_STATES
+from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import tracking_uri, without_password
-from sweeplab.tracking.tracker import TRACKERS, TrackedRun, TrackingUnavailable
+from sweeplab.tracking.tracker import TrackedRun, TrackingUnavailable
 
 LOOKED_AT = "Optuna's values and states against MLflow's"
 RELATIVE_TOLERANCE = 1e-9
@@ -23,7 +24,7 @@ def agreement(patient: Patient) -> Iterator[Check]:
     folder, spec = patient.folder, patient.spec
     tracked: dict[Place, list[TrackedRun]] = {}
     try:
-        for run in TRACKERS["mlflow"](folder.lab, folder.name, spec.track.uri).runs():
+        for run in open_tracker(folder.lab, folder.name, spec.track.uri).runs():
             tracked.setdefault((run.cell, run.trial, run.seed), []).append(run)
     except BadInput as error:
         # Runs are only sent once the study is there.

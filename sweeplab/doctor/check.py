@@ -60,7 +60,7 @@ class Patient:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        from sweeplab.study.cells import cells
+        from sweeplab.study.space import cells
         from sweeplab.sweep.trials.store import Store
 
         vocab_size = json.loads(self.folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
@@ -69,10 +69,10 @@ class Patient:
     @cached_property
     def leases(self) -> Leases:
         """Return who holds which trial."""
-        from sweeplab.sweep.trials.leases import Leases, Owner
+        from sweeplab.sweep.trials.leases import Leases
         from sweeplab.sweep.trials.store import open_storage
 
-        return Leases(open_storage(self.folder.storage_url).engine, Owner.of_this_process())
+        return Leases(open_storage(self.folder.storage_url).engine)
 
     @cached_property
     def seeds(self) -> Mapping[str, tuple[int, ...]]:

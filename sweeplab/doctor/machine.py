@@ -13,7 +13,6 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-import sweeplab
 from sweeplab.doctor.check import Check
 from sweeplab.tracking.environment import device
 from sweeplab.train.devices import cuda_count
@@ -36,7 +35,7 @@ def own_metadata() -> tuple[str, list[str]]:
     try:
         return metadata("sweeplab")["Requires-Python"], _without_extras(requires("sweeplab") or ())
     except PackageNotFoundError:
-        source = Path(sweeplab.__file__).parents[1] / "pyproject.toml"
+        source = Path(__file__).parents[2] / "pyproject.toml"
         project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
         return project["requires-python"], project["dependencies"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sweeplab.doctor.check import Check, Patient, named
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.tally import tallies
+from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 
 WHO = "who holds which trial"
@@ -46,7 +46,7 @@ def storage_check(study: StudyFolder) -> Check:
 def _elsewhere(study: StudyFolder) -> Check:
     """Count the trials of a storage that is no file of the study's."""
     try:
-        n_trials = sum(each.states.total() for each in tallies(study).values())
+        n_trials = sum(each.states.total() for each in count_trials(study).values())
     except BadInput as error:
         return Check("storage", str(study.storage_file), "bad", str(error), "start the database")
     return Check("storage", str(study.storage_file), "ok", f"answers; trials: {n_trials}")

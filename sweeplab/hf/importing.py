@@ -22,9 +22,9 @@ from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hf.tokenizers import Definition, read_tokenizer
-from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
-from sweeplab.model.legality import why_not
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.train.checkpoint import write_checkpoint
 from sweeplab.train.devices import settle_devices
@@ -57,7 +57,7 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     architecture = _architecture(config)
     tensors = _tensors(source, architecture)
     values = _values(architecture, config, tensors)
-    shape = ModelShape.of(values)
+    shape = ModelShape.named(values)
     weights = _weights(architecture, shape, config, tensors)
     definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
     tokenizer, why = _tokenizer(definition, shape)
@@ -141,12 +141,12 @@ def _values(
         said = {**config.get(LAYOUT_KEY, {})}
         read = architecture.values(config) | tied | {name: said[name] for name in LAYOUT if name in said}
         known = {name: TABLE[name].check(value) for name, value in read.items()}
-        values = settled(settle_devices({**defaults(), **known}))
+        values = settled(settle_devices(Hyperparameters.of(known)))
     except ValueError as error:
         raise BadInput(f"of config.json, {error}") from error
     except (ArithmeticError, AttributeError, TypeError) as error:
         raise BadInput("config.json has what is no value of a model's") from error
-    if reason := why_not(ModelShape.of(values)):
+    if reason := why_not(ModelShape.named(values)):
         raise BadInput(f"config.json is of a model that cannot be: {reason}")
     return {name: values[name] for name in TABLE}
 

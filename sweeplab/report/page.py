@@ -8,15 +8,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pandas import DataFrame
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from sweeplab.report.panels.base import Panel, TablePanel, TextPanel
+from sweeplab.formatting import listed, written
+from sweeplab.report.panels.base import MissingPanel, Panel
 from sweeplab.report.summary import Summary
-from sweeplab.report.words import MARKS, listed, written
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+# What stands before a verdict, and the color it has: neither says more than the word does.
+MARKS = {
+    "identified": ("✓", "good"),
+    "weak": ("≈", "fair"),
+    "not identified": ("✕", "poor"),
+    "flagged": ("✕", "poor"),
+    "not seen": ("✓", "good"),
+    "cannot be seen": ("?", "fair"),
+    "found": ("!", "fair"),
+    "clear": ("✓", "good"),
+    "cannot be told": ("?", ""),
+    "held": ("✓", "good"),
+    "missed": ("✕", "poor"),
+    "above chance": ("✓", "good"),
+    "within chance": ("?", ""),
+    "crowds here": ("!", "fair"),
+    "spread evenly": ("✓", "good"),
+    "different": ("!", "fair"),
+    "no difference seen": ("=", ""),
+}
 # More rows than these make a page slow; the CSV behind the table has them all.
 MOST_ROWS = {"figure": 100, "table": 500}
 _LONG = 28  # a column with longer words than this is prose, which may be broken into lines
@@ -90,7 +113,7 @@ def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mappin
 
 
 def _merged(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels, with those that are missing for one and the same reason as one: it is said once."""
+    """Return the panels, those that are missing for one and the same reason as one, which says it once."""
     titles: dict[str, list[str]] = {}
     for panel in panels:
         if panel.missing:
@@ -100,7 +123,7 @@ def _merged(panels: Sequence[Panel]) -> list[Panel]:
         if panel.missing not in said:
             same = titles.get(panel.missing, [])
             merged.append(
-                Panel(title=listed(list(dict.fromkeys(same))), missing=panel.missing)
+                MissingPanel(title=listed(list(dict.fromkeys(same))), missing=panel.missing)
                 if len(same) > 1
                 else panel
             )
@@ -132,18 +155,18 @@ def _section(index: int, panel: Panel) -> _Section:
     section = _Section(f"panel-{index}", panel.title, panel.width, panel.missing)
     if panel.missing:
         return section
-    is_table = isinstance(panel, TablePanel)
-    text = panel.text if isinstance(panel, TextPanel) else ()
-    shown = panel.data if is_table and panel.shown is None and not text else panel.shown
+    figure = panel.figure()
+    is_table = figure is None and panel.shown is None and not panel.text
+    shown = panel.data if is_table else panel.shown
     return replace(
         section,
         notes=panel.notes,
         warnings=panel.warnings,
         method=panel.method,
-        figure="" if is_table else _figure(panel),
-        text=text,
+        figure="" if figure is None else _json(figure),
+        text=panel.text,
         open=None if shown is None else _table(shown, "table"),
-        folded=None if is_table else _table(panel.data, "figure"),
+        folded=None if figure is None else _table(panel.data, "figure"),
         csv="data:text/csv;base64," + base64.b64encode(_csv(panel.data).encode()).decode(),
     )
 
@@ -162,13 +185,11 @@ def _table(data: DataFrame, of: str) -> _Table:
     )
 
 
-def _figure(panel: Panel) -> str:
+def _json(figure: go.Figure) -> str:
     """Return the figure as JSON that may stand inside of a script element."""
-    from sweeplab.report.drawing import draw
-
-    figure = json.loads(draw(panel).to_json())
-    figure["layout"].pop("template", None)
-    text = json.dumps(figure, separators=(",", ":"), allow_nan=False)
+    settings = json.loads(figure.to_json())
+    settings["layout"].pop("template", None)
+    text = json.dumps(settings, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

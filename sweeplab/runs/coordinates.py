@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.runs.models import PROBES
-from sweeplab.study.cells import FEW, cells_named
-from sweeplab.study.datasets import placed_dataset
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
-from sweeplab.study.space import Space
+from sweeplab.study.space import FEW, Space, cells_named
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
@@ -92,15 +91,17 @@ def check_coordinates(
     ]
     rows: list[Coordinate] = []
     for values in models:
-        heard(f"{values['parametrization']}, n_embd {values['n_embd']}")
+        heard(f"{values.parametrization}, n_embd {values.n_embd}")
         rows += coordinates(values, data.train, n_steps)
     searched = {
-        name: models[0][name] for name in spec.search if len({str(each[name]) for each in models}) == 1
+        name: getattr(models[0], name)
+        for name in spec.search
+        if len({str(getattr(each, name)) for each in models}) == 1
     }
     return CoordinateCheck(spec.name, searched, widths, n_steps, rows, growth(rows))
 
 
-def _values(spec: StudySpec, vocab_size: int, cell: str | None) -> dict[str, Any]:
+def _values(spec: StudySpec, vocab_size: int, cell: str | None) -> Hyperparameters:
     """Return the effective hyperparameters of a study's one cell, at the first point of what is searched."""
     found = cells_named(spec, vocab_size, cell)
     if len(found) > 1:

@@ -11,7 +11,7 @@ from sweeplab.data.objectives import check_fits, objective_of
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs.opening import open_run
-from sweeplab.study.datasets import recorded_dataset
+from sweeplab.study.inputs import recorded_dataset
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -79,7 +79,7 @@ def _lengths(
     run: LoadedRun, dataset: Dataset, times: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the losses at each length that can be, and why each of the others cannot."""
-    from sweeplab.train.extrapolation import losses_at, why_not_longer
+    from sweeplab.train.evaluating import losses_at, why_not_longer
 
     found, left_out = [], []
     bounded = why_not_longer(run.values)

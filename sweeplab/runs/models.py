@@ -14,12 +14,10 @@ from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import lab_folder
 from sweeplab.runs.opening import open_run
-from sweeplab.study.cells import cells_named
-from sweeplab.study.datasets import placed_dataset
-from sweeplab.study.file.presets import preset
-from sweeplab.study.file.reading import read_plain, read_study
+from sweeplab.study.file.reading import preset, read_plain, read_study
+from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
-from sweeplab.study.space import Space
+from sweeplab.study.space import Space, cells_named
 from sweeplab.study.spec import StudySpec
 from sweeplab.train.devices import free_memory_bytes
 

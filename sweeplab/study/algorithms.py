@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeplab.errors import nearest
-from sweeplab.study.places import Complaints, Location, dotted, shown
+from sweeplab.study.problems import Location, Problems, dotted, shown
+from sweeplab.study.search import stored_values
 from sweeplab.study.spec import Algorithm, Pruner, Sampler
 
 if TYPE_CHECKING:
@@ -137,49 +138,49 @@ def _type_words(annotation: Any) -> str:
 
 
 def read_algorithm(
-    model: type[_Algorithm], written: Any, path: Location, complain: Complaints
+    model: type[_Algorithm], written: Any, path: Location, problems: Problems
 ) -> _Algorithm | None:
-    """Return a sampler or pruner as a study file writes it, typed, or None and complain."""
-    before, kinds = len(complain.problems), SAMPLERS if model is Sampler else PRUNERS
+    """Return a sampler or pruner as a study file writes it, typed, or None where it is wrong."""
+    before, kinds = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written
     if not isinstance(held, Mapping) or "type" not in held:
-        complain(path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}")
+        problems.add(
+            path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}"
+        )
         return None
     name = str(held["type"])
     name = OTHER_NAMES.get(name, name)
     if name not in kinds:
         place = path if isinstance(written, str) else (*path, "type")
-        complain(place, f"{dotted(path)} is {shown(name)}", " | ".join(kinds), nearest(name, kinds))
+        problems.add(place, f"{dotted(path)} is {shown(name)}", " | ".join(kinds), nearest(name, kinds))
         return None
     given = {key: value for key, value in held.items() if key != "type"}
-    read = model(type=name, options=_read_options(kinds[name], given, path, complain))
-    if len(complain.problems) == before and name != "grid":
+    read = model(type=name, options=_read_options(kinds[name], given, path, problems))
+    if len(problems.found) == before and name != "grid":
         try:
             _build(read)
         except (ValueError, TypeError) as error:
-            complain(path, f"{dotted(path)}: Optuna refuses its options: {error}")
-    return read if len(complain.problems) == before else None
+            problems.add(path, f"{dotted(path)}: Optuna refuses its options: {error}")
+    return read if len(problems.found) == before else None
 
 
-def _read_options(
-    kind: Kind, given: Mapping[str, Any], path: Location, complain: Complaints
-) -> dict[str, Any]:
+def _read_options(kind: Kind, given: Mapping[str, Any], path: Location, problems: Problems) -> dict[str, Any]:
     known, found = options(kind), dict[str, Any]()
     for key, value in given.items():
         option = known.get(kind.aliases.get(key, key))
         if option is None:
-            complain.unknown((*path, key), [*known, *kind.aliases], "option")
+            problems.unknown((*path, key), [*known, *kind.aliases], "option")
         elif option.name in found:
-            complain((*path, key), f"{dotted((*path, key))} is {option.name}, given already", at_key=True)
+            problems.add((*path, key), f"{dotted((*path, key))} is {option.name}, given already", at_key=True)
         elif "pruner" in option.words and value is not None:
-            found[option.name] = read_algorithm(Pruner, value, (*path, key), complain)
+            found[option.name] = read_algorithm(Pruner, value, (*path, key), problems)
         elif not option.accepts(value):
-            complain((*path, key), f"{dotted((*path, key))} is {shown(value)}", option.allowed)
+            problems.add((*path, key), f"{dotted((*path, key))} is {shown(value)}", option.allowed)
         else:
             found[option.name] = value
     for name, option in known.items():
         if option.required and name not in {kind.aliases.get(key, key) for key in given}:
-            complain(path, f"{dotted(path)} has no {name}", option.allowed)
+            problems.add(path, f"{dotted(path)} has no {name}", option.allowed)
     return found
 
 
@@ -211,7 +212,7 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
 
     if space.n_points is None:
         raise ValueError("a grid needs every parameter in every trial, with a step or as a list")
-    return AskedGrid({name: list(each.stored_values()) for name, each in space.parameters.items()}, seed)
+    return AskedGrid({name: list(stored_values(each)) for name, each in space.parameters.items()}, seed)
 
 
 def make_pruner(pruner: Pruner) -> BasePruner:

@@ -83,7 +83,9 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     ):
         if name not in known:
             raise BadInput(f"the run has the {kind} {name!r}: import the file that registers it first")
-    return LoadedRun(run_id, Model(ModelShape.of(values), weights), load_tokenizer(tokenizer), values, facts)
+    return LoadedRun(
+        run_id, Model(ModelShape.named(values), weights), load_tokenizer(tokenizer), values, facts
+    )
 
 
 def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:

@@ -18,8 +18,15 @@ import wandb
 
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.measures import BY_TOKENS, Measure, RunMeasures
-from sweeplab.tracking.tracker import Description, Mirror, Summary, TrackingUnavailable
+from sweeplab.tracking.tracker import (
+    BY_TOKENS,
+    Description,
+    Measure,
+    Mirror,
+    RunMeasures,
+    Summary,
+    TrackingUnavailable,
+)
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
 

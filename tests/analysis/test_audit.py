@@ -13,7 +13,7 @@ from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.errors import BadInput
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 
 CELLS = len(SIZES) * len(ITERATIONS)
 TUNED = {

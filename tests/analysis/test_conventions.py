@@ -21,7 +21,7 @@ def test_parameters_by_convention(tied: bool) -> None:
     runs = plant(seeds=1, rates=(1e-3,), tie_weights=tied)
     found = {how: study_points(runs, None, Conventions(params=how)) for how in CHOICES["params"]}
     for at, row in enumerate(runs.to_dict("records")):
-        parts = parameters(ModelShape.of(row))
+        parts = parameters(ModelShape.named(row))
         inner = sum(parts.values()) - parts["token_embedding"] - parts["position_embedding"]
         head = 97 * row["n_embd"] if tied else 0  # an untied one is among the inner ones
         assert found["total"].columns["params"][at] == sum(parts.values())

@@ -21,7 +21,7 @@ from sweeplab.analysis.sweep.importance import (
 from sweeplab.analysis.sweep.trials import Dimension, dimension_of, searched_dimensions, sweep_of
 from sweeplab.analysis.trials import searched_of
 from sweeplab.study.expressions import Expression
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 from sweeplab.sweep.work.pruned import Audited
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]

@@ -195,7 +195,7 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
     found = json.loads(cli("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab, "--json").out)
     assert [each["state"] for each in found["forecasts"]] == ["scored", "scored"]
     shown = json.loads(cli("study", "show", "tiny", "--lab", lab, "--json").out)
-    best = {cell["cell"]: cell["best_val_loss"] for cell in shown["cells"]}
+    best = {cell["cell"]: cell["best_value"] for cell in shown["cells"]}
     assert [each["score"]["outcome"] for each in found["forecasts"]] == pytest.approx(list(best.values()))
 
     known = cli("laws", "forecast", near, "--study", finished.file, "--lab", lab)
@@ -258,7 +258,7 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
     found = json.loads(cli("laws", "verify", "growing", "--json").out)
     assert [each["state"] for each in found["forecasts"]] == ["scored"] * 4
     shown = json.loads(cli("study", "show", "growing", "--json").out)
-    best = {cell["cell"]: cell["best_val_loss"] for cell in shown["cells"]}
+    best = {cell["cell"]: cell["best_value"] for cell in shown["cells"]}
     for each in found["forecasts"]:
         (cell,) = each["forecast"]["run"]["cells"]
         assert each["score"]["outcome"] == pytest.approx(best[cell])

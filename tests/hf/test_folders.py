@@ -19,7 +19,7 @@ from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hf.exporting import architecture_of, export_run
 from sweeplab.hf.importing import import_folder
 from sweeplab.model.accounting import n_params
-from sweeplab.model.declaring import declared
+from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape
 from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint
@@ -247,4 +247,4 @@ def test_every_architecture_has_runs_here() -> None:
 def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
     """GPT-2 small, Llama-2-7B, BERT-base with its masked-LM head, T5-small: what `transformers` takes by itself."""
     values = ARCHITECTURES[model_type].values({"model_type": model_type})
-    assert n_params(ModelShape.of({"n_layer": 0, **values})) == count
+    assert n_params(ModelShape.named({"n_layer": 0, **values})) == count

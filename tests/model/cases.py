@@ -9,7 +9,7 @@ import torch
 
 from sweeplab.data.batches import Batch
 from sweeplab.hyperparameters import TABLE
-from sweeplab.model.legality import why_not
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 

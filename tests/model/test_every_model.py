@@ -10,9 +10,9 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model.accounting import n_params
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.attention import ATTENTION
-from sweeplab.model.families import FAMILIES
 from sweeplab.model.norms import NORMS
 from sweeplab.model.positions import POSITIONS
+from sweeplab.model.shape import FAMILIES
 from sweeplab.model.transformer import Transformer
 
 TABLES = {

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from model.cases import batch_of, legal_shapes, losses_and_gradients, shape_of
+from references.numpy_model import logits, loss_and_gradients
+from references.numpy_model.positions import relative_buckets
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.attention import ATTENTION
-from sweeplab.model.families import FAMILIES
-from sweeplab.model.positions.relative import buckets
-from sweeplab.model.reference import logits, loss_and_gradients
-from sweeplab.model.reference.positions import relative_buckets
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.positions import buckets
+from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
 

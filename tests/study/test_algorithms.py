@@ -4,10 +4,9 @@ from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS, make_pruner, make_sampler, options, optuna_class
-from sweeplab.study.cells import cells
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
-from sweeplab.study.space import Space
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Pruner, Sampler
 
 DATA = {"corpus": "python-docs", "tokenizer": "char"}
@@ -40,7 +39,7 @@ PRUNER_OPTIONS = {
 
 
 def read(**parts):
-    return study_from({"name": "a", "data": DATA, **parts}, Complaints(Places()))
+    return study_from({"name": "a", "data": DATA, **parts}, Problems(SourceMap()))
 
 
 def space_of(search: dict, **parts) -> Space:

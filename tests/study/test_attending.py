@@ -15,7 +15,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import defaults
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.report.attention import write_attention
+from sweeplab.report.models import write_attention
 from sweeplab.runs.attending import AttentionMap, attention_maps
 from sweeplab.tracking.loading import LoadedRun, Model
 
@@ -27,7 +27,7 @@ def run_of(**changed) -> LoadedRun:
     """Return an untrained run of a small model."""
     values = settled({**defaults(), **SIZES, **changed})
     values["vocab_size"] = len(SYMBOLS) + n_special(values)
-    layout = Layout(ModelShape.of(values))
+    layout = Layout(ModelShape.named(values))
     weights = {name: view[0] for name, view in layout.views(layout.initial_row(0)[None]).items()}
     return LoadedRun("mine", Model(layout.shape, weights), TOKENIZERS["char"].train(SYMBOLS), values, {})
 

@@ -9,7 +9,8 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.report.browse import DEFAULT, browse, read_view
+from sweeplab.report.browse import browse, read_view
+from sweeplab.report.options import default_dashboard
 from sweeplab.tracking.mlflow import MLflowTracker
 
 REPOSITORY = Path(__file__).parents[2]
@@ -17,7 +18,7 @@ GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
 
 
 def test_the_shipped_file_is_the_default_one() -> None:
-    assert (REPOSITORY / "dashboards" / "mlflow.yaml").read_bytes() == DEFAULT.read_bytes()
+    assert default_dashboard("mlflow") == REPOSITORY / "dashboards" / "mlflow.yaml"
     view = read_view()
     assert view.columns == ("state", "cell", "best_val_loss", "n_params", "searched")
     assert (view.name, view.sort, view.descending) == ("mlflow", "best_val_loss", False)
@@ -50,7 +51,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ["this shows nothing"]),
+        ("", ["this is no dashboard"]),
         ("columns: []\nsort: {by: n_layer}", ["1:10: there is no list of columns"]),
         ("columns: [stat]\nsort: {by: n_layer}", ["1:11: columns cannot be 'stat'", "did you mean 'state'?"]),
         ("columns: [state]", ["there is nothing to sort by; allowed: {by: best_val_loss}"]),

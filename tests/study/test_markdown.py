@@ -207,7 +207,7 @@ def test_reads_every_number_that_python_writes(values: dict[str, float]) -> None
     ("content", "said"),
     [
         (None, "No such file"),
-        (b"\xff\xfe", "byte 0 is not UTF-8"),
+        (b"\xff\xfe", "a byte that is not UTF-8"),
         (b"x" * (2**20 + 1), "too large; allowed: at most 1,048,576 bytes"),
         (b"# no table\n", "no table of hyperparameters"),
     ],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.tracking.measures import RunMeasures
+from sweeplab.tracking.tracker import RunMeasures
 
 START = RunStart(
     key="a/b=1/2/3",

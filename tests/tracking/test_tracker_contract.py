@@ -18,7 +18,8 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.records.runs import RunState
-from sweeplab.tracking.tracker import TRACKERS, Tracker
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import Tracker
 
 
 class TrackerContract:
@@ -60,7 +61,7 @@ class TrackerContract:
             "n_params_active": 1234,
             "train_flops": 1e9,
             "wall_seconds": 15.0,
-            "best_val_loss": 3.8,
+            "best_value": 3.8,
             "final_val_loss": 3.8,
         }
         assert expected.items() <= run.metrics.items()
@@ -157,7 +158,7 @@ class TrackerContract:
 class TestMLflow(TrackerContract):
     @pytest.fixture
     def make(self, lab: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
-        return lambda: TRACKERS["mlflow"](lab, f"it's {request.node.name}", None)
+        return lambda: open_tracker(lab, f"it's {request.node.name}", None)
 
 
 @pytest.fixture(scope="module")
@@ -199,4 +200,4 @@ def wait_until_up(url: str, server: subprocess.Popen[bytes]) -> None:
 class TestMLflowServer(TrackerContract):
     @pytest.fixture
     def make(self, server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
-        return lambda: TRACKERS["mlflow"](tmp_path / "lab", request.node.name, server)
+        return lambda: open_tracker(tmp_path / "lab", request.node.name, server)

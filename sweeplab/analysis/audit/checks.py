@@ -29,13 +29,14 @@ import numpy as np
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
 from sweeplab.analysis.trials import COUNTED
-from sweeplab.study.spec import Choices, Range
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.study.search import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
@@ -118,7 +119,10 @@ def decay(evidence: Evidence) -> Finding:
     for row in rows:
         if row["lr_decay"] and row["scheduler_type"] == "plateau":
             unknown.add(row["point"])
-        elif learning_rate(row, int(row["iterations"])) > HIGHEST_END * row["learning_rate"]:
+        elif (
+            learning_rate(Hyperparameters.of(row), int(row["iterations"]))
+            > HIGHEST_END * row["learning_rate"]
+        ):
             why.setdefault(row["point"], _why(row))
     if not why:
         if unknown:

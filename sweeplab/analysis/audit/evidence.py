@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 FOUND: Final = "found"
 CLEAR: Final = "clear"

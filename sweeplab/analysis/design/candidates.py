@@ -211,8 +211,7 @@ def candidate_study(
     from sweeplab.hyperparameters import TABLE
     from sweeplab.lab.listing import read_spec
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL
-    from sweeplab.study.written import Replicate
+    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL, ConditionalSeed
 
     specs = [read_spec(folder) for folder in folders]
     spec = specs[0]
@@ -230,8 +229,8 @@ def candidate_study(
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
         raise BadInput(f"{count:,} cells are too many to look at: at most {MOST:,}; --candidates names fewer")
-    used = [each.seed if isinstance(each, Replicate) else each for one in specs for each in one.seeds]
-    each_cell = sum(not isinstance(each, Replicate) for each in spec.seeds)
+    used = [seed for one in specs for seed in one.seed_numbers]
+    each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
     trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
@@ -254,18 +253,16 @@ def cell_candidates(
     """
     import pandas as pd
 
-    from sweeplab.study.cells import cells
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space, cells
 
     rows, found = [], []
     for cell in cells(spec, vocab_size)[0]:
         space = Space(spec, cell, vocab_size)
-        drawn = [
-            each for each in space.draws(_DRAWS if space.parameters else 1) if space.broken(each) is None
-        ]
+        drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         sizes = [facts(each) for each in drawn]
         if sizes and all(each == sizes[0] for each in sizes):
-            rows.append(drawn[0] | sizes[0] | {"best_val_loss": 1.0, "final_val_loss": 1.0})
+            rows.append(drawn[0] | sizes[0]._asdict() | {"best_val_loss": 1.0, "final_val_loss": 1.0})
             found.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
@@ -291,8 +288,7 @@ def next_study_text(
 
     Of a full grid constraints name what is meant. `why` is its first line.
     """
-    from sweeplab.lab.identity import as_written
-    from sweeplab.study.file.writing import study_file
+    from sweeplab.study.file.template import study_file
 
     grid = {
         name: [each for each in values if any(cell[name] == each for cell in chosen)]
@@ -305,14 +301,9 @@ def next_study_text(
     }
     if spec.cells:
         kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
-    written = (
-        as_written(spec)
-        | kept
-        | {
-            "seeds": [*spec.written_seeds, *_more_seeds(first, each, chosen, times)],
-        }
-    )
-    return study_file(written, [why])
+    written = spec.as_written()
+    seeds = [*written["seeds"], *_more_seeds(first, each, chosen, times)]
+    return study_file(written | kept | {"seeds": seeds}, [why])
 
 
 def _extended(values: Iterable[int]) -> list[int]:

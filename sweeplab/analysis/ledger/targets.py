@@ -94,18 +94,18 @@ def row_marks(points: Points) -> list[str]:
 
 def study_digest(spec: StudySpec, text_digest: str) -> str:
     """Return the sha256 of what makes a study the one it is: all but where its data lie, and what may change."""
-    identity = spec.canonical()["identity"]
+    identity = spec.identity()
     identity["data"] = identity["data"] | {"path": None, "text": text_digest}
     return hashlib.sha256(canonical(identity)).hexdigest()
 
 
 def code_version() -> dict[str, Any]:
     """Return sweeplab's version and, where it lies in a repository of its own, the commit and whether it is dirty."""
-    import sweeplab
     from sweeplab.tracking.environment import git_of_code
+    from sweeplab.version import VERSION
 
     commit = git_of_code() or {"commit": None, "dirty": None}
-    return {"sweeplab": sweeplab.__version__, **commit}
+    return {"sweeplab": VERSION, **commit}
 
 
 def _rows(points: Points) -> list[bytes]:
@@ -240,18 +240,21 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     """
     from sweeplab.lab.identity import check_same_study
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space
     from sweeplab.sweep.planning import make_plan
 
     plan, cells, dataset = make_plan(spec, lab)
     check_same_study(spec, StudyFolder(lab, spec.name), plan.data)
-    place = Place({spec.name: study_digest(spec, plan.data["text_digest"])}, counting)
+    place = Place({spec.name: study_digest(spec, plan.data.text_digest)}, counting)
     targets: list[Target] = []
     left_out = {}
     for cell in cells:
         space = Space(spec, cell, dataset.tokenizer.vocab_size)
-        drawn = space.draws(_DRAWS if space.parameters else 1)
-        sizes = sizes_of([each | facts(each) for each in drawn if space.broken(each) is None], counting)
+        drawn = space.draws(_DRAWS)
+        sizes = sizes_of(
+            [each | facts(each)._asdict() for each in drawn if space.broken(each) is None], counting
+        )
         varying = [role for role in sizes[0] if len({each[role] for each in sizes}) > 1] if sizes else []
         if not sizes or varying:
             left_out[cell.key] = (

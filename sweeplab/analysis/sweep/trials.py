@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, grid_of, plain, searched_of, trials_table
+from sweeplab.analysis.trials import (
+    TRIAL,
+    VALUED,
+    finite,
+    grid_of,
+    plain,
+    searched_of,
+    trials_table,
+    values_of,
+)
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.spec import Choices, Derived, Divisors, Range
-from sweeplab.train.counting import row_flops, train_flops
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.train.run import row_flops, train_flops
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.study.search import SearchSpec
 
 
 # A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
@@ -159,8 +168,8 @@ def has_ended(trials: DataFrame) -> Series:
 def sweep_of(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) -> Sweep:
     """Return the sweep that a study's runs are; `search` is what its file says of the space."""
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "iterations", "max_iters"))
-    runs["planned_flops"] = _counted(runs, lambda run: train_flops(run, run["max_iters"]))
-    runs["row_flops"] = _counted(runs, row_flops)
+    runs["planned_flops"] = _counted(runs, lambda run: train_flops(values_of(run), run["max_iters"]))
+    runs["row_flops"] = _counted(runs, lambda run: row_flops(values_of(run)))
     dimensions = searched_dimensions(runs, search)
     for dimension in dimensions:
         drawn = sampled(runs, dimension.name, (search or {}).get(dimension.name))

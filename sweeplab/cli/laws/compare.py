@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from sweeplab.cli.completion import studies as study_names
 from sweeplab.cli.laws.source import Columns, Count, Source, counting_of, names_in, points_from, studies_from
-from sweeplab.cli.options import AsJson, Lab
-from sweeplab.cli.printing import cell_text, print_rows, say, show
+from sweeplab.cli.options import AsJson, Lab, argument, option
+from sweeplab.cli.printing import cell_text, print_found, print_rows, say
 
 _MOST_NAMED = 8
 
@@ -19,11 +17,7 @@ def compare(
     columns: Columns = None,
     count: Count = None,
     laws: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LAW,…",
-            help="Laws to compare, the first being the reference.  [default: all that suit the table]",
-        ),
+        str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -41,7 +35,9 @@ def compare(
     from sweeplab.analysis.misfit.comparison import compare as compare_laws
 
     forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
-    show(compare_laws(points_from(source, columns, lab, count), forms).as_dict(), as_json, _print_comparison)
+    print_found(
+        compare_laws(points_from(source, columns, lab, count), forms).as_dict(), as_json, _print_comparison
+    )
 
 
 def _print_comparison(found: dict[str, Any]) -> None:
@@ -75,10 +71,7 @@ def _percent(share: float | None, form: str = ".2") -> str | None:
 
 
 def audit(
-    study: Annotated[
-        str,
-        typer.Argument(metavar="STUDY", help="A study, or several: small,other.", autocompletion=study_names),
-    ],
+    study: Annotated[str, argument("STUDY", "A study, or several: small,other.", autocompletion=study_names)],
     count: Count = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -98,7 +91,7 @@ def audit(
     studies = studies_from(study, lab)
     conventions = studies.settled(counting_of(None, count).conventions)
     evidence = gather(studies.runs, studies.search, conventions, studies.bytes_per_token(conventions))
-    show(audit_runs(evidence).as_dict(), as_json, _print_audit)
+    print_found(audit_runs(evidence).as_dict(), as_json, _print_audit)
 
 
 def _print_audit(found: dict[str, Any]) -> None:

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from sweeplab.cli.laws.source import (
+    Budget,
     Columns,
     Count,
+    Delta,
     Source,
     counting_of,
     is_file,
     points_from,
     studies_from,
 )
-from sweeplab.cli.options import AsJson, Lab
-from sweeplab.cli.printing import cell_text, print_rows, say, say_warnings, show
+from sweeplab.cli.options import AsJson, Lab, option
+from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
 
 
 def fit(
@@ -26,30 +26,13 @@ def fit(
     columns: Columns = None,
     count: Count = None,
     law: Annotated[
-        str,
-        typer.Option(
-            metavar="LAW", help="One of chinchilla, tied, kaplan, joint, power-n, power-d or power-c."
-        ),
+        str, option("LAW", "One of chinchilla, tied, kaplan, joint, power-n, power-d or power-c.")
     ] = "chinchilla",
-    delta: Annotated[
-        str,
-        typer.Option(
-            metavar="DELTA", help="Huber's delta in log units, auto (1.345 sigma), or least-squares."
-        ),
-    ] = "auto",
-    flops: Annotated[
-        float | None,
-        typer.Option(metavar="C", help="Budget to find the optimum for.  [default: the table's largest]"),
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="ROLE=NUMBER,…", help="Also give the loss at params=…,tokens=….")
-    ] = None,
-    bootstrap: Annotated[
-        int, typer.Option(metavar="REFITS", min=0, help="Refits of resampled tables beside the intervals.")
-    ] = 0,
-    report: Annotated[
-        Path | None, typer.Option(metavar="PAGE.html", help="Write a page of the law, with figures.")
-    ] = None,
+    delta: Delta = "auto",
+    flops: Budget = None,
+    at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
+    bootstrap: Annotated[int, option("REFITS", "Number of refits of resampled tables.", min=0)] = 0,
+    report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +51,8 @@ def fit(
     target = parse_target(at) if at else None
     points = points_from(source, columns, lab, count)
     if report:
-        from sweeplab.report.scaling import N_REFITS, write_law_report
+        from sweeplab.report.data import N_REFITS
+        from sweeplab.report.writer import write_law_report
 
         bootstrap = bootstrap or N_REFITS
     assessed = assess(points, form, delta, flops, target, bootstrap)
@@ -76,7 +60,7 @@ def fit(
     if report:
         write_law_report(assessed, source, report)
         found["report"] = str(report)
-    show(found, as_json, _print_assessment)
+    print_found(found, as_json, _print_assessment)
 
 
 def _print_assessment(found: dict[str, Any]) -> None:
@@ -105,19 +89,14 @@ def isoflop(
     count: Count = None,
     budgets: Annotated[
         str | None,
-        typer.Option(
-            metavar="N|FLOPS,…",
-            help="Bin the rows into N budgets, or take the rows nearest to the named ones.  "
+        option(
+            "N|FLOPS,…",
+            "Bin the rows into N budgets, or take the rows nearest to the named ones.  "
             "[default: the budgets that rows share]",
         ),
     ] = None,
-    law: Annotated[
-        str, typer.Option(metavar="LAW", help="Law of the parametric approach: one of N and D.")
-    ] = "chinchilla",
-    flops: Annotated[
-        float | None,
-        typer.Option(metavar="C", help="Budget to give N_opt for.  [default: the table's largest]"),
-    ] = None,
+    law: Annotated[str, option("LAW", "Law of the parametric approach: one of N and D.")] = "chinchilla",
+    flops: Budget = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +123,7 @@ def isoflop(
             studies.points(counting.columns, chosen),
             studies.loss_curves(lab_folder(lab), chosen),
         )
-    show(roads(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
+    print_found(roads(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
 
 
 def _print_approaches(found: dict[str, Any]) -> None:
@@ -182,7 +161,7 @@ def shape(
     """
     from sweeplab.analysis.compute_optimal.shape import shape_of
 
-    show(shape_of(points_from(source, columns, lab, count)).as_dict(), as_json, _print_shape)
+    print_found(shape_of(points_from(source, columns, lab, count)).as_dict(), as_json, _print_shape)
 
 
 def _print_shape(found: dict[str, Any]) -> None:

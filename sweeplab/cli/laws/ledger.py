@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from sweeplab.cli.completion import studies as study_names
 from sweeplab.cli.laws.source import (
     Columns,
     Count,
+    Delta,
     Law,
     Ledger,
     Source,
@@ -21,7 +20,7 @@ from sweeplab.cli.laws.source import (
     ledger_file,
     studies_from,
 )
-from sweeplab.cli.options import AsJson, Lab
+from sweeplab.cli.options import AsJson, Lab, argument, option
 from sweeplab.cli.printing import cell_text, print_json, print_rows, say
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.ledger.outcomes import Outcome
     from sweeplab.analysis.ledger.sealing import Sealed
     from sweeplab.analysis.ledger.sealing import Source as Origin
-    from sweeplab.analysis.ledger.targets import Place
+    from sweeplab.analysis.ledger.targets import Counting, Place
     from sweeplab.analysis.points import Points
 
 _MOST_SAID = 3
@@ -40,22 +39,16 @@ _TEXT = ("run", "law", "verdict", "outcome", "sealed", "interval")
 
 def forecast(
     source: Source,
-    params: Annotated[float | None, typer.Option(metavar="N", help="Parameters of the future run.")] = None,
-    tokens: Annotated[float | None, typer.Option(metavar="D", help="Tokens it will train on.")] = None,
-    flops: Annotated[
-        float | None,
-        typer.Option(metavar="C", help="FLOPs it will take.  [default: N D times the table's C/ND]"),
-    ] = None,
+    params: Annotated[float | None, option("N", "Parameters of the future run.")] = None,
+    tokens: Annotated[float | None, option("D", "Its training tokens.")] = None,
+    flops: Annotated[float | None, option("C", "Its FLOPs.  [default: N D times the table's C/ND]")] = None,
     study: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Forecast all cells of this study file that have no run."),
+        Path | None, option("FILE", "Forecast the cells of this study file without runs.")
     ] = None,
     columns: Columns = None,
     count: Count = None,
     law: Law = "chinchilla",
-    delta: Annotated[
-        str, typer.Option(metavar="DELTA", help="Huber's delta in log units, auto, or least-squares.")
-    ] = "auto",
+    delta: Delta = "auto",
     ledger: Ledger = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -78,7 +71,7 @@ def forecast(
     form, sizes = find_law(law), {"params": params, "tokens": tokens, "flops": flops}
     if study and any(sizes.values()):
         raise BadInput("--study names its cells: give it, or --params and --tokens, not both")
-    points, origin, place = _read(source, columns, count, lab)
+    points, origin, place = _read(source, counting_of(columns, count), lab)
     if study:
         asked = cell_targets(read_study(study), lab_folder(lab), origin.counting)
     else:
@@ -93,15 +86,12 @@ def forecast(
         _print_sealed(sealed, path)
 
 
-def _read(
-    source: str, columns: str | None, count: str | None, lab: Path | None
-) -> tuple[Points, Origin, Place | None]:
+def _read(source: str, counting: Counting, lab: Path | None) -> tuple[Points, Origin, Place | None]:
     """Return the points, where they come from, and the place of a run of the same studies."""
     from sweeplab.analysis.ledger.sealing import Source as Origin
     from sweeplab.analysis.ledger.targets import Place, study_digest
     from sweeplab.analysis.points import read_points
 
-    counting = counting_of(columns, count)
     if is_file(source):
         points = read_points(Path(source), counting.columns, counting.conventions)
         return points, Origin((source,), True, counting), None
@@ -147,15 +137,9 @@ def _say_some(lines: Sequence[str], style: str | None = None) -> None:
 
 def verify(
     study: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="STUDY", help="Only forecasts of this study, or from it.", autocompletion=study_names
-        ),
+        str | None, argument("STUDY", "Only forecasts of this study, or from it.", autocompletion=study_names)
     ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The table that the forecasts were made from, with new rows."),
-    ] = None,
+    against: Annotated[Path | None, option("FILE", "The table of the forecasts, with new rows.")] = None,
     columns: Columns = None,
     count: Count = None,
     ledger: Ledger = None,

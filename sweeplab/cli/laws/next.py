@@ -5,65 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from sweeplab.analysis.design import Rules
-from sweeplab.cli.laws.source import (
-    Columns,
-    Count,
-    Law,
-    Source,
-    counting_of,
-    is_file,
-    names_in,
-    points_from,
-)
-from sweeplab.cli.options import AsJson, Lab
-from sweeplab.cli.printing import cell_text, print_rows, say, say_warnings, show
+from sweeplab.cli.laws.source import Columns, Count, Law, Source, counting_of, is_file, names_in, points_from
+from sweeplab.cli.options import AsJson, Lab, option
+from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
     from sweeplab.analysis.design.candidates import Candidates
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.study.spec import StudySpec
 
 
-def next_(
+def next_runs(
     source: Source,
-    flops: Annotated[float, typer.Option(metavar="C", help="FLOPs to spend on all runs.")],
+    flops: Annotated[float, option("C", "FLOPs to spend on all runs.")],
     quantity: Annotated[
-        str,
-        typer.Option(
-            metavar="QUANTITY",
-            help="What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.",
-        ),
+        str, option("QUANTITY", "What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.")
     ] = "exponent",
-    at: Annotated[
-        str | None, typer.Option(metavar="ROLE=NUMBER,…", help="Point of loss-at: params=…,tokens=….")
-    ] = None,
+    at: Annotated[str | None, option("ROLE=NUMBER,…", "Point of loss-at: params=…,tokens=….")] = None,
     candidates: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|NAME=FROM:TO:COUNT,…",
-            help="Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
+        option(
+            "FILE|NAME=FROM:TO:COUNT,…",
+            "Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
         ),
     ] = None,
-    most_runs: Annotated[
-        int, typer.Option(metavar="RUNS", min=1, help="Choose at most so many runs.")
-    ] = Rules.most_runs,
-    most_each: Annotated[
-        int, typer.Option(metavar="TIMES", min=1, help="Run a candidate at most so often, with other seeds.")
-    ] = Rules.most_each,
-    most_share: Annotated[
-        float, typer.Option(metavar="SHARE", help="Place at most this share of the runs at the corners.")
-    ] = Rules.most_share,
-    misfit: Annotated[
-        float, typer.Option(metavar="SHARE", min=0, help="Allow for a law that is wrong by this share.")
-    ] = Rules.misfit,
+    most_runs: Annotated[int, option("RUNS", "Most runs to choose.", min=1)] = Rules.most_runs,
+    most_each: Annotated[int, option("TIMES", "Most seeds of a candidate.", min=1)] = Rules.most_each,
+    most_share: Annotated[float, option("SHARE", "Most runs at the corners, as a share.")] = Rules.most_share,
+    misfit: Annotated[float, option("SHARE", "Allow for a law wrong by this share.", min=0)] = Rules.misfit,
     law: Law = "chinchilla",
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a study's runs as a study file.")
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "Write a study's runs as a study file.")] = None,
     columns: Columns = None,
     count: Count = None,
     lab: Lab = None,
@@ -78,7 +52,8 @@ def next_(
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
     from sweeplab.analysis.design.candidates import next_study_text
-    from sweeplab.analysis.design.next_runs import find_quantity, next_runs
+    from sweeplab.analysis.design.next_runs import find_quantity
+    from sweeplab.analysis.design.next_runs import next_runs as choose
     from sweeplab.analysis.fit.assessment import find_law, parse_target
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
@@ -88,9 +63,9 @@ def next_(
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points = points_from(source, columns, lab, count)
-    spec, choice = _candidates(source, points, candidates, flops, columns, count, lab)
+    spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
     found = fit(points, form)
-    chosen = next_runs(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
+    chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]
@@ -100,17 +75,11 @@ def next_(
         except OSError as error:
             raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from error
         chosen["study_file"] = str(output)
-    show(chosen, as_json, _print_runs)
+    print_found(chosen, as_json, _print_runs)
 
 
 def _candidates(
-    source: str,
-    points: Points,
-    asked: str | None,
-    flops: float,
-    columns: str | None,
-    count: str | None,
-    lab: Path | None,
+    source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
     """Return the runs to choose from, and the study that they belong to, if any."""
     from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes, study_candidates
@@ -123,7 +92,6 @@ def _candidates(
         return None, of_axes(points, axes) if axes else of_points(points, flops)
     if file:
         raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, and no file")
-    counting = counting_of(columns, count)
     spec, found = study_candidates(lab, names_in(source), axes, counting.columns, counting.conventions)
     return spec, found if axes else found.like(points, flops)
 

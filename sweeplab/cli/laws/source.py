@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from sweeplab.cli.completion import tables_and_studies
+from sweeplab.cli.options import argument, option
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
@@ -17,32 +16,23 @@ if TYPE_CHECKING:
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE|STUDY",
-        help="A .csv or .parquet file, or studies: small,other.",
-        autocompletion=tables_and_studies,
-    ),
+    argument("FILE|STUDY", "A .csv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies),
 ]
 Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ROLE=COLUMN,…",
-        help="Columns of params, tokens, loss, flops and group; COLUMN*1e9 scales.",
-    ),
+    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
 ]
 Count = Annotated[
     str | None,
-    typer.Option(
-        metavar="WHAT=HOW,…",
-        help="How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
+    option(
+        "WHAT=HOW,…",
+        "How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
         "loss=nats or bits-per-byte; at=best or final.",
     ),
 ]
-Law = Annotated[str, typer.Option(metavar="LAW", help="A law, as in `laws fit`.")]
-Ledger = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The file of sealed forecasts.  [default: ledger.jsonl in the lab]"),
-]
+Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
+Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
+Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
+Ledger = Annotated[Path | None, option("FILE", "Sealed forecasts.  [default: LAB/ledger.jsonl]")]
 
 
 def counting_of(columns: str | None, count: str | None) -> Counting:

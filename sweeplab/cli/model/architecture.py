@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, Overrides, Preset, whole_numbers
-from sweeplab.cli.printing import print_json, print_rows, say
+from sweeplab.cli.options import (
+    AsJson,
+    Lab,
+    OneCell,
+    Overrides,
+    Preset,
+    StudyFile,
+    argument,
+    option,
+    whole_numbers,
+)
+from sweeplab.cli.printing import print_found, print_json, print_rows, say
 from sweeplab.errors import BadInput, Problem
-
-if TYPE_CHECKING:
-    from sweeplab.runs.models import Sized
 
 
 def params(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A study file.")] = None,
+    file: Annotated[Path | None, argument("[FILE]", "A study file.")] = None,
     preset: Preset = None,
     override: Overrides = None,
-    cell: Annotated[str | None, typer.Option(metavar="CELL", help="Only this cell of the file.")] = None,
+    cell: OneCell = None,
     as_json: AsJson = False,
 ) -> None:
     """Count a model's parameters, part by part.
 
-    Each part stands beside its closed formula, per layer and in total. Without file and preset it is
+    Each part has its closed formula, per layer and in total. Without file and preset it is
     the model of the table's defaults.
 
     \b
@@ -40,12 +46,11 @@ def params(
     if cell and not file:
         raise BadInput(Problem("a cell is a study file's", "FILE --cell CELL"))
     found = models_of(file, override or (), cell) if file else [model_of(preset, override or ())]
-    if as_json:
-        print_json(found[0].as_dict() if len(found) == 1 else {"cells": [each.as_dict() for each in found]})
-    elif len(found) == 1:
-        _print_parts(found[0].as_dict())
+    counted = [each.as_dict() for each in found]
+    if len(counted) == 1:
+        print_found(counted[0], as_json, _print_parts)
     else:
-        _print_cells(found)
+        print_found({"cells": counted}, as_json, _print_cells)
 
 
 def _print_parts(found: dict[str, Any]) -> None:
@@ -77,8 +82,8 @@ def _print_parts(found: dict[str, Any]) -> None:
         say(note)
 
 
-def _print_cells(found: Sequence[Sized]) -> None:
-    cells = [each.as_dict() for each in found]
+def _print_cells(found: dict[str, Any]) -> None:
+    cells = found["cells"]
     names = list(dict.fromkeys(name for each in cells for name in each["components"]))
     rows = [
         {
@@ -93,23 +98,15 @@ def _print_cells(found: Sequence[Sized]) -> None:
 
 def trace(
     run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.",
-        ),
+        str | None, argument("[RUN]", "A run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.")
     ] = None,
     preset: Preset = None,
     override: Overrides = None,
-    token: Annotated[int, typer.Option(metavar="ID", help="The token's id.")] = 0,
-    position: Annotated[int, typer.Option(metavar="N", help="Its position in the text, from 0.")] = 0,
-    source_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens that an encoder reads.  [default: 10]")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Seed of the other tokens, and of weights without a run.")
-    ] = 0,
-    values: Annotated[int, typer.Option(metavar="N", min=1, help="Numbers to show of each step.")] = 5,
+    token: Annotated[int, option("ID", "The token's id.")] = 0,
+    position: Annotated[int, option("N", "Its position in the text, from 0.")] = 0,
+    source_length: Annotated[int | None, option("N", "Tokens that an encoder reads.  [default: 10]")] = None,
+    seed: Annotated[int, option("N", "Seed of the other tokens, and of weights without a run.", min=0)] = 0,
+    values: Annotated[int, option("N", "Numbers to show of each step.", min=1)] = 5,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -148,22 +145,15 @@ def trace(
 
 
 def coordinates(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A study file.")],
+    file: StudyFile,
     override: Overrides = None,
-    cell: Annotated[
-        str | None,
-        typer.Option(metavar="CELL", help="The cell, where cells differ in more than their width."),
-    ] = None,
+    cell: Annotated[str | None, option("CELL", "The cell, where more than the width differs.")] = None,
     widths: Annotated[
-        str | None,
-        typer.Option(metavar="N,…", help="Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]"),
+        str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
     ] = None,
-    steps: Annotated[
-        int, typer.Option(metavar="N", help="Steps to train at each width.", min=1, max=1000)
-    ] = 4,
+    steps: Annotated[int, option("N", "Steps to train at each width.", min=1, max=1000)] = 4,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page.  [default: reports/coordinates.html in the lab]"),
+        Path | None, option("FILE", "The page.  [default: LAB/reports/coordinates.html]")
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -180,7 +170,7 @@ def coordinates(
     from rich.console import Console
 
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.coordinates import steepest_in_words, write_coordinates
+    from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.coordinates import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"

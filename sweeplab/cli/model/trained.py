@@ -7,19 +7,16 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, Prompt, Run
+from sweeplab.cli.options import AsJson, Lab, Prompt, Run, option
 from sweeplab.cli.printing import print_json, print_rows
 
 
 def attention(
     run: Run,
     prompt: Prompt,
-    layer: Annotated[int | None, typer.Option(metavar="N", help="Only this layer, from 0.")] = None,
-    head: Annotated[int | None, typer.Option(metavar="N", help="Only this head, from 0.")] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page.  [default: reports/attention.html in the lab]"),
-    ] = None,
+    layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
+    head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
+    output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +29,7 @@ def attention(
     $ sweeplab model attention small --prompt "The print function" --layer 0
     """
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.attention import write_attention
+    from sweeplab.report.models import write_attention
     from sweeplab.runs.attending import attention_maps
     from sweeplab.runs.opening import open_run
 
@@ -47,10 +44,10 @@ def attention(
         typer.echo(f"{file} written")
 
 
-def next_(
+def next_tokens(
     run: Run,
     prompt: Prompt,
-    most: Annotated[int, typer.Option(metavar="N", min=1, help="Number of tokens to show.")] = 10,
+    most: Annotated[int, option("N", "Number of tokens to show.", min=1)] = 10,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

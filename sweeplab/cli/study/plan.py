@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides
-from sweeplab.cli.printing import console, print_json, print_rows, say, say_warnings, workers_in_words
+from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, StudyFile
+from sweeplab.cli.printing import console, print_found, print_rows, say, say_warnings, workers_in_words
 from sweeplab.formatting import bytes_in_words, duration
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import CellPlan, Plan
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file.")]
-
 
 def plan(
-    file: File,
+    file: StudyFile,
     override: Overrides = None,
     name: Name = None,
     allow_plugins: AllowPlugins = False,
@@ -36,17 +31,14 @@ def plan(
     from sweeplab import load_study
 
     found = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins).plan()
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        _print_plan(found)
+    print_found(found, as_json, _print_plan)
 
 
 def _print_plan(plan: Plan) -> None:
     data = plan.data
     console().print(
-        f"[bold]{plan.name}[/]  {data['corpus']}/{data['tokenizer']}: vocabulary of {data['vocab_size']}, "
-        f"{data['train_tokens']:,} training and {data['val_tokens']:,} validation tokens\n",
+        f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
+        f"{data.train_tokens:,} training and {data.val_tokens:,} validation tokens\n",
         soft_wrap=True,
     )
     repeated = any(len(each.seeds) > 1 for each in plan.cells)
@@ -81,12 +73,12 @@ def _lines(plan: Plan) -> Iterator[str]:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
         yield f"excluded cell {values}: breaks {point['reason']}"
     for source in plan.warm_start:
-        yield f"warm start: {source['trials']} trials of {source['from']}"
+        yield f"warm start: {source.trials} trials of {source.source}"
     yield f"sampler {plan.sampler}, pruner {plan.pruner}"
     ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
-    if (seconds := plan.budget["time"]) is not None:
+    if (seconds := plan.budget.time) is not None:
         ends.append(duration(seconds))
-    if (flops := plan.budget["flops"]) is not None:
+    if (flops := plan.budget.flops) is not None:
         ends.append(f"{flops:.3g} FLOPs")
     yield f"ends after {' or '.join(ends)}"
     if plan.train_tokens is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, study_folder
-from sweeplab.cli.printing import cell_text, console, print_json, print_rows, say
-from sweeplab.cli.printing import show as show_found
+from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, option, study_folder
+from sweeplab.cli.printing import cell_text, console, print_found, print_json, print_rows, say
 from sweeplab.formatting import duration
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
@@ -30,7 +30,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
     $ sweeplab study list
     $ sweeplab study list --json
     """
-    from sweeplab.lab.listing import states_in_words, study_rows
+    from sweeplab.lab.showing import states_in_words, study_rows
     from sweeplab.records.folders import lab_folder
 
     rows = study_rows(lab_folder(lab))
@@ -48,7 +48,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
 
 def show(
     name: StudyName,
-    trial: Annotated[int | None, typer.Option(metavar="N", help="Show this trial in full.")] = None,
+    trial: Annotated[int | None, option("N", "Show this trial in full.")] = None,
     cell: InCell = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -62,19 +62,18 @@ def show(
     $ sweeplab study show small
     $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.lab.inspecting import show_trial
-    from sweeplab.lab.listing import show_study
+    from sweeplab.lab.showing import show_study, show_trial
 
     folder = study_folder(lab, name)
     if trial is not None:
-        show_found(show_trial(folder, trial, cell), as_json, _print_trial)
+        print_found(show_trial(folder, trial, cell), as_json, _print_trial)
     else:
-        show_found(show_study(folder), as_json, print_study)
+        print_found(show_study(folder), as_json, print_study)
 
 
 def print_study(shown: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
-    from sweeplab.lab.listing import baselines_in_words
+    from sweeplab.lab.showing import baselines_in_words
 
     total = shown["trials_per_cell"]
     rows = [
@@ -87,8 +86,7 @@ def print_study(shown: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
-    for source in dict.fromkeys(each for sources in shown["warm_start"].values() for each in sources):
-        count = sum(sources.get(source, 0) for sources in shown["warm_start"].values())
+    for source, count in sum(map(Counter, shown["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
     for words in baselines_in_words(shown["baselines"]):
         say(words)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
@@ -26,9 +26,18 @@ from sweeplab.api import Study, StudyResult
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_study
 from sweeplab.formatting import duration, several
-from sweeplab.lab.feed import Event
-from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.lab.events import (
+    Event,
+    RunEvaluated,
+    StudyError,
+    TrialEnded,
+    TrialEvent,
+    WorkerExited,
+    WorkerReady,
+)
+from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
@@ -57,7 +66,7 @@ MOST_CELLS_SHOWN = 50
 
 
 class View:
-    """Draw what is known of a study, fit for the terminal, whatever its size and the number of cells."""
+    """Draw a running study to fit the terminal, whatever its size and the number of cells."""
 
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
         self._name = name
@@ -67,14 +76,15 @@ class View:
         self._exited = 0
         self._spinner = Spinner("dots", style="cyan")
 
-    def heard(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
-        if event["event"] == "ready":
-            self._ready.add(event["worker"])
-        elif event["event"] == "exited":
-            self._ready.discard(event["worker"])
-            self._exited += 1
+        match event:
+            case WorkerReady(worker=int(number)):
+                self._ready.add(number)
+            case WorkerExited(worker=int(number)):
+                self._ready.discard(number)
+                self._exited += 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress = self._progress
@@ -84,18 +94,15 @@ class View:
             yield Text()
             yield from _cells(progress, width, max(1, height - OTHER_LINES))
             yield Text()
-            yield _bar(progress, width)
-            yield _line(f"{_states(progress)}{duration(time.monotonic() - progress.started)} so far", "dim")
-            if best := _best(progress):
-                yield _line(best)
-        if asked := self._interrupts():
-            yield _line(STOPPING[min(asked, len(STOPPING)) - 1], "yellow")
+            yield from _totals(progress, width)
+        if interrupts := self._interrupts():
+            yield _line(STOPPING[min(interrupts, len(STOPPING)) - 1], "yellow")
         elif doing := self._doing():
             self._spinner.update(text=doing)
             yield self._spinner
 
     def _doing(self) -> str:
-        """Say what goes on where no trial shows it."""
+        """Return what the study does while no trial shows it."""
         if self._progress is None:
             return f"{self._name}: starting"
         at_work, state = bool(self._progress.live or self._ready), self._progress.phase
@@ -109,27 +116,27 @@ class View:
 
 
 class Lines:
-    """Print a line for every trial that ends, and a sign of life between."""
+    """Print a line for every trial that ends, and how far the study is after long silence."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: float | None = None
 
-    def heard(self, event: Event, progress: StudyProgress) -> None:
-        """Print what an event has to say."""
+    def update(self, event: Event, progress: StudyProgress) -> None:
+        """Print what an event changes."""
         if self._said is None:
             plan = progress.plan
             self._say(
-                f"{plan.name}: {trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
+                f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
-        elif event["event"] == "ended":
+        elif isinstance(event, TrialEnded):
             self._say("  ".join(_ended(event, progress)))
-        elif event["event"] == "error":
-            self._say(event["message"])
+        elif isinstance(event, StudyError):
+            self._say(event.message)
         elif time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
-                f"{len(progress.live)} running, {', '.join([trials_done(progress), *how_fast(progress)])}"
+                f"{len(progress.live)} running, {', '.join([_trials_done(progress), *_pace(progress)])}"
             )
 
     def _say(self, text: str) -> None:
@@ -137,31 +144,30 @@ class Lines:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _ended(event: Event, progress: StudyProgress) -> Iterator[str]:
+def _ended(event: TrialEnded, progress: StudyProgress) -> Iterator[str]:
     yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
-    yield f"{event['cell']} trial {event['trial']}"
-    yield event["outcome"]
-    if event["outcome"] == "failed":
+    yield f"{event.cell} trial {event.trial}"
+    yield event.ending.outcome
+    if event.ending.outcome is RunState.FAILED:
         yield progress.errors[-1]
-    elif event["value"] is not None:
-        yield f"{progress.plan.metric} {event['value']:.4f}"
-    yield ", ".join(how_fast(progress))
+    elif event.ending.value is not None:
+        yield f"{progress.plan.metric} {event.ending.value:.4f}"
+    yield ", ".join(_pace(progress))
 
 
-def trials_done(progress: StudyProgress) -> str:
-    """Say how many trials are done, of how many."""
+def _trials_done(progress: StudyProgress) -> str:
     total = progress.plan.trials
     text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
     return f"{text} ({progress.done_before} before)" if progress.done_before else text
 
 
-def how_fast(progress: StudyProgress) -> Iterator[str]:
-    """Say how fast trials come, and how long the rest will take; nothing before there is something to say."""
+def _pace(progress: StudyProgress) -> Iterator[str]:
+    """Yield how fast trials end, and how long the rest will take, as far as that is known."""
     seconds = time.monotonic() - progress.started
     plan, new = progress.plan, progress.counted - progress.done_before
     left = []
-    if plan.budget["time"] is not None:
-        left.append(max(0.0, plan.budget["time"] - progress.elapsed_before - seconds))
+    if plan.budget.time is not None:
+        left.append(max(0.0, plan.budget.time - progress.elapsed_before - seconds))
     if new:
         per_minute = new / seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
@@ -177,35 +183,25 @@ def _line(text: str, style: str = "") -> Text:
     return line
 
 
-def _bar(progress: StudyProgress, width: int) -> Table:
-    row = Table.grid(padding=(0, 1))
-    text = _line(", ".join([trials_done(progress), *how_fast(progress)]))
-    if total := progress.plan.trials:
-        bar = ProgressBar(total=total, completed=progress.counted, width=max(10, min(40, width - 50)))
-        row.add_row(bar, text)
-    else:
-        row.add_row(text)
-    return row
-
-
-def _states(progress: StudyProgress) -> str:
-    states = dict(progress.states)
-    return "".join(f"{count} {state}, " for state, count in sorted(states.items()))
-
-
-def _best(progress: StudyProgress) -> str:
+def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
+    """Yield how many trials are done, the trials by state, and the best value."""
+    row, total = Table.grid(padding=(0, 1)), progress.plan.trials
+    bar = ProgressBar(total=total or 1, completed=progress.counted, width=max(10, min(40, width - 50)))
+    row.add_row(*([bar] if total else []), _line(", ".join([_trials_done(progress), *_pace(progress)])))
+    yield row
+    states = "".join(f"{count} {state}, " for state, count in sorted(dict(progress.states).items()))
+    yield _line(f"{states}{duration(time.monotonic() - progress.started)} so far", "dim")
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
-    if not known:
-        return ""
-    value, key = min(known)
-    return f"best [green]{value:.4f}[/] in {key}"
+    if known:
+        value, key = min(known)
+        yield _line(f"best [green]{value:.4f}[/] in {key}")
 
 
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
-    """Yield a table of as many cells as fit, those around what runs, and how many are left out."""
+    """Yield a table of as many cells as fit, around those that run, and how many cells are not shown."""
     plans, live = progress.plan.cells, list(progress.live.values())
-    running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
-    # What runs moves down the grid: the last of it stays near the end of the window.
+    running = [index for index, plan in enumerate(plans) if any(event.cell == plan.cell for event in live)]
+    # Running cells move down the grid: the last of them stays near the end of the window.
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
     if start:
@@ -215,42 +211,47 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
         yield _line(f"  {below} cells below", "dim")
 
 
-def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
-    plans = progress.plan.cells
-    per_cell = progress.plan.budget["trials_per_cell"]
-    wide = width >= NARROW
+def _table(progress: StudyProgress, shown: list[CellPlan], live: list[TrialEvent], width: int) -> Table:
+    plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
+    # Widths are those of all cells, so that no column moves when the window does.
+    widths = {
+        "cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2),
+        "params": max(6, *(len(f"{plan.n_params:,}") for plan in plans)),
+        "trials": max(6, 2 * len(str(per_cell)) + 1),
+        "best": 7,
+    }
+    if width < NARROW:
+        del widths["params"]
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
-    # Widths are those of all cells, so that nothing moves when the window does.
-    longest = min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2)
-    columns: list[tuple[str, Literal["left", "right"], int]] = [("cell", "left", longest)]
-    if wide:
-        columns.append(("params", "right", max(6, max(len(f"{plan.n_params:,}") for plan in plans))))
-    columns += [("trials", "right", max(6, 2 * len(str(per_cell)) + 1)), ("best", "right", 7)]
-    for heading, justify, columns_wide in columns:
-        table.add_column(heading, justify=justify, width=columns_wide, no_wrap=True)
+    for heading, column in widths.items():
+        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
+        table.add_column(heading, justify=justify, width=column, no_wrap=True)
     table.add_column("running", no_wrap=True, ratio=1)
-    room = width - sum(columns_wide + 2 for _, _, columns_wide in columns)
+    room = width - sum(column + 2 for column in widths.values())
     for plan in shown:
         cell = progress.cells[plan.cell]
-        best = f"{cell.best:.4f}" if cell.best is not None else "–"
-        trials = f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted)
-        sizes = [f"{plan.n_params:,}"] if wide else []
-        running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
-        over = per_cell is not None and cell.counted >= per_cell
-        table.add_row(plan.cell, *sizes, trials, best, running, style="dim" if over else "")
+        texts = {
+            "cell": plan.cell,
+            "params": f"{plan.n_params:,}",
+            "trials": f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted),
+            "best": f"{cell.best:.4f}" if cell.best is not None else "–",
+        }
+        running = _running(plan, [event for event in live if event.cell == plan.cell], room)
+        full = per_cell is not None and cell.counted >= per_cell
+        table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
     return table
 
 
-def _running(plan: CellPlan, live: list[Event], room: int) -> str:
-    """Say which trials of a cell run, where they are, and their latest loss; or only how many, and where."""
+def _running(plan: CellPlan, live: list[TrialEvent], room: int) -> str:
+    """Return the running trials of a cell with iteration and latest loss; where they do not fit, only their number."""
     end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
-    for event in sorted(live, key=lambda each: int(each["trial"])):
+    for event in sorted(live, key=lambda each: each.trial):
         text = "starting"
-        if event["event"] == "evaluated":
-            at.append(event["iteration"])
-            text = f"{event['iteration']}{end} {event['val_loss']:.3f}"
-        texts.append(f"#{event['trial']} {text}")
+        if isinstance(event, RunEvaluated):
+            at.append(event.iteration)
+            text = f"{event.iteration}{end} {event.val_loss:.3f}"
+        texts.append(f"#{event.trial} {text}")
     if len(text := "   ".join(texts)) <= room:
         return text
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
@@ -278,35 +279,60 @@ class Interrupts:
         self._say(STOPPING[self.count - 1])
 
 
-def is_live(console: Console) -> bool:
-    """Say whether a view can be drawn again and again: what FORCE_COLOR calls a terminal may be a log."""
+def _is_live(console: Console) -> bool:
+    """Return whether a view can be redrawn: what is a terminal by FORCE_COLOR alone may be a log."""
     return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
 
 
-def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
-    """Run a study, show how it goes on standard error, print how it ended, and return the exit code.
+@contextmanager
+def _following(
+    name: str, console: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
+) -> Iterator[Callable[[Event, StudyProgress], None]]:
+    """Show a study while entered: yield what takes its events, a view or a printer of lines."""
+    if not live:
+        yield Lines(console).update
+        return
+    view = View(name, interrupts)
+    with Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+        yield view.update
 
-    A program that reads JSON is shown lines, and with `quiet` nothing is said but what goes wrong.
+
+def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
+    """Run a study, show its progress on standard error, print how it ended, and return the exit code.
+
+    With `as_json` the progress is lines; with `quiet` only errors are printed.
     """
     console = Console(stderr=True, highlight=False, quiet=quiet)
-    live = is_live(console) and not as_json
-    # A signal may come in the middle of a print: the view tells of it when next it is drawn.
+    live = _is_live(console) and not as_json
+    # A signal may come in the middle of a print, so a view tells of it when it is next drawn.
     with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
-        view = View(study.spec.name, lambda: interrupts.count)
-        shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
-        with shown if live else nullcontext():
-            heard = view.heard if live else Lines(console).heard
-            result = study.run(heard, lambda: interrupts.count)
+        with _following(study.spec.name, console, live, lambda: interrupts.count) as update:
+            result = study.run(update, lambda: interrupts.count)
         if as_json:
             print_json(_as_json(result))
         elif not quiet:
-            say_how_it_stands(result.folder, result.status)
-            _say_where_it_is(result)
+            _say_state(result.folder, result.status)
+            if result.status == "interrupted":
+                say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+            if result.report:
+                say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
+    errors = Console(stderr=True, highlight=False)
     for error in result.errors:
-        Console(stderr=True, highlight=False).print(
-            f"error: {error}", style="red", markup=False, soft_wrap=True
-        )
+        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
     return EXIT_CODES[result.status]
+
+
+def watch_with_view(folder: StudyFolder) -> int:
+    """Show a study that another process runs until it ends, and return the exit code of its run."""
+    console = Console(stderr=True, highlight=False)
+    try:
+        with _following(folder.name, console, _is_live(console)) as update:
+            status = watch_study(folder, update)
+    except KeyboardInterrupt:
+        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
+        return 0
+    _say_state(folder, status or "not run to its end")
+    return EXIT_CODES.get(status or "failed", 1)
 
 
 def write_line(text: str) -> None:
@@ -325,35 +351,9 @@ def _as_json(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def say_how_it_stands(folder: StudyFolder, status: str) -> None:
-    """Print the cells that were begun, the best run, and the runs by state."""
+def _say_state(folder: StudyFolder, status: str) -> None:
+    """Print the started cells, the best run, and the runs by state."""
     shown = show_study(folder)
-    shown["cells"] = [cell for cell in shown["cells"] if cell["n_params"] is not None]  # those begun
-    if len(shown["cells"]) > MOST_CELLS_SHOWN:
-        shown["cells"] = []
-    print_study(shown)
+    started = [cell for cell in shown["cells"] if cell["n_params"] is not None]
+    print_study(shown | {"cells": started if len(started) <= MOST_CELLS_SHOWN else []})
     say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unfinished)) or 'none'}")
-
-
-def _say_where_it_is(result: StudyResult) -> None:
-    if result.status == "interrupted":
-        say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
-    if result.report:
-        say(f"report: {result.report}")
-        say(f"browse: {result.folder.command('ui')}")
-
-
-def watch_with_view(folder: StudyFolder) -> int:
-    """Show a study that another process runs until it ends, and return the exit code of its run."""
-    console = Console(stderr=True, highlight=False)
-    live = is_live(console)
-    view = View(folder.name, lambda: 0)
-    shown = Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True)
-    try:
-        with shown if live else nullcontext():
-            status = watch_study(folder, view.heard if live else Lines(console).heard)
-    except KeyboardInterrupt:
-        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
-        return 0
-    say_how_it_stands(folder, status or "not run to its end")
-    return EXIT_CODES.get(status or "failed", 1)

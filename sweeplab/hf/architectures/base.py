@@ -9,8 +9,7 @@ from typing import Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hf.architectures.links import Links
 from sweeplab.hyperparameters import AUTO, defaults
-from sweeplab.model.requirement import Requirement, requirement
-from sweeplab.model.shape import ModelShape, settled
+from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
 
 Values = Mapping[str, Any]
 
@@ -136,7 +135,7 @@ class Architecture:
 
     def config(self, values: Values) -> dict[str, Any]:
         """Return config.json of a run that it can express, by all of its effective hyperparameters."""
-        shape = ModelShape.of(values)
+        shape = ModelShape.named(values)
         known = settled({**defaults(), **values, **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
         return {

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sweeplab.errors import BadInput
 from sweeplab.model.attention import query_factor
-from sweeplab.model.declaring import declared
+from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape
 
 # Neighboring columns of a weight: how many, and what theirs are in units of ours.

@@ -11,6 +11,7 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter
+from sweeplab.study.file.document import file_text
 
 MAX_BYTES = 2**20
 
@@ -83,32 +84,13 @@ class MarkdownTables:
     problems: tuple[Problem, ...] = ()
 
 
-def read_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a file that a person wrote.
-
-    Raises:
-        BadInput: it cannot be read, is too large, or is not UTF-8.
-    """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(most_bytes + 1)
-        text = raw.decode("utf-8-sig")
-    except OSError as error:
-        raise BadInput(Problem(error.strerror or str(error), file=path)) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(Problem(f"byte {error.start} is not UTF-8", file=path)) from error
-    if len(raw) > most_bytes:
-        raise BadInput(Problem("the file is too large", f"at most {most_bytes:,} bytes", file=path))
-    return text
-
-
 def read_tables(path: Path) -> MarkdownTables:
     """Read the tables of hyperparameters in a Markdown file.
 
     Raises:
         BadInput: the file cannot be read, or has no table of hyperparameters.
     """
-    tables = parse_tables(read_text(path, MAX_BYTES), path)
+    tables = parse_tables(file_text(path, MAX_BYTES), path)
     if not (tables.values or tables.unknown or tables.problems):
         allowed = "a table with a Parameter and a Value column"
         raise BadInput(Problem("no table of hyperparameters", allowed, file=path))

@@ -7,9 +7,9 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, Kind, Option, options
-from sweeplab.study.file.presets import preset, preset_names
-from sweeplab.study.file.search import FORMS, SUGGESTED, is_searched
-from sweeplab.study.places import SECTIONS, shown
+from sweeplab.study.file.entries import FORMS, SUGGESTED, is_searched
+from sweeplab.study.file.reading import preset, preset_names
+from sweeplab.study.problems import SECTIONS, shown
 from sweeplab.study.spec import StudySpec
 
 Schema = dict[str, Any]
@@ -23,13 +23,11 @@ def study_schema() -> Schema:
     """Return the JSON Schema of a study file; names, types, choices and meanings are the table's."""
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
-    from sweeplab.train.metrics import METRICS
+    from sweeplab.train.run import METRICS
 
-    schema = _untitled(StudySpec.model_json_schema())
-    parts, sections = schema.pop("$defs"), schema["properties"]
-    for name, section in sections.items():
-        if reference := section.pop("$ref", ""):
-            sections[name] = parts[reference.rpartition("/")[2]]
+    written = StudySpec.model_json_schema()
+    schema = _inlined(written, written.pop("$defs"))
+    sections = schema["properties"]
     data = sections["data"]["properties"]
     data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
     data["tokenizer"] = _one_of(
@@ -137,8 +135,14 @@ def _option(option: Option) -> Schema:
     return {"type": [WORDS[word][2] for word in sorted(option.words)]} if plain else {}
 
 
-def _untitled(schema: Any) -> Any:
-    """Drop the titles that pydantic makes of names."""
-    if isinstance(schema, dict):
-        return {key: _untitled(each) for key, each in schema.items() if key != "title"}
-    return [_untitled(each) for each in schema] if isinstance(schema, list) else schema
+def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:
+    """Put the parts that pydantic refers to in their places, and drop the titles that it makes of names."""
+    if isinstance(schema, list):
+        return [_inlined(each, parts) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        schema = {**parts[schema["$ref"].rpartition("/")[2]], **schema}
+    names = {"oneOf": "anyOf"}
+    kept = {key: each for key, each in schema.items() if key not in ("title", "$ref")}
+    return {names.get(key, key): _inlined(each, parts) for key, each in kept.items()}

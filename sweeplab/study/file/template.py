@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import decimal
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 HEAD_DIM = 32
 
-_PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
+# In the order of a study file.
+PARTS = (
+    *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
+    *("objective", "budget", "sampler", "pruner", "seeds", "engine", "track", "warm_start", "init_from"),
+)
+_WIDTH = 100
 
 _HEAD = """\
 # Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` has them all.
@@ -70,31 +74,25 @@ def study_text(
     fixed = [row for row in rows if row not in tuned and row.name != "seed"]
     return "".join(
         (
-            _HEAD.format(name=scalar(name), corpora=" | ".join(CORPORA), tokenizers=" | ".join(TOKENIZERS)),
+            _HEAD.format(
+                name=yaml_text(name), corpora=" | ".join(CORPORA), tokenizers=" | ".join(TOKENIZERS)
+            ),
             *_fixed(fixed, effective),
             *_searched(tuned, derived, given),
             _TAIL.format(
                 samplers=" | ".join(SAMPLERS),
                 pruners=" | ".join(PRUNERS),
                 first_evaluation=effective["eval_interval"],
-                seeds=scalar((effective["seed"],)),
+                seeds=yaml_text((effective["seed"],)),
             ),
         )
     )
 
 
-def scalar(value: Any) -> str:
-    """Write a value as YAML: 3e-4, true, null, [0.9, 0.95], cosine, "a text"."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(scalar(each) for each in value)}]"
-    if isinstance(value, float):
-        return decimal(value)
-    if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
-    return str(value)
+def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
+    """Return the study file of a study as `as_written` gives it, with comments above it."""
+    lines = [f"# {comment}\n" for comment in comments]
+    return "".join([*lines, *(_part(name, written.get(name)) for name in PARTS)])
 
 
 def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
@@ -102,15 +100,15 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     if suggested is None:
         return ""
     if not isinstance(suggested, Mapping):
-        *most, last = (scalar(each) for each in suggested)
+        *most, last = (yaml_text(each) for each in suggested)
         return f"{', '.join(most)} or {last}"
-    text = f"{scalar(suggested['min'])} to {scalar(suggested['max'])}"
+    text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
     if "divides" in suggested:
         text = f"those from {text} that divide {suggested['divides']}"
     if suggested.get("log"):
         text += ", log"
     if "step" in suggested:
-        text += f", step {scalar(suggested['step'])}"
+        text += f", step {yaml_text(suggested['step'])}"
     if "when" in suggested:
         text += f", when {suggested['when']}"
     return text
@@ -159,7 +157,7 @@ def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> list[st
         members = [row for row in rows if row.category == category]
         if members:
             parts.append(f"  # {title}\n")
-            lines = [(f"{row.name}: {scalar(values[row.name])}", _meaning(row)) for row in members]
+            lines = [(f"{row.name}: {yaml_text(values[row.name])}", _meaning(row)) for row in members]
             parts.append(_aligned(lines))
     return parts
 
@@ -174,7 +172,7 @@ def _searched(
         expression = derived.get(row.name)
         entry = f"{{expr: {expression}}}" if expression else "suggested"
         words = "derived" if expression else range_in_words(row.suggested)
-        said = f" (given: {scalar(given[row.name])})" if row.name in given else ""
+        said = f" (given: {yaml_text(given[row.name])})" if row.name in given else ""
         lines.append((f"{row.name}: {entry}", f"{words}{said}; {_meaning(row)}"))
     return ["\nsearch:\n", _aligned(lines)]
 
@@ -189,3 +187,16 @@ def _meaning(row: Hyperparameter) -> str:
 def _aligned(lines: Sequence[tuple[str, str]]) -> str:
     width = max(len(text) for text, _ in lines)
     return "".join(f"  {text:<{width}}  # {comment}\n" for text, comment in lines)
+
+
+def _part(name: str, value: Any) -> str:
+    """Write one part of a study file, on one line where it is short; nothing for what is empty."""
+    if isinstance(value, dict) and name not in ("fixed", "grid", "search"):  # there null switches a thing off
+        value = {key: each for key, each in value.items() if each is not None}
+    if value in (None, [], {}):
+        return ""
+    if len(line := f"{name}: {yaml_text(value)}\n") <= _WIDTH:
+        return line
+    if isinstance(value, dict):
+        return f"{name}:\n" + "".join(f"  {key}: {yaml_text(each)}\n" for key, each in value.items())
+    return f"{name}:\n" + "".join(f"  - {yaml_text(each)}\n" for each in value)

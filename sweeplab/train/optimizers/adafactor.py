@@ -28,8 +28,6 @@ LARGEST_UPDATE = 1.0
 class Adafactor(Optimizer):
     """Second moments by rows and columns, and clipped updates."""
 
-    meaning = "second moments factored into rows and columns, clipped updates (Shazeer & Stern 2018)"
-
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self._matrices = [weight for weight in layout.weights if len(weight.shape) > 1]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,8 +38,6 @@ class Rates(NamedTuple):
 
 class Optimizer(ABC):
     """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here."""
-
-    meaning: ClassVar[str]
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
