@@ -43,7 +43,7 @@ def load_study(
 
 
 def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
-    """Open a study that the lab has, as it was last run; `.run()` goes on with it.
+    """Open a study that the lab has, as it was last run; `.run()` continues it.
 
     Raises:
         BadInput: there is no such study; offers the nearest name.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
@@ -22,7 +22,6 @@ from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +120,7 @@ class Study(Results):
         """Run the study to the end of its budget, or continue it, and write its report.
 
         What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
-        changes nothing else. They are called here, between two looks at the workers: a slow one delays no training.
+        changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
 
         `listen` gets the workers' events and a `Tick` several times a second; `interrupts` counts how often the
         user has asked to stop.

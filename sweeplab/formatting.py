@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 _LARGE = 1e5
@@ -50,6 +49,8 @@ def short(number: float) -> str:
 def decimal(number: float) -> str:
     """Write a number with all its digits, as YAML has it: 0.25, 3e-4, 1e6."""
     if number and not 1e-2 < abs(number) < 1e6:
+        from decimal import Decimal  # takes longer to import than the rest of the command line's help
+
         mantissa, exponent = f"{Decimal(repr(number)).normalize():e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return repr(number)

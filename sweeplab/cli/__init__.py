@@ -22,8 +22,7 @@ from sweeplab.cli.study.plan import plan
 from sweeplab.cli.study.results import best, diff, export
 from sweeplab.cli.study.run import logs, run, watch, work
 from sweeplab.cli.study.show import list_studies, show
-from sweeplab.errors import BadInput
-from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.errors import BadInput, TrackingUnavailable
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 # The groups with their help and commands, in the order in which help shows them.

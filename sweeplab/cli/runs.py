@@ -53,6 +53,7 @@ def generate(
     $ sweeplab generate small --prompt "def " --contrast small/n_layer=1,n_embd=32
     $ sweeplab generate masked --prompt "The [MASK] sat"
     """
+    from sweeplab.hyperparameters import Hyperparameters
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.generating import Writer, chosen
     from sweeplab.runs.opening import open_run
@@ -65,7 +66,7 @@ def generate(
         option = drawing[0].replace("_", "-")
         raise BadInput(Problem(f"--{option} beside --beams, which draws nothing", "one of them"))
     given = {**drawn, "max_new_tokens": max_new_tokens}
-    chosen({}, given)  # refuses values out of range before anything is loaded
+    chosen(Hyperparameters(), given)  # refuses values out of range before anything is loaded
     place = lab_folder(lab)
     opened = open_run(run, place)
     amateur = open_run(contrast, place) if contrast is not None else None
@@ -166,7 +167,7 @@ def export_hf(
     \b
     $ sweeplab export-hf small small-hf
     """
-    from sweeplab.hf.exporting import export_run
+    from sweeplab.hf.folders import export_run
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import open_run
 
@@ -194,7 +195,7 @@ def import_hf(
     """
     from dataclasses import asdict
 
-    from sweeplab.hf.importing import import_folder
+    from sweeplab.hf.folders import import_folder
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import check_imported_name, imported_folder
 

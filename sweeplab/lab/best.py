@@ -1,29 +1,18 @@
-"""A study's trials by their records: the best one, or the one that is asked for, and the file that trains it again."""
+"""A study's trials by their records: the best one of each task, or the one that is asked for."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.listing import find_trial, read_spec
+from sweeplab.lab.listing import find_trial
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.study.file.template import study_file
-from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
-from sweeplab.study.rules import facts
-
-if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
-
-DIGEST_CHARACTERS = 12
-LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -165,57 +154,3 @@ def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: 
     for trial in trials:
         by_cell[trial.cell][trial.number] = trial
     return by_cell[find_trial(folder.name, by_cell, number, cell)][number]
-
-
-def rerun_text(trial: Trial) -> str:
-    """Return the study file of one trial, all of whose hyperparameters are fixed, this machine's included.
-
-    On a CPU it comes to the same loss, bit for bit, and says so where that is certain: what a run computes rests on
-    its hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short
-    goes on to its end.
-    """
-    folder = trial.study
-    spec = read_spec(folder)
-    study, data = spec.as_written(), folder.read(folder.data_file)
-    order = spec.seed_numbers
-    written: Mapping[str, Any] = {
-        "name": _name(trial),
-        "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
-        "data": study["data"],
-        "fixed": {name: list(value) if isinstance(value, tuple) else value for name, value in trial.values.items()},
-        "objective": study["objective"],
-        "budget": {"trials_per_cell": 1},
-        "pruner": "none",
-        "seeds": sorted(trial.seeds, key=order.index),  # a mean's last bit rests on their order
-        "engine": {"workers": 1, "threads": trial.start.threads},
-        "track": study["track"],
-        "init_from": study.get("init_from"),
-    }
-    said = f"{spec.objective.metric} {trial.value!r}" if trial.value is not None else "no value"
-    if trial.is_cut_short:
-        again = "It was cut short, and is trained to its end here."
-    elif _is_exact(trial, spec):
-        again = "On this machine, with the same packages, it comes to this value again, to the last bit."
-    else:
-        again = "It comes to this value again, but for what sums over several threads, or a GPU, round."
-    comments = [
-        f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {said}.",
-        f"Its text has the sha256 {data['text_digest'][:DIGEST_CHARACTERS]}…, "
-        f"its tokens {data['token_digest'][:DIGEST_CHARACTERS]}….",
-        again,
-    ]
-    return study_file(written, comments)
-
-
-def _name(trial: Trial) -> str:
-    cell = "" if trial.cell == "all" else "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
-    end = f"-{trial.number}"
-    return f"{trial.study.name}{cell}"[: LONGEST_NAME - len(end)] + end
-
-
-def _is_exact(trial: Trial, spec: StudySpec) -> bool:
-    """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
-    values, threads = trial.start.values, trial.start.threads
-    was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
-    is_small = facts(values).n_params < CPU_STACK_BELOW_PARAMS
-    return values.device == "cpu" and (threads == 1 or was_alone or is_small)

@@ -12,7 +12,6 @@ from typing import Any
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurveReader, RunFolder, TrialEnding
 
-
 _log = logging.getLogger("sweeplab")
 
 

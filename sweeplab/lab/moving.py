@@ -1,7 +1,4 @@
-"""A study under another name, as a copy of its file or as itself, or out of the way.
-
-Nothing is deleted, and what is done says how to take it back.
-"""
+"""A study under another name, or out of the way: nothing is deleted, and what is done says how to undo it."""
 
 from __future__ import annotations
 
@@ -9,24 +6,16 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.listing import check_free, tracking_uri_of
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.document import REMOVED, edited
-from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.template import study_file
-from sweeplab.study.problems import Location
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.experiment import MovedExperiment
-
-# Parts of a study file that are written in more than one way, so that a change of one replaces it all.
-_WHOLE = ("sampler", "pruner")
 
 
 @dataclass(frozen=True)
@@ -105,47 +94,3 @@ def _rename_in_files(folder: StudyFolder, spec: StudySpec) -> None:
     write_whole(folder.study_file, renamed.encode())
     plan = folder.read(folder.plan_file) | {"name": spec.name}
     write_whole(folder.plan_file, json.dumps(plan).encode())
-
-
-def clone_text(folder: StudyFolder, name: str, overrides: Sequence[str] = ()) -> str:
-    """Return the study file of a study as it was last run, with another name and `name=value` overrides.
-
-    Comments and all that does not change stay as the user wrote them. Paths are absolute, and what plugins provide
-    is left out: they are imported anew.
-
-    Raises:
-        BadInput: the name is taken or is none, or an override is wrong.
-    """
-    check_free(folder.lab, name)
-    wanted = read_study(folder.canonical_file, overrides, name).as_written()
-    # The names of its parts are known without its plugins.
-    known = [f"plugins={json.dumps(wanted['plugins'])}"] if "plugins" in wanted else []
-    if known:
-        wanted["plugins"] = [each["file"] for each in wanted["plugins"]]
-    written = folder.study_file.read_text(encoding="utf-8-sig")
-    try:
-        said = read_text(written, folder.study_file, known).as_written()
-        text = edited(written, _changes(said, wanted))
-        if known or read_text(text, folder.study_file).as_written() == wanted:
-            return text
-    except BadInput:  # the file says a whole study only with the overrides of its run
-        pass
-    return study_file(wanted, [f"Study {folder.name}, as {name}"])
-
-
-def _changes(said: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[Location, Any]:
-    """Return what is to be set and removed in a file that says one study so that it says another."""
-    changes: dict[Location, Any] = {}
-    for part in dict.fromkeys([*said, *wanted]):
-        old, new = said.get(part), wanted.get(part)
-        if old == new:
-            continue
-        if part in _WHOLE or not isinstance(old, dict) or not isinstance(new, dict):
-            changes[part,] = REMOVED if new is None else new
-            continue
-        for key in dict.fromkeys([*old, *new]):
-            if key not in new or (new[key] is None and part != "fixed"):  # there null switches a thing off
-                changes[part, key] = REMOVED
-            elif key not in old or old[key] != new[key]:
-                changes[part, key] = new[key]
-    return changes

@@ -53,7 +53,7 @@ EMBEDDINGS = COMPONENTS[:4]
 class Term:
     """One part of a model's parameters: its component, its formula, how many it has, and in how many layers.
 
-    `place` is `encoder` or `decoder` for what a side of a model has, and empty for what it has once.
+    `place` is `encoder` or `decoder` for what each side of a model has, and empty for what the model has once.
     """
 
     component: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ LENGTH_PENALTY = 0.6
 CONTRAST_ALPHA = 0.1  # as published
 
 
+@runtime_checkable
 class Next(Protocol):
     """What says how good each token would be next."""
 
@@ -42,7 +43,7 @@ class Reader:
     """Scores next tokens by their log-probability under one model; what stands for no text has none.
 
     With a cache no token is read twice. It ends where positions are bounded: past block_size tokens the model reads
-    the last block_size of them, each in another place than before, so that all of them are read again for each token.
+    the last block_size of them, each at another position than before, so all of them are read again for each token.
     """
 
     def __init__(

@@ -2,6 +2,8 @@
 
 A stack holds its weights as one tensor [K, P]: a run is a row, a weight is a view. Matrices come first, so
 that the ones that decay are a prefix; the row is padded to whole blocks, over which norms are taken.
+
+Legend: K runs, P row_size.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +20,9 @@ from sweeplab.model.accounting import n_params
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape, Side
 from sweeplab.model.weights import Declarations, Weight, std_factor
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 BLOCK = 1024
 
@@ -41,8 +47,8 @@ class Layout:
     def _sizes(self) -> list[int]:
         return [*(weight.size for weight in self.weights), self.row_size - self.n_params]
 
-    def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Split rows [K, row_size] into weights [K, *shape] by name, without copying."""
+    def views(self, flat: Float[Tensor, "K P"]) -> dict[str, Tensor]:
+        """Split rows into weights [K, *shape] by name, without copying."""
         n_runs = flat.shape[0]
         pieces = torch.split(flat, self._sizes, dim=1)
         return {
@@ -50,8 +56,8 @@ class Layout:
             for weight, piece in zip(self.weights, pieces, strict=False)
         }
 
-    def gather(self, pieces: Sequence[Tensor], out: Tensor) -> None:
-        """Copy one tensor [K, *shape] a weight, in their order, into rows [K, row_size] with padding of zeros.
+    def gather(self, pieces: Sequence[Tensor], out: Float[Tensor, "K P"]) -> None:
+        """Copy one tensor [K, *shape] per weight, in their order, into rows with padding of zeros.
 
         Into a buffer that is there, and not by differentiating with respect to the rows themselves: autograd
         would put them together in fresh memory each time, which costs several times as much.
@@ -60,15 +66,15 @@ class Layout:
         torch.cat([piece.reshape(n_runs, -1) for piece in pieces], dim=1, out=out[:, : self.n_params])
         out[:, self.n_params :].zero_()  # a run that diverged here may have left a NaN behind
 
-    def row_of(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Return a run's weights by name as its row [row_size]."""
+    def row_of(self, weights: Mapping[str, Tensor]) -> Float[Tensor, "P"]:
+        """Return a run's weights by name as its row."""
         row = torch.zeros(1, self.row_size)
         for name, view in self.views(row).items():
             view.copy_(weights[name])
         return row[0]
 
-    def initial_row(self, seed: int) -> Tensor:
-        """Draw a run's initial weights [row_size] from a generator of its own, on the CPU on any machine."""
+    def initial_row(self, seed: int) -> Float[Tensor, "P"]:
+        """Draw a run's initial weights from a generator of its own, on the CPU on any machine."""
         generator = torch.Generator().manual_seed(seed)
         row = torch.zeros(1, self.row_size)
         for weight, view in zip(self.weights, self.views(row).values(), strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
@@ -37,7 +37,7 @@ from sweeplab.tracking.pages import (
     publish,
     serve,
 )
-from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS, TrackingUnavailable
+from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS
 
 _AXES = (*NUMBERS, *TABLE)
 _COLUMN = Option((*TAGS, SEARCHED, *_AXES))

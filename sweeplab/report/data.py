@@ -23,6 +23,7 @@ from sweeplab.sweep.work.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
+    from sweeplab.analysis.trials import StudyDesign
 
 # Columns of the runs that are measured or computed, with their axis titles.
 FACTS = {
@@ -51,12 +52,7 @@ CURVES = {
 }
 PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
 # What a law reads, from a study or any table.
-ROLES = {
-    "params": "parameters N",
-    "tokens": "training tokens D",
-    "flops": "training FLOPs C",
-    "loss": "loss",
-}
+ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C", "loss": "loss"}
 N_REFITS = 400
 
 _RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
@@ -151,6 +147,11 @@ class ReportData:
         own = self.studied.baselines.values() if self.studied else ()
         return {cell: each for cells in reversed([*own]) for cell, each in cells.items()}
 
+    @property
+    def design(self) -> StudyDesign | None:
+        """Return what the studies have in their grids, and search; None for a table without a record."""
+        return self.studied.design if self.studied else None
+
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""
         curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))
@@ -169,9 +170,9 @@ class ReportData:
             BadInput: no study has a run.
         """
         self.check_runs()
-        search = self.studied.search if self.studied else {}
+        designs = self.studied.designs if self.studied else {}
         by_study = self.runs.groupby("study", sort=False)
-        return self.once("sweeps", lambda: [sweep_of(own, search.get(str(name))) for name, own in by_study])
+        return self.once("sweeps", lambda: [sweep_of(own, designs.get(str(name))) for name, own in by_study])
 
     def audited(self, study: str) -> list[Audited]:
         """Return the study's pruned trials that were trained to their end after all."""

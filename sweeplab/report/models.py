@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame
@@ -14,14 +14,11 @@ from pandas import DataFrame
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, written
 from sweeplab.report.panels.base import MissingPanel, Panel, TablePanel
-from sweeplab.report.style import GREY, ORDERED, Axis, Look, add_line, colors, looks
+from sweeplab.report.style import GREY, ORDERED, Axis, Figure, Look, by_look, colors
 from sweeplab.report.summary import Summary
 from sweeplab.report.writer import write_single_page
 from sweeplab.runs.attending import AttentionMap
-from sweeplab.runs.coordinates import CoordinateCheck
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.runs.models import CoordinateCheck
 
 # A page of more weights is slow to open.
 MOST_WEIGHTS = 200_000
@@ -59,7 +56,7 @@ class AttentionPanel(Panel):
     queries: Sequence[str]
     keys: Sequence[str]
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the weights of each head: who attends from top to bottom, to whom from left to right."""
         rows, columns = math.ceil(len(self.heads) / _COLUMNS), min(len(self.heads), _COLUMNS)
         figure.set_subplots(rows, columns, shared_yaxes=True, horizontal_spacing=0.02)
@@ -105,11 +102,7 @@ def attention_panel(found: AttentionMap) -> AttentionPanel:
         "weight": found.weights[head, query, key],
     }
     return AttentionPanel(
-        title=found.title,
-        data=DataFrame(data),
-        heads=found.heads,
-        queries=found.queries,
-        keys=found.keys,
+        title=found.title, data=DataFrame(data), heads=found.heads, queries=found.queries, keys=found.keys
     )
 
 
@@ -141,7 +134,7 @@ class CoordinatesPanel(Panel):
     high: float
     steps: Sequence[int]
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw each layer's activations over the width, from the start on the left to the last step."""
         figure.set_subplots(1, len(self.steps), shared_yaxes=True, horizontal_spacing=0.02)
         data, widths = self.data, sorted(set(self.data["n_embd"]))
@@ -150,18 +143,16 @@ class CoordinatesPanel(Panel):
         for column, step in enumerate(self.steps, start=1):
             place = {"row": 1, "col": column}
             at = data[data["step"] == step]
-            for look in looks(list(dict.fromkeys(data["layer"]))):
-                rows = at[at["layer"] == look.name]
+            for look, rows in by_look(at, "layer"):
                 hover = f"{look.name}, step {step}<br>n_embd %{{x}}: %{{y:.4g}}"
                 group = {"legendgroup": look.name, "showlegend": column == 1, **place}
-                add_line(figure, rows, "n_embd", "size", look, hover, line={"width": 1.5}, size=6, **group)
+                look.line(figure, rows, "n_embd", "size", hover, line={"width": 1.5}, size=6, **group)
             title = f"{x.title}, {f'step {step}' if step else 'at the start'}"
             figure.update_xaxes(**x.around(data["n_embd"]) | {"title": {"text": title}}, **place)
         figure.update_yaxes(**y.around(DataFrame([self.low, self.high])) | {"title": {}})
         figure.update_yaxes(title={"text": y.title}, row=1, col=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PowersPanel(TablePanel):
     """By which power of the width the activations after each layer grow."""
 
@@ -225,13 +216,13 @@ class PositionsPanel(Panel):
 
     block_size: int
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the loss at each position; the length of the training sequences is marked."""
         times = list(dict.fromkeys(self.data["times"]))
         for each, color in zip(times, colors(len(times)), strict=True):
             look, rows = Look(f"{each} x block_size", color), self.data[self.data["times"] == each]
             hover = f"{look.name}, position %{{x}}: %{{y:.4f}}"
-            add_line(figure, rows, "position", "loss", look, hover, line={"width": 1.5})
+            look.line(figure, rows, "position", "loss", hover, line={"width": 1.5})
         if times[-1] > 1:
             said, line = (
                 {"text": "block_size", "font": {"size": 11}},

@@ -8,19 +8,17 @@ and each at least 3:1 against white and against near-black. The marker's shape s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from pandas import DataFrame, Series
 
 from sweeplab.formatting import short
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
+Figure: TypeAlias = Any  # Plotly's, which has no types, and is imported when the first figure is made
 ORDERED = ((72, 92, 214), (190, 70, 160), (222, 110, 30))
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
 GREY = "rgb(128,128,128)"
@@ -41,16 +39,77 @@ GOOD, MIDDLE, BAD = colors(3)
 
 @dataclass(frozen=True)
 class Look:
-    """What one line or group of points is called, and how it is told from the others."""
+    """What one line or group of points is called, and how it differs from the others."""
 
     name: str
     color: str
     symbol: str = "circle"
 
+    def points(
+        self,
+        figure: Figure,
+        rows: DataFrame,
+        x: Any,
+        y: Any,
+        hover: str = "",
+        columns: Sequence[str] = (),
+        /,
+        **settings: Any,
+    ) -> None:
+        """Draw a marker for each row.
+
+        `x` and `y` are columns, or the values themselves. In `hover` the `columns` are `%{customdata[0]}` …
+        """
+        marker = {"color": self.color, "symbol": self.symbol, "size": 7, **settings.pop("marker", {})}
+        figure.add_scatter(
+            **self._trace(rows, x, y, hover, columns), mode="markers", marker=marker, **settings
+        )
+
+    def line(
+        self,
+        figure: Figure,
+        rows: DataFrame,
+        x: Any,
+        y: Any,
+        hover: str = "",
+        columns: Sequence[str] = (),
+        /,
+        **settings: Any,
+    ) -> None:
+        """Draw a line through the rows, as `points`; with markers where their `size` is given."""
+        if size := settings.pop("size", 0):
+            settings |= {"marker": {"color": self.color, "symbol": self.symbol, "size": size}}
+        line = {"color": self.color, "width": 2, **settings.pop("line", {})}
+        mode = "lines+markers" if size else "lines"
+        figure.add_scatter(**self._trace(rows, x, y, hover, columns), mode=mode, line=line, **settings)
+
+    def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
+        """Shade what lies between the columns low and high, under the legend's entry of the look."""
+        around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
+        shade = {"fill": "toself", "fillcolor": faded(self.color, 0.16), "line": {"width": 0}}
+        self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
+
+    def _trace(self, rows: DataFrame, x: Any, y: Any, hover: str, columns: Sequence[str]) -> dict[str, Any]:
+        x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
+        said = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+        return {
+            "x": x,
+            "y": y,
+            "name": self.name,
+            **said,
+            **({"customdata": rows[list(columns)]} if columns else {}),
+        }
+
 
 def looks(names: Sequence[object]) -> list[Look]:
     """Return a look for each name: the colors in order, the symbols over and over."""
     return [Look(*each) for each in zip(map(str, names), colors(len(names)), cycle(SYMBOLS), strict=False)]
+
+
+def by_look(data: DataFrame, column: str) -> Iterator[tuple[Look, DataFrame]]:
+    """Yield the rows of each value of a column with its look, in the order of the data."""
+    for look in looks(list(dict.fromkeys(data[column]))):
+        yield look, data[data[column] == look.name]
 
 
 @dataclass(frozen=True)
@@ -104,58 +163,13 @@ def ticks_of(low: float, high: float, log: bool) -> list[float]:
     return [round(index * step, 12) for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def add_points(
-    figure: go.Figure,
-    rows: DataFrame,
-    x: Any,
-    y: Any,
-    look: Look,
-    hover: str = "",
-    told: Sequence[str] = (),
-    /,
-    **settings: Any,
-) -> None:
-    """Draw a marker for each row.
-
-    `x` and `y` are columns, or the values themselves. In `hover` the columns `told` are `%{customdata[0]}` and so on.
-    """
-    marker = {"color": look.color, "symbol": look.symbol, "size": 7, **settings.pop("marker", {})}
-    figure.add_scatter(**_trace(rows, x, y, look, hover, told), mode="markers", marker=marker, **settings)
-
-
-def add_line(
-    figure: go.Figure,
-    rows: DataFrame,
-    x: Any,
-    y: Any,
-    look: Look,
-    hover: str = "",
-    told: Sequence[str] = (),
-    /,
-    **settings: Any,
-) -> None:
-    """Draw a line through the rows, as `add_points`; with markers where their `size` is given."""
-    if size := settings.pop("size", 0):
-        settings |= {"marker": {"color": look.color, "symbol": look.symbol, "size": size}}
-    line = {"color": look.color, "width": 2, **settings.pop("line", {})}
-    mode = "lines+markers" if size else "lines"
-    figure.add_scatter(**_trace(rows, x, y, look, hover, told), mode=mode, line=line, **settings)
-
-
-def add_band(figure: go.Figure, rows: DataFrame, x: str, look: Look) -> None:
-    """Shade what lies between the columns low and high, as part of the legend's entry of the look."""
-    around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
-    shade = {"fill": "toself", "fillcolor": faded(look.color, 0.16), "showlegend": False}
-    add_line(figure, around, "x", "y", look, line={"width": 0}, legendgroup=look.name, **shade)
-
-
 def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **more: Any) -> dict[str, Any]:
     """Return Plotly's settings of error bars from one column to another."""
     ends = {"array": rows[high] - rows[value], "arrayminus": rows[value] - rows[low]}
     return {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 4, **more}
 
 
-def name_rows(figure: go.Figure, names: Sequence[str]) -> None:
+def name_rows(figure: Figure, names: Sequence[str]) -> None:
     """Name the rows of a figure from the first down."""
     marks = {"tickvals": list(range(len(names))), "ticktext": list(names), "automargin": True}
     figure.update_yaxes(**marks, range=[len(names) - 0.5, -0.5], showgrid=False, zeroline=False)
@@ -169,9 +183,3 @@ def faded(color: str, share: float) -> str:
 def spaced(name: object) -> str:
     """Return a cell's name with a space after each comma, so that it may be broken there."""
     return str(name).replace(",", ", ")
-
-
-def _trace(rows: DataFrame, x: Any, y: Any, look: Look, hover: str, told: Sequence[str]) -> dict[str, Any]:
-    x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
-    said = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
-    return {"x": x, "y": y, "name": look.name, **said, **({"customdata": rows[list(told)]} if told else {})}

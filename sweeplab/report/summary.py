@@ -45,8 +45,8 @@ def summarize(report: ReportData) -> Summary:
     runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
-    grid = grid_of(runs)
-    tuned = [name for name in searched_of(runs) if name not in grid]
+    grid = grid_of(runs, report.design)
+    tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     entries = [("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
     if tuned:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
@@ -95,9 +95,9 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
     extents = {str(name): _extent(own) for name, own in runs.groupby("study", sort=False)}
-    apart = [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
-    more = f" and {len(apart) - _MOST_SETTINGS} more" if len(apart) > _MOST_SETTINGS else ""
-    set_differently = f"{', '.join(apart[:_MOST_SETTINGS])}{more}" if apart else "nothing"
+    differing = [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
+    more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
+    set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
     found = [("Difference", note) for each in panels if "differences" in each.result for note in each.notes]
     return Summary(listed([*extents]), [*extents.items(), ("Set differently", set_differently), *found])
 

@@ -72,7 +72,7 @@ def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
     from sweeplab.tracking.loading import load_checkpoint
 
     run = load_checkpoint(checkpoint, name)
-    encoded = make_objective(dataset.val, run.values).example()
+    encoded = make_objective(dataset.val, run.values, run.own_special).example()
     text = HOLE.join(map(run.tokenizer.decode, encoded))
     sampling, most = chosen(run.values, {})
     writer = Writer(run, text, sampling, min(most, MOST_TOKENS), SEED, encoded=encoded)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.baselines import find_baseline
+from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
 from sweeplab.data.objectives.pairs import share_cut
-from sweeplab.data.splits import Pairs
+from sweeplab.data.prompts import own_special_tokens
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -144,14 +145,15 @@ class Start:
 
     folder: Path
     file: Path
-    values: Mapping[str, Any]
+    values: Hyperparameters
+    special: Mapping[str, int] | None
     description: Mapping[str, Any]
     digest: str
 
     @cached_property
     def shape(self) -> ModelShape:
         """Return the run's model."""
-        return ModelShape.named(self.values)
+        return ModelShape.of(self.values)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -181,7 +183,7 @@ class Start:
     @property
     def why_not(self) -> str | None:
         """Say why a study cannot go on from the run: its special tokens have other ids; None where it can."""
-        theirs, ours = self.values.get("special") or {}, special_tokens({**self.values, "special": None})
+        theirs, ours = self.special or {}, special_tokens(self.values)
         moved = (name for name in ours.names if theirs.get(name, ours[name]) != ours[name])
         if name := next(moved, None):
             return f"has its special token {name} at {theirs[name]}, and a study's come last: at {ours[name]}"
@@ -203,7 +205,14 @@ class Start:
 def open_start(folder: Path) -> Start:
     """Return the run in a folder; what is not there or is no run's raises one of NO_CHECKPOINT."""
     facts = json.loads((folder / "model.json").read_bytes())
-    start = Start(folder, folder / facts["tensors"], facts["values"], facts["tokenizer"], facts["sha256"])
+    start = Start(
+        folder,
+        folder / facts["tensors"],
+        Hyperparameters.from_json(facts["values"]),
+        own_special_tokens(facts),
+        facts["tokenizer"],
+        facts["sha256"],
+    )
     _ = start.shape, start.tokenizer  # raise here what they raise
     return start
 

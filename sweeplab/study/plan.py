@@ -193,7 +193,7 @@ def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
     fewest = min(space.n_valid or space.n_points or 1 for space in spaces)
     asked = spec.budget.trials_per_cell
     if asked is None or asked > fewest:
-        what = f"the grid sampler has {fewest} valid points a cell, but trials_per_cell is {asked or 'not given'}"
+        what = f"the grid sampler has {fewest} valid points per cell, but trials_per_cell is {asked or 'not given'}"
         raise BadInput(spec.problem(("budget", "trials_per_cell"), what, f"1 to {fewest}"))
 
 

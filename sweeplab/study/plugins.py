@@ -11,14 +11,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, nearest
 from sweeplab.study.problems import Location, Problems, shown
-
-if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
+from sweeplab.study.spec import StudySpec, beside
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
 # What was imported by this process, by file and digest, and the parts that came of it.
@@ -68,19 +66,17 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         else:
             problems.add(path, _not_allowed(given["file"]), HOW)
         return entry
-    source = problems.source.file
-    file = (source.absolute().parent if source else Path.cwd()) / Path(given["file"]).expanduser()
+    file = beside(problems.source.file, given["file"])
     try:
         content = file.read_bytes()
     except OSError as error:
-        beside = [each.name for each in file.parent.glob("*.py")]
-        problems.add(path, f"no plugin {shown(str(file))}: {error.strerror}", "", nearest(file.name, beside))
+        near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
+        problems.add(path, f"no plugin {shown(str(file))}: {error.strerror}", "", near)
         return entry
     digest = hashlib.sha256(content).hexdigest()
     if given.get("sha256", "") not in ("", digest):
-        problems.add(
-            path, f"{file} has changed: its sha256 begins with {digest[:12]}, not {given['sha256'][:12]}"
-        )
+        known = given["sha256"][:12]
+        problems.add(path, f"{file} has changed: its sha256 begins with {digest[:12]}, not {known}")
         return entry
     try:
         parts = _import(file, content, digest)
@@ -102,7 +98,7 @@ def _know(provides: Mapping[str, Any]) -> None:
     for kind, names in provides.items():
         if kind in plugins.KINDS and isinstance(names, list):
             for name in names:
-                if isinstance(name, str) and name not in plugins.KINDS[kind][0]():
+                if isinstance(name, str) and name not in plugins.table_of(kind):
                     plugins.add(kind, name, plugins.NotImported(kind, name))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
@@ -219,10 +220,16 @@ def _divisor_rule(name: str, entry: Divisors) -> Rule:
     return Rule(text, ("search", name), needs(entry) | {name}, divides)
 
 
+@lru_cache(maxsize=2)
+def _shape_of(values: Hyperparameters) -> ModelShape:
+    """Keep the last shapes: a dozen rules ask for each in turn."""
+    return ModelShape.of(values)
+
+
 def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
     def meets(values: Hyperparameters) -> bool:
         try:
-            return requirement.holds(ModelShape.of(values))
+            return requirement.holds(_shape_of(values))
         except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
             return False
 

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -126,9 +127,11 @@ class Space:
         settled = dict(values)
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
-            settled["objective"] = settled_objective({**settled, "objective": AUTO}, self._of_pairs)
+            settled["objective"] = settled_objective(
+                Hyperparameters.of({**settled, "objective": AUTO}), self._of_pairs
+            )
         if "vocab_size" in auto:
-            settled["vocab_size"] = self._n_symbols + n_special(settled)
+            settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
         return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
@@ -247,8 +250,14 @@ class Space:
         """Return the first rule that no trial of the cell can meet, as far as values can be listed."""
         return next((rule for rule in self._rules if not self._can_hold(rule)), None)
 
+    @cached_property
+    def _settled_constants(self) -> Hyperparameters:
+        return Hyperparameters.of(self._settled(self._constant))
+
     def _can_hold(self, rule: Rule) -> bool:
         free = sorted(self._expanded(rule.names) & self._varying)
+        if not free:
+            return rule.holds(self._settled_constants)
         options = [self._possible(name) for name in free]
         listed = [each for each in options if each is not None]
         if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:

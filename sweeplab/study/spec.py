@@ -131,7 +131,9 @@ class ConditionalSeed(Section):
     """A seed that is trained in the cells where `when` holds."""
 
     seed: SeedNumber
-    when: Condition = Field(default=ALWAYS, description="Trained only in cells where this holds")
+    when: Condition = Field(
+        default_factory=lambda: ALWAYS, description="Trained only in cells where this holds"
+    )
 
 
 # The forms of a seed, as pydantic's errors name them in a place.
@@ -157,13 +159,13 @@ class Plugin(Section):
         """Take the name of a file alone."""
         if isinstance(written, str):
             return {"file": written}
-        if not isinstance(written, dict):
+        if not isinstance(written, dict | Plugin):
             raise Refusal("is no plugin", "a Python file such as my_parts.py, or {file, sha256}")
         return written
 
 
 class DataSpec(Section):
-    """Which text is learned, and how it is cut into tokens."""
+    """Which text is learned, and by which tokenizer."""
 
     corpus: str = Field(description="Name of the corpus")
     tokenizer: str = Field(description="Name of the tokenizer")
@@ -215,10 +217,12 @@ class ObjectiveSpec(Section):
 
 
 class Budget(Section):
-    """How much is spent: totals, so that running again adds nothing. The first one used up is the end."""
+    """How much is spent: totals, so that running again adds nothing. The first one used up ends the study."""
 
     trials_per_cell: int | None = Field(
-        default=None, ge=1, description="Trials of each cell that ended in any state"
+        default=None,
+        ge=1,
+        description="Trials of each cell that ended: complete, stopped, pruned or diverged",
     )
     time: Seconds | None = Field(default=None, description="Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = Field(default=None, description="Floating-point operations of all training")
@@ -226,7 +230,7 @@ class Budget(Section):
     @model_validator(mode="before")
     @classmethod
     def _some_end(cls, written: Any) -> Any:
-        """Give a study that says nothing of its end a number of trials."""
+        """Give a study without a budget a number of trials."""
         if isinstance(written, dict) and all(value is None for value in written.values()):
             return {**written, "trials_per_cell": DEFAULT_TRIALS_PER_CELL}
         return written
@@ -259,7 +263,7 @@ class Engine(Section):
     """What starts the processes that train."""
 
     type: Literal["local"] = Field(default="local", description="Processes on this machine")
-    workers: Count = Field(default=AUTO, description="How many processes; auto: one a GPU, or one a core")
+    workers: Count = Field(default=AUTO, description="How many processes; auto: one per GPU, or one per core")
     stack: Count = Field(
         default=AUTO, description="How many runs of one shape train as one program; auto: what pays"
     )
@@ -302,7 +306,7 @@ class StudySpec(Section):
     budget: Budget = Budget()
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
-    seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once a seed")
+    seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once per seed")
     engine: Engine = Engine()
     track: Track = Track()
     warm_start: list[str] = Field(
@@ -314,11 +318,12 @@ class StudySpec(Section):
         min_length=1,
     )
     plugins: list[Plugin] = Field(
-        default=[], description="Python files of yours with parts that the study names"
+        default=[],
+        description="Your Python files with corpora, tokenizers, activations or metrics that the study names",
     )
     notify: list[str] = Field(
         default=[],
-        description="Environment variables with Apprise URLs that hear when the study ends or idles",
+        description="Environment variables with Apprise URLs to notify when the study ends or has nothing to do",
     )
 
     _source_map: SourceMap = PrivateAttr(default_factory=SourceMap)

@@ -89,7 +89,7 @@ def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) ->
 
 @contextmanager
 def _gathering(problems: list[Problem]) -> Iterator[None]:
-    """Collect what is wrong and go on, so that all of it is said at once."""
+    """Collect what is wrong and continue, so that all of it is reported at once."""
     try:
         yield
     except BadInput as error:

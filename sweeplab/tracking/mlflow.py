@@ -1,4 +1,4 @@
-"""Ship a study to MLflow: an experiment a study, a parent run, and one nested run a training.
+"""Ship a study to MLflow: one experiment and one parent run per study, one nested run per training.
 
 Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
 there. A point's timestamp follows from its line, and the numbers of one line are written in one transaction,
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import database_file, reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted, read_histories, read_runs
@@ -31,7 +31,6 @@ from sweeplab.tracking.tracker import (
     Summary,
     TrackedRun,
     Tracker,
-    TrackingUnavailable,
 )
 
 if TYPE_CHECKING:
@@ -354,11 +353,10 @@ class MLflowTracker(Tracker):
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Write values as params: a pair that went through JSON as a list reads as the tuple it is."""
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    """Write values as params."""
     return {
         name: (json.dumps(value, default=str) if isinstance(value, dict) else str(value))[:PARAM_CHARACTERS]
-        for name, value in plain.items()
+        for name, value in values.items()
     }
 
 

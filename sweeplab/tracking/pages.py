@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 from urllib.error import URLError
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
 from sweeplab.tracking.experiment import Experiment
-from sweeplab.tracking.tracker import FACTS, TOTALS, TrackingUnavailable
+from sweeplab.tracking.tracker import FACTS, TOTALS
 
 # ------------------------------------------------------------------ a view of a study
 

@@ -32,14 +32,10 @@ TOTALS = {
 }  # a metric's name -> its name in end.json
 
 
-class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
-    """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
-
-
 class Summary(TypedDict, total=False):
     """How a study stands, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
 
-    `state` is "complete", "failed", or anything else for a study that can be gone on with. `best_value` is of the
+    `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is of the
     objective's `metric`. `best_trials` are the best first, each the `key` of one of its runs, its `value`, and
     whatever else is to be read beside it.
     """

@@ -1,4 +1,4 @@
-"""Show a study's runs in Weights & Biases: a group a study, a run a training.
+"""Show a study's runs in Weights & Biases: one group per study, one run per training.
 
 A run is sent when it has ended, whole and once: W&B merges no two halves of a run that was offline. Its id is
 written beside it before W&B hears of it, so what a kill cut short is sent again as the same run.
@@ -16,6 +16,7 @@ from typing import Any
 
 import wandb
 
+from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.tracker import (
@@ -25,7 +26,6 @@ from sweeplab.tracking.tracker import (
     Mirror,
     RunMeasures,
     Summary,
-    TrackingUnavailable,
 )
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sweeplab.data.batches import Batch, changed
+from sweeplab.data.batches import Batch, Split, changed
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.splits import Split
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

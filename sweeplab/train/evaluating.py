@@ -1,6 +1,6 @@
 """What an evaluation measures of runs: their losses, and what else their task and their model are asked for.
 
-Legend: K runs, B sequences, T positions, V vocab_size, L layers with experts, E n_expert.
+Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with experts, E n_expert.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, changed
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.splits import Split
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.passes import Weights
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer, cross_entropy
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 # Sequences in which one token alone is hidden: enough for a pseudo-perplexity within about a tenth of itself.
 N_ALONE = 256
@@ -64,8 +67,8 @@ class Evaluation:
             return self._objective.whole()
         return self._objective.evaluation(self._n_batches)
 
-    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Tensor:
-        """Return the mean cross-entropy [K] over the counted targets of all batches."""
+    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Float[Tensor, "K"]:
+        """Return the mean cross-entropy over the counted targets of all batches."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         for each in batches:
             batch, n_counted = self._place(each, n_runs), each.n_targets
@@ -98,12 +101,12 @@ class Evaluation:
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
 
 
-def exact_matches(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return of each run [K] how many sequences have the likeliest token at every counted target.
+def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
+    """Return of each run how many sequences have the likeliest token at every counted target.
 
-    `logits` are [K, B*T, V], `targets` [K, B, T]. A decoder reads the true tokens before each position; up to its
-    first mistake greedy decoding reads the same ones, so that it finds a target whole exactly where this does, if the
-    likeliest token may be any, special ones too. An encoder finds all tokens at once, told how many there are.
+    A decoder reads the true tokens before each position; up to its first mistake greedy decoding reads the same ones,
+    so that it finds a target whole exactly where this does, if the likeliest token may be any, special ones too. An
+    encoder finds all tokens at once, and knows how many there are.
     """
     is_right = logits.argmax(dim=-1).view(targets.shape) == targets
     return (is_right | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
@@ -122,11 +125,11 @@ class AtLength:
     counts: NDArray[np.int64]
 
 
-def why_not_longer(values: Mapping[str, Any]) -> str | None:
+def why_not_longer(values: Hyperparameters) -> str | None:
     """Say why a run cannot read sequences longer than it was trained on; None where it can."""
     kind = objective_of(values)
-    if POSITIONS[values["positions"]].is_bounded:
-        return f"{values['positions']} positions end at block_size: there is nothing for the places beyond"
+    if POSITIONS[values.positions].is_bounded:
+        return f"{values.positions} positions end at block_size: there is nothing for the places beyond"
     if kind.of_pairs:
         return "pairs are as long as they are, whatever block_size is"
     if kind is Span:
@@ -139,21 +142,19 @@ def losses_at(
     transformer: Transformer,
     weights: Mapping[str, Tensor],
     split: Split,
-    values: Mapping[str, Any],
+    values: Hyperparameters,
     times: int,
+    own_special: Mapping[str, int] | None = None,
 ) -> AtLength:
     """Return a lone run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
 
     Raises:
         ValueError: the split is shorter than one sequence.
     """
-    longer = {
-        **values,
-        "block_size": times * values["block_size"],
-        "batch_size": max(1, values["batch_size"] // times),
-    }
-    sums, counts = np.zeros(longer["block_size"]), np.zeros(longer["block_size"], np.int64)
-    for batch in make_objective(split, longer).evaluation(values["eval_iters"]):
+    block_size, batch_size = times * values.block_size, max(1, values.batch_size // times)
+    longer = make_objective(split, values.replace(block_size=block_size, batch_size=batch_size), own_special)
+    sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
+    for batch in longer.evaluation(values.eval_iters):
         device = weights["token_embedding"].device
         placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
         logits = transformer.logits(weights, placed)[0].float()

@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import NO_TARGET, Batch, changed, stacked
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.splits import Split
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.layout import BLOCK
@@ -31,8 +30,12 @@ from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import Evaluation
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.optimizers.base import Rows
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.schedule import rows_used
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 class Stack:
@@ -84,7 +87,7 @@ class Stack:
     def admit(
         self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Take a run in, from its seed, from weights by name, or from where a snapshot left it."""
+        """Admit a run: from its seed, from weights by name, or from where a snapshot left it."""
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
         row = len(self._members)
@@ -160,8 +163,8 @@ class Stack:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
 
-    def _differentiate(self, weights: Tensor, batch: Batch, gradient: Tensor) -> Tensor:
-        """Write the gradient of each run's loss into its row and return the losses [n].
+    def _differentiate(self, weights: Rows, batch: Batch, gradient: Rows) -> Float[Tensor, "K"]:
+        """Write the gradient of each run's loss into its row and return the losses.
 
         A part of the batch weighs by its number of targets, so that all parts together are the batch at once. Not so
         the routers' losses: their balance is a product of means, taken within each part.
@@ -250,14 +253,14 @@ class Stack:
         return self.keys.index(key)
 
 
-def _n_targets(batch: Batch) -> Tensor:
-    """Return how many targets of each run [K] count."""
+def _n_targets(batch: Batch) -> Int[Tensor, "K"]:
+    """Return how many targets of each run count."""
     counted: Tensor = (batch.targets != NO_TARGET).sum(dim=(1, 2))
     return counted
 
 
-def gradient_norms(gradient: Tensor) -> Tensor:
-    """Return each row's norm [K] of a gradient [K, row_size].
+def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
+    """Return the norm of each row of a gradient.
 
     By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
     """
@@ -266,7 +269,7 @@ def gradient_norms(gradient: Tensor) -> Tensor:
     return norms
 
 
-def clip_(gradient: Tensor, norms: Tensor, largest: Sequence[float | None]) -> None:
+def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None]) -> None:
     """Scale down the rows whose norm is above their own `largest`; None leaves a row alone."""
     if all(limit is None for limit in largest):
         return
@@ -287,7 +290,7 @@ def decay_at(ema: float, iteration: int) -> float:
     return min(ema, (1.0 + iteration) / (10.0 + iteration))
 
 
-def average_(mean: Tensor, weights: Tensor, decays: Sequence[float]) -> None:
-    """Take the weights [K, row_size] into their running mean, each row with its own decay."""
+def average_(mean: Rows, weights: Rows, decays: Sequence[float]) -> None:
+    """Take the weights into their running mean, each row with its own decay."""
     kept = torch.tensor(decays, device=mean.device)[:, None]
     mean.mul_(kept).add_(weights * (1.0 - kept))

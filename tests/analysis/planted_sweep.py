@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sweeplab.analysis.table import validate
+from sweeplab.analysis.trials import StudyDesign
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
@@ -20,6 +21,7 @@ SEARCH = {
     "weight_decay": Range(0.0, 0.3),
     "activation": Choices(("relu", "gelu")),
 }
+DESIGN = StudyDesign(("n_layer", "n_embd"), SEARCH)
 SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 97, "block_size": 16}
 SETTLED |= {"batch_size": 8, "n_head": 4, "max_iters": 300, "eval_interval": 100, "eval_iters": 2}
 CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_many_trials_of_a_cell_are_counted_where_they_do_not_fit(drawn) -> None:
 def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
     ending = TrialEnding(RunState.COMPLETE, 2.25)
     ended = TrialEnded(cell="n_layer=1,n_embd=8", trial=0, ending=ending, ended=0.0)
-    pruned = ended | {"trial": 1, "outcome": "pruned", "value": 2.0}
+    pruned = replace(ended, trial=1, ending=TrialEnding(RunState.PRUNED, 2.0))
     text = drawn(0, ended, pruned)
     assert "best 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
     assert "1 complete, 1 pruned, " in text and "2/4" in text

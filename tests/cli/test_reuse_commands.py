@@ -240,7 +240,7 @@ def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path)
         assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
     assert "in bits per byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
     said = cli("report", "compare", "chars", "bytes")
-    assert said.code == 2 and "`study diff` compares them in bits a byte" in said.err
+    assert said.code == 2 and "`study diff` compares them in bits per byte" in said.err
     told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out
     assert re.search(r"^bias +false +cells *$", told, re.MULTILINE)
     assert cli("study", "export", "chars", "--output", "runs.csv").code == 0

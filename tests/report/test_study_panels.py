@@ -37,7 +37,7 @@ def outcome(number: int, reached: float | None, state: str = SCORED) -> Outcome:
     said = forecast()
     entry = Entry(number, datetime(2026, 1, number, tzinfo=UTC), "0", said, "1")
     came = None if reached is None else score(said["predicted"], said["naive"], reached)
-    return Outcome(entry, state, "" if came else "its run has not begun", came)
+    return Outcome(entry, state, "" if came else "its run has not started", came)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_ledger_shows_every_forecast_and_what_came(book: ReportData) -> None
     assert found.data["state"].tolist() == ["held", "held", "missed", "open", "refused"]
     assert found.data["error (%)"].tolist()[:3] == pytest.approx([0, 0.4988, 9.531], abs=1e-3)
     assert found.notes[0].startswith("5 forecasts: 2 held, 1 missed, 1 open, 1 refused.")
-    assert found.warnings == ("forecast 5 does not count: its run has not begun",)
+    assert found.warnings == ("forecast 5 does not count: its run has not started",)
     names = [trace.name for trace in found.figure().data]
     assert names == ["forecast", "outcome, held", "outcome, missed"]
 

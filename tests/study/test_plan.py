@@ -66,7 +66,7 @@ def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_
         "sampler": Sampler(type="grid"),
     }
     assert planned(**asked, budget=Budget(trials_per_cell=4)).trials == 4
-    with pytest.raises(BadInput, match="4 valid points a cell, but trials_per_cell is 6; allowed: 1 to 4"):
+    with pytest.raises(BadInput, match="4 valid points per cell, but trials_per_cell is 6; allowed: 1 to 4"):
         planned(**asked, budget=Budget(trials_per_cell=6))
 
 
@@ -192,7 +192,7 @@ def test_a_grid_sampler_gets_no_more_trials_than_it_has_points(planned) -> None:
     search = {"learning_rate": Choices((1e-3, 1e-2)), "activation": Choices(("gelu", "relu"))}
     grid = {"search": search, "sampler": Sampler(type="grid")}
     assert planned(**grid, budget=Budget(trials_per_cell=4)).trials == 4
-    with pytest.raises(BadInput, match="4 valid points a cell, but trials_per_cell is 5; allowed: 1 to 4"):
+    with pytest.raises(BadInput, match="4 valid points per cell, but trials_per_cell is 5; allowed: 1 to 4"):
         planned(**grid, budget=Budget(trials_per_cell=5))
     with pytest.raises(BadInput, match="not given"):
         planned(**grid, budget=Budget(time=60.0))

@@ -14,8 +14,7 @@ from trained import run_in
 from sweeplab.data.dataset import prepare
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
-from sweeplab.hf.exporting import export_run
-from sweeplab.hf.importing import import_folder
+from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.file.reading import read_study

@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.study.expressions import Expression
+from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Sampler
 from sweeplab.sweep.control.steering import enqueue, retry, stop_trial
@@ -24,7 +25,7 @@ def kept(opened, dataset):
         fixed = {name: value for name, value in spec.fixed.items() if name not in given}
         spec = spec.model_copy(update={"fixed": fixed})
         folder, store = opened(spec)
-        write_study(spec, folder, {"vocab_size": dataset.tokenizer.vocab_size})
+        write_study(spec, folder, describe_data(spec, dataset))
         return folder, store
 
     return keep

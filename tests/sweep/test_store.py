@@ -124,7 +124,8 @@ die()
 """
 
 CHILD_SPEC = """
-from sweeplab.study.spec import *
+from sweeplab.study.search import Range
+from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
 FIXED = {fixed!r}
 def spec():
     return StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=FIXED,

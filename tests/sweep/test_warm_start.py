@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
@@ -254,7 +255,7 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
     other = tiny(name="other")
     folder, _ = opened(other)
     described = describe_data(other, dataset)
-    write_study(other, folder, described | {"token_digest": "another"})
+    write_study(other, folder, replace(described, token_digest="another"))
     with pytest.raises(BadInput, match="study other was trained on other tokens"):
         make_plan(tiny(warm_start=["other"]), folder.lab)
     write_study(other, folder, described)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
 from sweeplab.tracking.mlflow import COLOR_OF_STATE, MLflowTracker
-from sweeplab.tracking.tracker import Description, TrackingUnavailable
+from sweeplab.tracking.tracker import Description
 
 DESCRIPTION: Description = {
     "study": "name: small\n",

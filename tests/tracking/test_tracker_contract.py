@@ -61,7 +61,7 @@ class TrackerContract:
             "n_params_active": 1234,
             "train_flops": 1e9,
             "wall_seconds": 15.0,
-            "best_value": 3.8,
+            "best_val_loss": 3.8,
             "final_val_loss": 3.8,
         }
         assert expected.items() <= run.metrics.items()

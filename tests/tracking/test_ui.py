@@ -14,10 +14,10 @@ import psutil
 import pytest
 from chromium import Page, chromium_page
 
+from sweeplab.errors import TrackingUnavailable
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.pages import SAFE, Chart, View, free_port, publish, serve
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 COLUMNS = ("state", "cell", "best_val_loss", "n_params", "searched")
 CHARTS = (

@@ -11,7 +11,7 @@ from sweeplab.data.batches import changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.model import feed_forward
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
-from sweeplab.train.optimizers import elementwise
+from sweeplab.train.optimizers import base
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -61,7 +61,7 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
 
 
 def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
-    monkeypatch.setattr(elementwise, "learning_rate_factor", lambda name, n_dims, ratio: 1.0)
+    monkeypatch.setattr(base, "learning_rate_factor", lambda name, n_dims, ratio: 1.0)
     before, after = grown("mup")
     assert max(before.values()) < 0.1
     assert max(after.values()) > 0.5

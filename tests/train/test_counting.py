@@ -10,9 +10,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sweeplab.data.batches import changed
+from sweeplab.data.batches import Pairs, Split, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
-from sweeplab.data.splits import Pairs, Split
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape

@@ -71,8 +71,8 @@ def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> No
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
     stack = Stack(values, data.train, data.val)
     stack.admit(Run("run", values))
-    passes, read = [], Transformer._logits
-    monkeypatch.setattr(Transformer, "_logits", lambda *given: passes.append(given) or read(*given))
+    passes, read = [], Transformer.computed
+    monkeypatch.setattr(Transformer, "computed", lambda *given: passes.append(given) or read(*given))
     (record,) = stack.advance()
     assert len(passes) == values.eval_iters
     assert record.measures.keys() == {"exact_match"}

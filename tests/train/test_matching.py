@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs
 from sweeplab.data.objectives import make_objective
 from sweeplab.data.objectives.pairs import PairsObjective
-from sweeplab.data.splits import Pairs
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import exact_matches

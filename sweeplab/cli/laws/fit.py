@@ -109,7 +109,7 @@ def isoflop(
     $ sweeplab laws isoflop runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws isoflop small --budgets 6 --json
     """
-    from sweeplab.analysis.compute_optimal.approaches import roads
+    from sweeplab.analysis.compute_optimal.approaches import approaches
     from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
     from sweeplab.records.folders import lab_folder
 
@@ -123,7 +123,7 @@ def isoflop(
             studies.points(counting.columns, chosen),
             studies.loss_curves(lab_folder(lab), chosen),
         )
-    print_found(roads(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
+    print_found(approaches(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
 
 
 def _print_approaches(found: dict[str, Any]) -> None:

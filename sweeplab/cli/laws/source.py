@@ -41,9 +41,9 @@ def counting_of(columns: str | None, count: str | None) -> Counting:
     Raises:
         BadInput: an unknown role or convention.
     """
+    from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import Conventions, parse_conventions
     from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.analysis.points import parse_columns
 
     conventions = parse_conventions(count) if count else Conventions()
     return Counting(conventions, parse_columns(columns) if columns else {})

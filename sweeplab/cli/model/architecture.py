@@ -171,7 +171,7 @@ def coordinates(
 
     from sweeplab.records.folders import lab_folder
     from sweeplab.report.models import steepest_in_words, write_coordinates
-    from sweeplab.runs.coordinates import check_coordinates
+    from sweeplab.runs.models import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"
     asked = whole_numbers("--widths", widths, allowed) if widths is not None else []

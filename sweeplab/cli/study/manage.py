@@ -58,7 +58,7 @@ def init(
     values = {**(preset_of(preset).values if preset else {}), **tables.values}
     text = study_text(name, minimal, names, values)
     write_study(output or _file_of(name), text, force, "plan")
-    for notice in (*tables.unknown, *tables.contradictions):
+    for notice in tables.notices:
         typer.echo(f"{table}: {notice}", err=True)
 
 
@@ -77,7 +77,7 @@ def clone(
     \b
     $ sweeplab study clone small longer -o max_iters=1000
     """
-    from sweeplab.lab.moving import clone_text
+    from sweeplab.lab.reuse import clone_text
 
     text = clone_text(study_folder(lab, name), new, override or ())
     write_study(output or _file_of(new), text, force, "plan")

@@ -42,7 +42,8 @@ def best(
     $ sweeplab study best small
     $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
-    from sweeplab.lab.best import find_best, rerun_text
+    from sweeplab.lab.best import find_best
+    from sweeplab.lab.reuse import rerun_text
 
     folder = study_folder(lab, name)
     found = find_best(folder, cell, trial)

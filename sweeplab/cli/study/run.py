@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,6 +79,8 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
+    import json
+
     from sweeplab.sweep.control.following import log_lines
 
     try:

@@ -18,10 +18,10 @@ from sweeplab.hf.architectures.base import (
     PLAIN,
     Architecture,
     Field,
+    Links,
     Values,
     only,
 )
-from sweeplab.hf.architectures.links import Links
 from sweeplab.model.shape import ModelShape, Side
 
 EMBEDDING, HEAD = "shared.weight", "lm_head.weight"

@@ -65,7 +65,7 @@ def feature(x: Tensor) -> Tensor:
 
 
 def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return what each query mixes of the keys up to its own place."""
+    """Return the sums over the keys up to each query's own position, weighed by it."""
     from torch.nn import functional as F
 
     length = q.shape[2]

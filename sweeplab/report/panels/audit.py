@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pandas import DataFrame
@@ -18,20 +17,12 @@ from sweeplab.report.panels.base import Panel, TablePanel
 _FEW = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditPanel(TablePanel):
+class AuditPanel(TablePanel, name="audit", heading="Audit"):
     """What each check of the conventions says, and what it does to the exponents."""
-
-    name = "audit"
-    heading = "Audit"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """List the checks, those that found something first.
-
-        Raises:
-            BadInput: no run has ended.
-        """
+        """List the checks, those that found something first."""
         found = report.once("audit", lambda: audit(_evidence(report))).as_dict()
         rows = sorted(found["findings"], key=lambda each: bool(each["state"] != FOUND))
         states = counts(Counter(each["state"] for each in rows))
@@ -51,7 +42,7 @@ def _evidence(report: ReportData) -> Evidence:
     if report.studied is None:
         return gather(report.runs)
     studied, conventions = report.studied, report.studied.settled()
-    return gather(studied.runs, studied.search, conventions, studied.bytes_per_token(conventions))
+    return gather(studied.runs, studied.designs, conventions, studied.bytes_per_token(conventions))
 
 
 def _row(finding: Mapping[str, Any]) -> dict[str, str]:

@@ -10,11 +10,9 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput
 from sweeplab.report.options import Option, PanelSpec
-from sweeplab.report.style import FONT, Axis
+from sweeplab.report.style import FONT, Axis, Figure
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from sweeplab.report.data import ReportData
 
 # What a panel is made from: the runs of one study, the points of any table, the trials of one study or several, or
@@ -30,14 +28,14 @@ PANELS: dict[str, type[Panel]] = {}
 class Panel:
     """What every panel has; `missing` says why there is nothing to draw, and is empty otherwise.
 
-    A class with a `name` can stand in a dashboard: `of` makes its panel from the report's data and its options, which
-    are keywords of `of`, and raises BadInput where it cannot. `heading` is the title of a panel that has no other.
+    A class is abstract or final. One with a `name` can be asked for in a dashboard: `of` makes its panel from the
+    report's data, its `source`, and its options, which are keywords of `of`. `heading` is the title of a panel that
+    has no other.
 
     `data` is all that is drawn, one row per mark, and what a reader gets to download; `shown` is a table that stands
     on the page, and for a table what is read of its data. `text` is to be read: its parts, each with whether a model
-    wrote it. `warnings` are notes that a reader must not pass over;
-    `method` are paragraphs, each with its heading, for who wants to know how; `result` is what the analysis said, as
-    plain values.
+    wrote it. `warnings` are notes that a reader must not pass over; `method` are paragraphs, each with its heading,
+    for who wants to know how; `result` is what the analysis said, as plain values.
     """
 
     name: ClassVar[str] = ""
@@ -59,25 +57,29 @@ class Panel:
     x: Axis = NO_AXIS
     y: Axis = NO_AXIS
 
-    def __init_subclass__(cls) -> None:
-        """Make the panel known by its name."""
-        if cls.name:
-            PANELS[cls.name] = cls
+    def __init_subclass__(
+        cls,
+        name: str = "",
+        heading: str = "",
+        source: Source | None = None,
+        options: Mapping[str, Option] | None = None,
+    ) -> None:
+        """Take what a class says of its panels, and make a panel with a name known to dashboards."""
+        cls.name, cls.heading = name, heading
+        cls.source, cls.options = source or cls.source, options or cls.options
+        if name:
+            PANELS[name] = cls
 
     @classmethod
     def of(cls, report: ReportData, *args: Any, **options: Any) -> Panel:
-        """Make the panel from the report's data.
-
-        Raises:
-            BadInput: there is nothing to show, and why.
-        """
+        """Make the panel from the report's data."""
         raise NotImplementedError
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the data on an empty figure, which has the height of most figures and their legend."""
         raise NotImplementedError
 
-    def figure(self) -> go.Figure | None:
+    def figure(self) -> Figure | None:
         """Return the figure, as all figures look; None of a panel that is a table or a text."""
         if self.missing or not self.is_drawn:
             return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from pandas import DataFrame
 
@@ -15,8 +15,8 @@ from sweeplab.analysis.sweep.differences import (
     DIFFERENT,
     FALSE_ALARM,
     UNKNOWN,
-    Choice,
-    Difference,
+    LossDifference,
+    RankedCell,
     Ranking,
     bits_per_byte,
     differences,
@@ -28,11 +28,8 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, sentence, several, short
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import BAD, GREY, Axis, Look, add_points, bars, name_rows, spaced
+from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, name_rows, spaced
 from sweeplab.study.space import BASE
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_NAMED = 6
 _LONGEST = 56
@@ -64,21 +61,12 @@ _CHOICES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudiesPanel(TablePanel):
-    """What each study took and reached, and how far its seeds lie apart."""
-
-    name = "studies"
-    heading = "Studies"
-    source = "studies"
+class StudiesPanel(TablePanel, name="studies", heading="Studies", source="studies"):
+    """What each study took and reached, and the spread of its seeds."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """List the studies.
-
-        Raises:
-            BadInput: no study has a run.
-        """
+        """List the studies."""
         rows = [_study(sweep, report.objective) for sweep in report.sweeps]
         return cls(
             data=DataFrame(rows),
@@ -87,17 +75,16 @@ class StudiesPanel(TablePanel):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class IntervalsPanel(Panel):
     """Differences with their intervals.
 
     `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why, and the name of its line.
     """
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw one interval per difference, beside the line of none."""
         data = self.data[self.data["difference"].notna()].reset_index(drop=True)
-        told = ["a", "loss_a", "b", "loss_b"]
+        columns = ["a", "loss_a", "b", "loss_b"]
         hover = (
             "%{customdata[0]}: %{customdata[1]:.4f}<br>%{customdata[2]}: %{customdata[3]:.4f}<br>%{x:+.4f}"
         )
@@ -111,16 +98,8 @@ class IntervalsPanel(Panel):
             }
             ends = rows.assign(**{end: rows[end].fillna(rows["difference"]) for end in ("low", "high")})
             interval = bars(ends, "difference")
-            add_points(
-                figure,
-                rows,
-                "difference",
-                list(rows.index),
-                look,
-                hover,
-                told,
-                marker=marker,
-                error_x=interval,
+            look.points(
+                figure, rows, "difference", list(rows.index), hover, columns, marker=marker, error_x=interval
             )
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
         figure.update_xaxes(**self.x.around(data[["low", "high", "difference"]], 0.0))
@@ -128,21 +107,12 @@ class IntervalsPanel(Panel):
         figure.update_layout(height=max(150, 110 + 26 * len(self.data)), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DifferencesPanel(IntervalsPanel):
+class DifferencesPanel(IntervalsPanel, name="differences", heading="Differences", source="studies"):
     """Whether the best losses of studies differ, over the cells that they share and in each."""
-
-    name = "differences"
-    heading = "Differences"
-    source = "studies"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Compare each pair of studies.
-
-        Raises:
-            BadInput: there is one study only.
-        """
+        """Compare each pair of studies."""
         found = differences(report.sweeps, report.objective)
         first = {(each.a, each.b): each for each in reversed(found)}  # of each pair, that over all cells
         lines = [(_pair(each) if len(first) > 1 else "") + spaced(each.cell) for each in found]
@@ -157,43 +127,34 @@ class DifferencesPanel(IntervalsPanel):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChoicesPanel(IntervalsPanel):
+class ChoicesPanel(IntervalsPanel, name="choices", heading="Choices", source="sweeps"):
     """The choices of a study in order of their losses, and which differences between them are real.
 
     Where each choice is alone in its task there is nothing to draw, and the data are the choices.
     """
 
-    name = "choices"
-    heading = "Choices"
-    source = "sweeps"
-
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Rank the cells of a study by their losses, task by task.
-
-        Raises:
-            BadInput: fewer than two cells have a trial that ended.
-        """
+        """Rank the cells of a study by their losses, task by task."""
         found = [(sweep.name, each) for sweep in report.sweeps for each in rankings(sweep, report.objective)]
         tasks = [ranking for _, ranking in found]
-        if sum(len(each.choices) for each in tasks) < 2:
+        if sum(len(each.cells) for each in tasks) < 2:
             raise BadInput("choices are ranked where two cells or more have a trial that ended")
         columns = {"study": len(report.sweeps) > 1, "task": len({each.task for each in tasks}) > 1}
-        apart = [name for name, varies in columns.items() if varies]
-        rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.choices]
+        varying = [name for name, varies in columns.items() if varies]
+        rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.cells]
         lines = [line for study, ranking in found for line in _lines(study, ranking, columns["study"])]
         return cls(
             data=DataFrame(lines or rows),
-            shown=DataFrame([_shown_choice(row, apart) for row in rows]),
-            notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, apart)),
+            shown=DataFrame([_shown_choice(row, varying) for row in rows]),
+            notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
             warnings=(_unlike_tasks(tasks),) if columns["task"] else (),
             method=_CHOICES,
             result={"choices": rows, "tasks": [each.task for each in tasks]},
             x=Axis("difference", f"loss above that of {_references(tasks)} (nats/token)"),
         )
 
-    def figure(self) -> go.Figure | None:
+    def figure(self) -> Figure | None:
         """Return the figure; None where no choice is compared with another."""
         return super().figure() if "line" in self.data else None
 
@@ -216,15 +177,15 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
     }
 
 
-def _pair(found: Difference) -> str:
+def _pair(found: LossDifference) -> str:
     return f"{found.b} against {found.a}: "
 
 
-def _row(found: Difference) -> dict[str, Any]:
+def _row(found: LossDifference) -> dict[str, Any]:
     return asdict(found) | {"difference": found.difference, "verdict": found.verdict}
 
 
-def _shown_difference(found: Difference) -> dict[str, Any]:
+def _shown_difference(found: LossDifference) -> dict[str, Any]:
     known = found.verdict != UNKNOWN
     return {
         "studies": f"{found.b} against {found.a}",
@@ -237,7 +198,7 @@ def _shown_difference(found: Difference) -> dict[str, Any]:
     }
 
 
-def _in_words(found: Difference) -> str:
+def _in_words(found: LossDifference) -> str:
     if found.verdict == UNKNOWN:
         return f"{_pair(found)}cannot be told: {found.why}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
@@ -263,7 +224,7 @@ def _about_differences(level: float) -> tuple[tuple[str, str], ...]:
 
 def _reference(ranking: Ranking) -> str:
     """Return the cell that others are compared with: the one that changes nothing, or else the best."""
-    cells = [each.cell for each in ranking.choices]
+    cells = [each.cell for each in ranking.cells]
     return BASE if BASE in cells else cells[0]
 
 
@@ -272,9 +233,9 @@ def _references(found: Sequence[Ranking]) -> str:
     return "the choice it is compared with" if others else _cut(first)
 
 
-def _from_reference(ranking: Ranking) -> list[Difference]:
+def _from_reference(ranking: Ranking) -> list[LossDifference]:
     reference = _reference(ranking)
-    return [ranking.between(reference, each.cell) for each in ranking.choices if each.cell != reference]
+    return [ranking.between(reference, each.cell) for each in ranking.cells if each.cell != reference]
 
 
 def _lines(study: str, ranking: Ranking, is_named: bool) -> Iterator[dict[str, Any]]:
@@ -284,7 +245,7 @@ def _lines(study: str, ranking: Ranking, is_named: bool) -> Iterator[dict[str, A
         yield {"study": study, "task": ranking.task, **_row(each), "line": line}
 
 
-def _choice(study: str, choice: Choice, ranking: Ranking, report: ReportData) -> dict[str, Any]:
+def _choice(study: str, choice: RankedCell, ranking: Ranking, report: ReportData) -> dict[str, Any]:
     reference = _reference(ranking)
     compared: dict[str, Any] = {"difference": 0.0, "low": math.nan, "high": math.nan, "verdict": ""}
     if choice.cell != reference:
@@ -294,7 +255,7 @@ def _choice(study: str, choice: Choice, ranking: Ranking, report: ReportData) ->
     return {
         "study": study,
         "task": ranking.task,
-        "rank": 1 + ranking.choices.index(choice),
+        "rank": 1 + ranking.cells.index(choice),
         "choice": choice.cell,
         "n_params": choice.n_params,
         "n_params_active": float(choice.values.get("n_params_active", choice.n_params)),
@@ -309,11 +270,11 @@ def _choice(study: str, choice: Choice, ranking: Ranking, report: ReportData) ->
     }
 
 
-def _shown_choice(row: dict[str, Any], apart: Sequence[str]) -> dict[str, Any]:
+def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]:
     """Return a row as it is read: the result first, what it rests on last; a second line is a quiet one."""
     own, known = row["choice"] == row["against"], row["verdict"] not in ("", UNKNOWN)
     shown = {
-        **{name: row[name] for name in apart},
+        **{name: row[name] for name in varying},
         "rank": row["rank"],
         "choice": spaced(row["choice"]),
         "loss": row["loss"],
@@ -333,18 +294,18 @@ def _shown_choice(row: dict[str, Any], apart: Sequence[str]) -> dict[str, Any]:
     return shown
 
 
-def _ranked(study: str, ranking: Ranking, apart: Sequence[str]) -> list[str]:
+def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
     """Say which choice is best, what does not differ from it, and what is better or worse than the base."""
-    ours = ", ".join({"study": study, "task": ranking.task}[name] for name in apart)
+    ours = ", ".join({"study": study, "task": ranking.task}[name] for name in varying)
     of = f"{sentence(ours)[:-1]}: " if ours else ""
-    cells = [each.cell for each in ranking.choices]
+    cells = [each.cell for each in ranking.cells]
     first = spaced(cells[0])
     if len(cells) == 1:
         return [f"{of}{first} stands alone."]
     if ranking.differences[0].verdict == UNKNOWN:
         why = ranking.differences[0].why
         return [f"{of}{first} has the lowest loss; whether by more than chance cannot be told: {why}."]
-    best, *alike = [each.cell for each in ranking.choices if 0 in each.group]
+    best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
         said = f"no two of the {len(cells)} choices differ significantly."
     elif alike:
@@ -365,12 +326,11 @@ def _against_base(ranking: Ranking) -> list[str]:
 
 
 def _unlike_tasks(found: Sequence[Ranking]) -> str:
-    tasks = "; ".join(f"{each.task} ({several(len(each.choices), 'choice')})" for each in found)
+    tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'choice')})" for each in found)
     return (
-        f"Losses of {len(found)} tasks, ranked apart: {tasks}. A loss measures one task; losses of different tasks are "
-        "of different tokens, predicted from different context, in bits per byte too: what a masked token costs once "
-        "all around it is known says nothing of what a text costs. Compare each with the n-gram baseline of its own "
-        "task"
+        f"Losses of {len(found)} tasks, ranked separately: {tasks}. Losses of different tasks are of different tokens, "
+        "predicted from different context, in bits per byte too: what a masked token costs once all around it is known "
+        "says nothing of what a text costs. Compare each with the n-gram baseline of its own task"
     )
 
 

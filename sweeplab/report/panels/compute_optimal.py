@@ -6,25 +6,22 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Roads, roads
+from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
-from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT
+from sweeplab.analysis.compute_optimal.lines import N_AT
 from sweeplab.analysis.fit.assessment import NEAR, NOT_IDENTIFIED, Assessment, find_law
-from sweeplab.analysis.fit.forms import Array, Quantity, optimum_of
+from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import LAW, data_of, shown_of
 from sweeplab.report.panels.law import band
-from sweeplab.report.style import Axis, Look, add_band, add_line, add_points, bars, colors, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import Axis, Figure, Look, bars, colors, looks
 
 _USUAL = "chinchilla"
 _SYMBOLS = {PARAMETRIC: "circle", ISOFLOP: "star", ENVELOPE: "square"}
@@ -55,26 +52,17 @@ _APPROACHES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class IsoFlopPanel(Panel):
+class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points", options=LAW):
     """Losses at equal FLOPs. `data`: what (row, far row, parabola, minimum), flops, params, loss, low, high.
 
     `low` and `high` are the interval of a minimum's params. `budgets` are the labels of `flops`, in order.
     """
 
-    name = "isoflop"
-    heading = "IsoFLOP"
-    source = "points"
-    options = LAW
-
     budgets: Mapping[float, str]
 
     @classmethod
     def of(cls, report: ReportData, law: str = _USUAL, delta: str = "auto") -> Panel:
-        """Draw what each budget's sizes reach, and the minimum where there is one.
-
-        Raises:
-            BadInput: the points have no budgets of several sizes.
-        """
+        """Draw what each budget's sizes reach, and the minimum where there is one."""
         found = _approaches(report, law, delta).isoflop.as_dict()
         budgets = found["budgets"]
         if not budgets:
@@ -100,56 +88,37 @@ class IsoFlopPanel(Panel):
             budgets=names,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the rows of each budget with their parabola, and a star with its interval at each minimum."""
         for flops, look in zip(self.budgets, looks([*self.budgets.values()]), strict=True):
             by_what = dict([*self.data[self.data["flops"] == flops].groupby("what")])
             group, hover = {"legendgroup": look.name}, f"{look.name}<br>params %{{x:.4s}}: %{{y:.4f}}"
             if (rows := by_what.get("row")) is not None:
-                add_points(figure, rows, "params", "loss", look, hover, **group)
+                look.points(figure, rows, "params", "loss", hover, **group)
             if (rows := by_what.get("far row")) is not None:
                 hollow = {"symbol": f"{look.symbol}-open", "opacity": 0.7}
-                add_points(
-                    figure, rows, "params", "loss", look, hover, marker=hollow, showlegend=False, **group
-                )
-            add_line(figure, by_what["parabola"], "params", "loss", look, showlegend=False, **group)
+                look.points(figure, rows, "params", "loss", hover, marker=hollow, showlegend=False, **group)
+            look.line(figure, by_what["parabola"], "params", "loss", showlegend=False, **group)
             if (best := by_what.get("minimum")) is not None:
                 hover = f"{look.name}<br>best size %{{x:.4s}}: %{{y:.4f}}"
                 star = {"symbol": "star", "size": 15, "line": {"width": 1, "color": "white"}}
                 ends = {"error_x": bars(best, "params", thickness=2, width=6, color=look.color)}
-                add_points(
-                    figure,
-                    best,
-                    "params",
-                    "loss",
-                    look,
-                    hover,
-                    marker=star,
-                    showlegend=False,
-                    **group,
-                    **ends,
+                look.points(
+                    figure, best, "params", "loss", hover, marker=star, showlegend=False, **group, **ends
                 )
         figure.update_xaxes(**self.x.around(self.data["params"]))
         figure.update_yaxes(**self.y.around(self.data["loss"]))
         figure.update_layout(showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComputeOptimalPanel(Panel):
+class ComputeOptimalPanel(
+    Panel, name="compute_optimal", heading="Compute-optimal size", source="points", options=LAW
+):
     """The best size over compute, by approach. `data`: road, what (minimum, change, line), flops, params, low, high."""
-
-    name = "compute_optimal"
-    heading = "Compute-optimal size"
-    source = "points"
-    options = LAW
 
     @classmethod
     def of(cls, report: ReportData, law: str = _USUAL, delta: str = "auto") -> Panel:
-        """Draw the best size over compute by each approach, and say whether the approaches disagree.
-
-        Raises:
-            BadInput: no approach finds one: the points have too few sizes, or lack N or C.
-        """
+        """Draw the best size over compute by each approach, and say whether the approaches disagree."""
         found = _approaches(report, law, delta)
         said = found.as_dict()
         rows = [*_minima(said[ISOFLOP]), *_envelope(said[ENVELOPE]), *_parametric(found)]
@@ -170,20 +139,20 @@ class ComputeOptimalPanel(Panel):
             y=Axis("params", "best size, in parameters", True),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the best sizes of each approach, with the lines and bands of those that have them."""
         for (approach, symbol), color in zip(_SYMBOLS.items(), colors(len(_SYMBOLS)), strict=True):
             own, look = self.data[self.data["road"] == approach], Look(approach, color, symbol)
             line, marks = own[own["what"] == "line"], own[own["what"] != "line"]
             hover = f"{approach}<br>%{{x:.4s}} FLOPs: %{{y:.4s}} parameters"
             if len(line):
-                add_band(figure, line, "flops", look)
+                look.band(figure, line, "flops")
                 named = {"legendgroup": approach, "showlegend": marks.empty}
-                add_line(figure, line, "flops", "params", look, hover, **named)
+                look.line(figure, line, "flops", "params", hover, **named)
             if len(marks):
                 ends = bars(marks, "params", visible=bool(marks["low"].notna().any()))
                 marker, group = {"size": 10}, {"legendgroup": approach, "error_y": ends}
-                add_points(figure, marks, "flops", "params", look, hover, marker=marker, **group)
+                look.points(figure, marks, "flops", "params", hover, marker=marker, **group)
         figure.update_xaxes(**self.x.around(self.data["flops"]))
         figure.update_yaxes(**self.y.around(self.data[["params", "low", "high"]]))
         figure.update_layout(showlegend=True)
@@ -206,15 +175,15 @@ def _entries(approaches: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[
     return found | empty
 
 
-def _approaches(report: ReportData, law: str, delta: str) -> Roads:
+def _approaches(report: ReportData, law: str, delta: str) -> Approaches:
     law = law if {"params", "tokens"} <= set(find_law(law).columns) else _USUAL
 
-    def work() -> Roads:
+    def work() -> Approaches:
         points = report.points  # what has no points at all is refused here
         found: Assessment | None = None
         with suppress(BadInput):
             found = report.assessment(law, delta)
-        return roads(points, _curves(report), law, found=found)
+        return approaches(points, _curves(report), law, found=found)
 
     return report.once(("approaches", law, delta), work)
 
@@ -262,7 +231,7 @@ def _envelope(said: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"road": ENVELOPE, "what": "change", **each, **ends} for each in said["changes"]]
 
 
-def _parametric(found: Roads) -> list[dict[str, Any]]:
+def _parametric(found: Approaches) -> list[dict[str, Any]]:
     """Return the law's best size with its band, where the law identifies one and some size is near it."""
     assessed = found.parametric
     if assessed is None or not found.numbers[PARAMETRIC][N_AT].identified:

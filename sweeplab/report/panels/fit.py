@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame
@@ -19,10 +19,7 @@ from sweeplab.formatting import counts, rounded, several, short, span, written
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel, Paragraphs, TablePanel
-from sweeplab.report.style import GREY, SHADE, Axis, add_points, looks, ticks_of
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, looks, ticks_of
 
 LAW = {"law": Option(tuple(LAWS)), "delta": Option(tuple(DELTAS))}
 ROLES_OF_SIZE = ("params", "tokens", "flops")
@@ -44,22 +41,12 @@ _VERDICTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerdictsPanel(TablePanel):
+class VerdictsPanel(TablePanel, name="verdicts", heading="Verdicts", source="points", options=LAW):
     """Every number of a law: its value, or a dash where the points do not identify one."""
-
-    name = "verdicts"
-    heading = "Verdicts"
-    source = "points"
-    options = LAW
 
     @classmethod
     def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto") -> Panel:
-        """List the numbers of a law.
-
-        Raises:
-            BadInput: the points allow no such fit.
-        """
+        """List the numbers of a law."""
         found = report.assessment(law, delta)
         said = found.as_dict()
         entries = said["parameters"] | said["derived"]
@@ -80,16 +67,17 @@ class VerdictsPanel(TablePanel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualsPanel(Panel):
+class ResidualsPanel(
+    Panel,
+    name="residuals",
+    heading="Residuals",
+    source="points",
+    options={**LAW, "against": Option(ROLES_OF_SIZE, many=True)},
+):
     """Residuals over each of `axes`. `data`: the columns that are there, loss, fitted, residual.
 
     A residual is the log of loss over fitted in percent; `sigma` is their robust scale, in percent too.
     """
-
-    name = "residuals"
-    heading = "Residuals"
-    source = "points"
-    options: ClassVar = {**LAW, "against": Option(ROLES_OF_SIZE, many=True)}
 
     axes: tuple[Axis, ...]
     sigma: float
@@ -102,11 +90,7 @@ class ResidualsPanel(Panel):
         delta: str = "auto",
         against: Sequence[str] = ROLES_OF_SIZE,
     ) -> Panel:
-        """Show how far each point is from the law.
-
-        Raises:
-            BadInput: the points allow no such fit, or have none of the columns that are asked for.
-        """
+        """Show how far each point is from the law."""
         found = report.assessment(law, delta)
         columns, fit = found.points.columns, found.fit
         shown = [name for name in against if name in columns and np.ptp(np.log(columns[name])) > 1e-9]
@@ -125,7 +109,7 @@ class ResidualsPanel(Panel):
             sigma=100 * fit.sigma,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the residuals over each column side by side, on one scale."""
         data = self.data
         figure.set_subplots(1, len(self.axes), shared_yaxes=True, horizontal_spacing=0.03)
@@ -135,14 +119,14 @@ class ResidualsPanel(Panel):
         groups = [(f"params {short(size)}", data[data["params"] == size]) for size in sorted(sizes)]
         if not 1 < len(groups) <= _MOST_COLORS:
             groups = [("", data)]
-        told, size = ["loss", "fitted"], {"size": 7 if len(data) < 200 else 5}
+        columns, size = ["loss", "fitted"], {"size": 7 if len(data) < 200 else 5}
         names = [name for name, _ in groups]
         for at, axis in enumerate(self.axes, start=1):
             place = {"row": 1, "col": at}
             hover = f"{axis.column} %{{x:.4s}}<br>loss %{{customdata[0]:.4f}}, law %{{customdata[1]:.4f}}: %{{y:.2f}}%"
             for look, (_, rows) in zip(looks(names), groups, strict=True):
                 group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
-                add_points(figure, rows, axis.column, "residual", look, hover, told, marker=size, **group)
+                look.points(figure, rows, axis.column, "residual", hover, columns, marker=size, **group)
             settings = axis.around(data[axis.column])
             ticks = slice(None, None, max(1, round(len(settings["tickvals"]) / _FEW_TICKS)))
             settings |= {each: settings[each][ticks] for each in ("tickvals", "ticktext")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame
 
@@ -25,10 +25,7 @@ from sweeplab.formatting import listed, written
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import FAINT, Axis, Look, add_points, bars, looks, name_rows
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import FAINT, Axis, Figure, Look, bars, looks, name_rows
 
 _METHOD = (
     ("Within cells", "All cells together; a trial counts by its rank in its cell, so sizes do not matter."),
@@ -43,26 +40,23 @@ _TEST = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportancePanel(Panel):
+class ImportancePanel(
+    Panel,
+    name="param_importances",
+    heading="Importance of the hyperparameters",
+    source="sweeps",
+    options={"evaluator": Option(("ped-anova", "fanova"))},
+):
     """Importances with their spread. `data`: study, scope, hyperparameter, importance, low, high, chance, verdict.
 
     `scopes` are those to be drawn in front, by (study, scope), with what they are called.
     """
 
-    name = "param_importances"
-    heading = "Importance of the hyperparameters"
-    source = "sweeps"
-    options: ClassVar = {"evaluator": Option(("ped-anova", "fanova"))}
-
     scopes: Mapping[tuple[str, str], str]
 
     @classmethod
     def of(cls, report: ReportData, evaluator: Evaluator = "ped-anova") -> Panel:
-        """Rank the hyperparameters of each study by importance.
-
-        Raises:
-            BadInput: too few trials have ended, or nothing was searched.
-        """
+        """Rank the hyperparameters of each study by importance."""
         sweeps = report.sweeps
         found = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
         if not found:
@@ -89,7 +83,7 @@ class ImportancePanel(Panel):
             scopes=scopes,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the importances of the scopes in front with their intervals, and those of single cells faintly."""
         data, scopes = self.data, len(self.scopes)
         keys = data.set_index(["study", "scope"]).index
@@ -99,41 +93,28 @@ class ImportancePanel(Panel):
         if scopes < keys.nunique() and len({study for study, _ in self.scopes}) == 1:
             cells, look = data[~front & data["hyperparameter"].isin(names)], Look("one cell", FAINT)
             y, hover = cells["hyperparameter"].map(places), "%{customdata[0]}: %{x:.0%}"
-            add_points(figure, cells, "importance", y, look, hover, ["scope"], marker={"size": 6})
-        apart = 0.6 / scopes
-        told = ["hyperparameter", "verdict", "n_trials"]
+            look.points(figure, cells, "importance", y, hover, ["scope"], marker={"size": 6})
+        gap = 0.6 / scopes
+        columns = ["hyperparameter", "verdict", "n_trials"]
         hover = "%{customdata[0]}: %{x:.0%}, %{customdata[1]}<br>%{customdata[2]} trials"
         for at, (key, look) in enumerate(zip(self.scopes, looks([*self.scopes.values()]), strict=True)):
             rows = data[keys.isin([key])]
-            y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * apart
+            y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
             tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
-            add_points(
-                figure, rows, rows["chance"].clip(upper=1.0), y_of, look, marker=tick, showlegend=False
-            )
+            look.points(figure, rows, rows["chance"].clip(upper=1.0), y_of, marker=tick, showlegend=False)
             spread = bars(rows, "importance")
-            add_points(
-                figure, rows, "importance", y_of, look, hover, told, marker={"size": 9}, error_x=spread
-            )
+            look.points(figure, rows, "importance", y_of, hover, columns, marker={"size": 9}, error_x=spread)
         figure.update_xaxes(**self.x.over(-0.02, 1.02))
         name_rows(figure, names)
         figure.update_layout(height=110 + max(34, 20 * scopes) * len(names), showlegend=scopes > 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegionsPanel(TablePanel):
+class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or failed", source="sweeps"):
     """The ranges in which trials diverged or failed more often than elsewhere."""
-
-    name = "regions"
-    heading = "Where trials diverged or failed"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """List the ranges, one per hyperparameter and state.
-
-        Raises:
-            BadInput: no trial diverged or failed.
-        """
+        """List the ranges, one per hyperparameter and state."""
         sweeps = report.sweeps
         found = [each for sweep in sweeps for each in regions(sweep)]
         if not found:

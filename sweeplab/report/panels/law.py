@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +24,7 @@ from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import LAW, ROLES_OF_SIZE, about_fit
-from sweeplab.report.style import GREY, SHADE, Axis, Look, add_band, add_line, add_points, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
 
 BEYOND = 10.0  # how far a line goes on beyond the points, as a factor, while it is identified
 MOST_LINES = 7
@@ -41,7 +37,9 @@ _STEPS = 8  # points of the line from one knot to the next
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawPanel(Panel):
+class LawPanel(
+    Panel, name="law", heading="Scaling law", source="points", options={**LAW, "x": Option(ROLES_OF_SIZE)}
+):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
     Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
@@ -49,39 +47,30 @@ class LawPanel(Panel):
     the largest x of the points.
     """
 
-    name = "law"
-    heading = "Scaling law"
-    source = "points"
-    options: ClassVar = {**LAW, "x": Option(ROLES_OF_SIZE)}
-
     lines: tuple[str, ...]
     edge: float
 
     @classmethod
     def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto", x: str = "params") -> Panel:
-        """Draw a law with its band over N, D or C.
-
-        Raises:
-            BadInput: there is no such law for the points, or it does not read the column.
-        """
+        """Draw a law with its band over N, D or C."""
         found = report.assessment(law, delta)
         columns = found.points.columns
         if x not in columns:
             raise BadInput(f"the table has no {x}")
-        apart = _lines(found, x)
+        groups = _lines(found, x)
         edge = float(columns[x].max())
-        bands = [(name, band(found, at, low, high, BEYOND * edge)) for name, low, high, at in apart.lines]
+        bands = [(name, band(found, at, low, high, BEYOND * edge)) for name, low, high, at in groups.lines]
         measured = DataFrame(
             {
                 "what": "measured",
-                "line": [apart.names[at] for at in apart.belongs],
+                "line": [groups.names[at] for at in groups.belongs],
                 x: columns[x],
-                "loss": _at_lines(found, apart, x) if apart.moved else columns["loss"],
+                "loss": _at_lines(found, groups, x) if groups.moved else columns["loss"],
                 "measured loss": columns["loss"],
             }
         ).sort_values([x, "loss"])
         notes = [f"Lines: {found.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
-        if apart.moved:
+        if groups.moved:
             notes.append("Points are brought to what their line holds by the law, each with its residual.")
         return cls(
             title=f"{found.fit.law.name}: loss against {ROLES[x]}",
@@ -90,11 +79,11 @@ class LawPanel(Panel):
             method=about_fit(found),
             x=Axis(x, ROLES[x], True),
             y=Axis("loss", ROLES["loss"], True),
-            lines=tuple(apart.names),
+            lines=tuple(groups.names),
             edge=edge,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw points, lines and bands; a line is dashed beyond the points, and what lies there is shaded."""
         data, x = self.data, self.x.column
         own = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
@@ -102,7 +91,7 @@ class LawPanel(Panel):
             rows, group = data[data["line"] == look.name], {"legendgroup": look.name}
             line = rows[rows["what"] != "measured"]
             if len(line):
-                add_band(figure, line, x, look)
+                look.band(figure, line, x)
             hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
             for what, dash in (("law", "solid"), ("beyond", "4px 4px")):
                 part = line[line["what"] == what]
@@ -112,11 +101,11 @@ class LawPanel(Panel):
                     ends = f"{hover} (%{{customdata[0]:.4f}} to %{{customdata[1]:.4f}})"
                     is_named = what == "law" and look.name in own
                     named = {**group, "showlegend": is_named, "line": {"dash": dash}}
-                    add_line(figure, part, x, "loss", look, ends, ["low", "high"], **named)
+                    look.line(figure, part, x, "loss", ends, ["low", "high"], **named)
             points = rows[rows["what"] == "measured"]
             if len(points):
                 size = {"size": 8 if len(data) < 600 else 5}
-                add_points(figure, points, x, "loss", look, hover, marker=size, **group)
+                look.points(figure, points, x, "loss", hover, marker=size, **group)
         figure.update_yaxes(**self.y.around(data[["loss", "low", "high"]]))
         settings = self.x.around(data[x])
         figure.update_xaxes(**settings)
@@ -142,7 +131,7 @@ class _Lines:
 
 
 def _lines(found: Assessment, x: str) -> _Lines:
-    """Return how the points and the lines of a law are told apart over one column."""
+    """Return how the points and the lines of a law are grouped over one column."""
     columns, law, center = found.points.columns, found.fit.law, found.fit.center
     ends = (float(columns[x].min()), float(columns[x].max()))
     if x == "flops" and {"params", "tokens"} <= set(law.columns):
@@ -168,12 +157,12 @@ def _lines(found: Assessment, x: str) -> _Lines:
     return _Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
 
 
-def _at_lines(found: Assessment, apart: _Lines, x: str) -> Array:
+def _at_lines(found: Assessment, groups: _Lines, x: str) -> Array:
     """Return the loss of each point as if it held what its line holds, [n]."""
     fit, column = found.fit, found.points.columns[x]
     at_line = [
-        apart.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
-        for group, value in zip(apart.belongs, column, strict=True)
+        groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
+        for group, value in zip(groups.belongs, column, strict=True)
     ]
     return np.asarray(np.exp(at_line + fit.residuals()))
 
@@ -205,7 +194,7 @@ def _distinct(values: Array) -> Array:
 
 
 def _ended(bands: Sequence[tuple[str, Band]], x: str) -> list[str]:
-    """Say which lines end early, and where; of lines that end at one place the first one's reason is told."""
+    """Say which lines end early, and where; of lines that end at one place the first one's reason is given."""
     places: dict[str, list[tuple[str, str]]] = {}
     for name, line in bands:
         if line.ends:

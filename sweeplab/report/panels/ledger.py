@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pandas import DataFrame
 
@@ -15,10 +14,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, several
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Look, add_line, add_points, bars
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Figure, Look, bars
 
 HELD, MISSED = "held", "missed"
 _LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, missed", BAD, "x")}
@@ -40,20 +36,12 @@ _METHOD = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerPanel(Panel):
+class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
     """Forecasts with their intervals. `data`: number, what, loss, low, high, outcome, state, error (%), why, sealed."""
-
-    name = "ledger"
-    heading = "Forecasts"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show each forecast about the study with what came of it.
-
-        Raises:
-            BadInput: there is no ledger, it is broken, or it has nothing about the study.
-        """
+        """Show each forecast about the study with what came of it."""
         found = _outcomes(report)
         states = counts(Counter(_state(each) for each in found))
         out = [each for each in found if each.state in (REFUSED, VOID)]
@@ -67,36 +55,28 @@ class LedgerPanel(Panel):
             x=Axis("loss", "loss", True),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw one interval per forecast, from the first down, and the losses of the runs that ended."""
         data = self.data.assign(line=[f"{row.number}: {row.what}" for row in self.data.itertuples()])
         tick = {"symbol": "line-ns-open", "size": 12, "line": {"width": 2}}
         interval = bars(data, "loss", thickness=5, width=0, color=FAINT)
         hover = "%{y}<br>%{x:.4f}"
-        add_points(figure, data, "loss", "line", Look("forecast", GREY), hover, marker=tick, error_x=interval)
+        Look("forecast", GREY).points(figure, data, "loss", "line", hover, marker=tick, error_x=interval)
         for state, look in _LOOKS.items():
             rows = data[data["state"] == state]
             if len(rows):
-                add_points(figure, rows, "outcome", "line", look, hover, marker={"size": 10})
+                look.points(figure, rows, "outcome", "line", hover, marker={"size": 10})
         figure.update_xaxes(**self.x.around(data[["low", "high", "outcome"]]))
         figure.update_yaxes(autorange="reversed", type="category", automargin=True)
         figure.update_layout(height=120 + 26 * len(data), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationPanel(Panel):
+class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
     """How often intervals held. `data`: level, covered, n, share, low, high."""
-
-    name = "calibration"
-    heading = "Calibration"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show how often the intervals of scored forecasts held, at each level, over the whole study.
-
-        Raises:
-            BadInput: no forecast of the study has been scored.
-        """
+        """Show how often the intervals of scored forecasts held, at each level, over the whole study."""
         found = calibrate(_outcomes(report))
         if not found.n:
             raise BadInput("no forecast of the study has been scored yet")
@@ -118,16 +98,14 @@ class CalibrationPanel(Panel):
             y=Axis("share", "share of outcomes inside"),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the share that was inside over the level, beside the line on which forecasts are calibrated."""
         ends, dashed = DataFrame({"level": [0, 1], "share": [0, 1]}), {"width": 1, "dash": "4px 4px"}
-        add_line(figure, ends, "level", "share", Look("calibrated", GREY), line=dashed)
-        look, told = Look("forecasts", GOOD), ["covered", "n"]
+        Look("calibrated", GREY).line(figure, ends, "level", "share", line=dashed)
+        look, columns = Look("forecasts", GOOD), ["covered", "n"]
         hover = "%{x:.0%}: %{customdata[0]} of %{customdata[1]} inside"
         interval = bars(self.data, "share", width=5)
-        add_points(
-            figure, self.data, "level", "share", look, hover, told, marker={"size": 9}, error_y=interval
-        )
+        look.points(figure, self.data, "level", "share", hover, columns, marker={"size": 9}, error_y=interval)
         figure.update_xaxes(**self.x.over(0.4, 1.0))
         figure.update_yaxes(**self.y.over(0.0, 1.04))
 

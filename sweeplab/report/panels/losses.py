@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame, Series
 from pandas.api.types import is_numeric_dtype
@@ -17,30 +17,28 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.report.data import FACTS, LOSSES, ReportData, states_in_words, title_of
 from sweeplab.report.options import LOG, Option
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import Axis, add_line, add_points, bars, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import Axis, Figure, bars, by_look
 
 _SIZES = (*FACTS, *TABLE)
 _METRIC = Option(tuple(LOSSES))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossPanel(Panel):
-    """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
-
-    `view` is the range of losses to show at first where far worse trials would press the others together.
-    """
-
-    name = "loss"
-    heading = "Loss"
-    options: ClassVar = {
+class LossPanel(
+    Panel,
+    name="loss",
+    heading="Loss",
+    options={
         "x": Option(_SIZES, needed=f"any hyperparameter, {', '.join(FACTS)}"),
         "lines": Option(tuple(TABLE), many=True),
         "metric": _METRIC,
         "log": LOG,
-    }
+    },
+):
+    """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
+
+    `view` is the range of losses to show at first where far worse trials would press the others together.
+    """
 
     lines: tuple[str, ...] = ()
     view: tuple[float, float] | None = None
@@ -63,12 +61,12 @@ class LossPanel(Panel):
             shown = shown[shown[{"x": "x", "y": "loss_low"}[axis]] > 0]
         shown = shown[shown["x"].notna()]
         check_comparable(x, runs, shown, metric)
-        lines = [name for name in lines or _lines(x, grid_of(runs)) if name in runs]
+        lines = [name for name in lines or _lines(x, grid_of(runs, report.design)) if name in runs]
         shown["line"] = _labels(shown, lines)
         # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
-        apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
+        by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
         ended = shown[shown["state"].isin(VALUED)]
-        shown["best"] = shown.index.isin(ended.groupby(apart)["loss"].idxmin())
+        shown["best"] = shown.index.isin(ended.groupby(by)["loss"].idxmin())
         view, outside = _view(shown)
         columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
         return cls(
@@ -81,18 +79,16 @@ class LossPanel(Panel):
             view=view,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the trials, the best of each cell in front."""
-        lines = list(dict.fromkeys(self.data["line"]))
-        told = ["cell", "trial", "state"]
+        columns = ["cell", "trial", "state"]
         hover = (
             f"%{{customdata[0]}}<br>trial %{{customdata[1]}}, %{{customdata[2]}}<br>{self.x.column} %{{x}}"
         )
         hover += "<br>loss %{y:.4f}"
         # Many trials fade, so that the best ones stay in front of them.
         crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
-        for look in looks(lines):
-            rows = self.data[self.data["line"] == look.name]
+        for look, rows in by_look(self.data, "line"):
             others = rows[~rows["best"]]
             pruned = others["state"] == "pruned"
             own: dict[str, Any] = {"legendgroup": look.name}
@@ -102,24 +98,23 @@ class LossPanel(Panel):
             ):
                 if len(shown):
                     marker = {"symbol": symbol, "opacity": opacity}
-                    add_points(
-                        figure, shown, "x", "loss", look, hover, told, marker=marker, showlegend=False, **own
+                    look.points(
+                        figure, shown, "x", "loss", hover, columns, marker=marker, showlegend=False, **own
                     )
             best = rows[rows["best"]]
             spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             spread["visible"] = bool((best["seeds"] > 1).any())
-            add_line(figure, best, "x", "loss", look, hover, told, size=9, error_y=spread, **own)
+            look.line(figure, best, "x", "loss", hover, columns, size=9, error_y=spread, **own)
         losses = self.data[["loss", "loss_low", "loss_high"]]
         figure.update_yaxes(**(self.y.over(*self.view) if self.view else self.y.around(losses)))
         figure.update_xaxes(**self.x.around(self.data["x"]))
-        figure.update_layout(showlegend=len(lines) > 1)
+        figure.update_layout(showlegend=self.data["line"].nunique() > 1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LossMap(Panel):
     """The lowest loss at each pair of two sizes. `data`: one column for each size, loss, and what it is of."""
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the loss of each pair of sizes as a field."""
         # Fields too small for their number are read by a scale of colors.
         crowded = len(self.data) > 80
@@ -144,23 +139,19 @@ class LossMap(Panel):
         figure.update_layout(height=min(figure.layout.height, 110 + 64 * len(self.y.marks)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeatMapPanel(LossMap):
+class HeatMapPanel(
+    LossMap,
+    name="heat_map",
+    heading="Best loss of each cell",
+    options={"x": Option(tuple(TABLE)), "y": Option(tuple(TABLE)), "metric": _METRIC},
+):
     """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
-
-    name = "heat_map"
-    heading = "Best loss of each cell"
-    options: ClassVar = {"x": Option(tuple(TABLE)), "y": Option(tuple(TABLE)), "metric": _METRIC}
 
     @classmethod
     def of(cls, report: ReportData, x: str = "", y: str = "", metric: str = "best_val_loss") -> Panel:
-        """Give the lowest loss at each pair of two sizes.
-
-        Raises:
-            BadInput: no two sizes vary, no trial has ended, or the losses are of unlike tasks.
-        """
+        """Give the lowest loss at each pair of two sizes."""
         runs = report.runs
-        grid = [name for name in grid_of(runs) if finite(runs, name).nunique() > 1]
+        grid = [name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1]
         free = [name for name in grid if name not in (x, y)]
         y = y or (free.pop(0) if free else "")
         x = x or (free.pop(0) if free else "")
@@ -232,7 +223,7 @@ def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
 
 
 def _lines(x: str, grid: Sequence[str]) -> Sequence[str]:
-    """Return the sizes that tell the lines apart: the grid's others, or over a sum of sizes the first of them."""
+    """Return the sizes that name the lines: the grid's others, or over a sum of sizes the first of them."""
     others = [name for name in grid if name != x]
     return others if x in grid else others[:1] if len(others) > 1 else []
 

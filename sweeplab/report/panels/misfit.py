@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame
 
@@ -19,10 +19,7 @@ from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.panels.fit import LAW
-from sweeplab.report.style import GREY, SYMBOLS, Axis, add_points, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, SYMBOLS, Axis, Figure, by_look
 
 _CHALLENGERS = ("joint",)
 _ERROR = "error (%)"
@@ -53,22 +50,12 @@ _BACKTEST = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MisfitPanel(TablePanel):
+class MisfitPanel(TablePanel, name="misfit", heading="Misfit", source="points", options=LAW):
     """What a law's form may be wrong in, whether it was flagged, and whether it could have been seen."""
-
-    name = "misfit"
-    heading = "Misfit"
-    source = "points"
-    options = LAW
 
     @classmethod
     def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto") -> Panel:
-        """List the departures from the form.
-
-        Raises:
-            BadInput: the points allow no such fit.
-        """
+        """List the departures from the form."""
         said = report.misfit(law, delta).as_dict()
         table = DataFrame(said["kinds"])
         shown = {
@@ -89,16 +76,17 @@ class MisfitPanel(TablePanel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BacktestPanel(Panel):
+class BacktestPanel(
+    Panel,
+    name="backtest",
+    heading="Back-test",
+    source="points",
+    options={**LAW, "laws": Option(tuple(LAWS), many=True)},
+):
     """Errors of laws above cuts. `data`: law, cut (its compute), x's column, error (%), held.
 
     An error above zero is a prediction that was too high.
     """
-
-    name = "backtest"
-    heading = "Back-test"
-    source = "points"
-    options: ClassVar = {**LAW, "laws": Option(tuple(LAWS), many=True)}
 
     laws: tuple[str, ...]
     cuts: tuple[float, ...]
@@ -107,11 +95,7 @@ class BacktestPanel(Panel):
     def of(
         cls, report: ReportData, law: str = "chinchilla", delta: str = "auto", laws: Sequence[str] = ()
     ) -> Panel:
-        """Show how laws that saw the smaller runs predict the larger ones.
-
-        Raises:
-            BadInput: the points allow no such fit, or no cut.
-        """
+        """Show how laws that saw the smaller runs predict the larger ones."""
         found = _comparison(report, law, delta, laws)
         if not found.cuts.cuts:
             raise BadInput(found.cuts.why)
@@ -139,15 +123,14 @@ class BacktestPanel(Panel):
             cuts=tuple(each.at for each in found.cuts.cuts),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw each law's errors over compute, with one symbol per cut."""
         data, x = self.data, self.x.column
         symbols = dict(zip(self.cuts, cycle(SYMBOLS), strict=False))
-        for look in looks(self.laws):
-            rows = data[data["law"] == look.name]
+        for look, rows in by_look(data, "law"):
             hover = f"{look.name}, fitted up to %{{customdata[0]:.3s}}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
             marker = {"symbol": [symbols[cut] for cut in rows["cut"]]}
-            add_points(figure, rows, x, self.y.column, look, hover, ["cut"], marker=marker)
+            look.points(figure, rows, x, self.y.column, hover, ["cut"], marker=marker)
         figure.add_hline(y=0, line={"color": GREY, "width": 1})
         for cut in self.cuts:
             figure.add_vline(x=cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, Series, concat
 
 from sweeplab.analysis.sweep.costs import LEVEL, PHASES, Cost, Saved, cost, saved, spent
 from sweeplab.analysis.trials import WORST_FIRST
@@ -14,10 +14,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several, short, written
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, name_rows, spaced
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, name_rows, spaced
 
 # What came of the compute, by color; evaluation is hatched.
 _COLORS = {
@@ -38,27 +35,26 @@ _METHOD = (
         f"The share of all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
     ),
 )
+_AUDITED = {
+    "cell": "cell",
+    "trial": "trial",
+    "iteration": "pruned at",
+    "value_then": "loss then",
+    "value": "loss at its end",
+    "best": "best loss of its cell",
+}
 _NO_AUDIT = "What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end."
 
 
-@dataclass(frozen=True, kw_only=True)
-class PruningPanel(Panel):
+class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
     """What was trained and what was not. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
 
     A line is a cell, or of several studies a study.
     """
 
-    name = "pruning"
-    heading = "What pruning saved"
-    source = "sweeps"
-
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show what pruning saved by cell, and what the audited trials say of what it cost.
-
-        Raises:
-            BadInput: no trial was pruned.
-        """
+        """Show what pruning saved by cell, and what the audited trials say of what it cost."""
         sweeps = report.sweeps
         by_study = [cells for sweep in sweeps if (cells := saved(sweep))]
         found = [each for cells in by_study for each in cells]
@@ -79,7 +75,7 @@ class PruningPanel(Panel):
             x=Axis("flops", "training FLOPs"),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw what each line was trained, and what its pruned trials were spared."""
         data = self.data
         about = "<br>%{customdata[1]} of %{customdata[2]} trials pruned, %{customdata[3]:.0%} saved"
@@ -102,21 +98,12 @@ class PruningPanel(Panel):
         figure.update_layout(barmode="stack", height=110 + 26 * len(data), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComputePanel(Panel):
+class ComputePanel(Panel, name="compute", heading="Where compute and time went", source="sweeps"):
     """Shares of compute and time. `data`: study, state, phase, n_runs, flops, seconds, the shares of these."""
-
-    name = "compute"
-    heading = "Where compute and time went"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show on which runs, and in which phase, FLOPs and seconds were spent.
-
-        Raises:
-            BadInput: no run has taken any.
-        """
+        """Show on which runs, and in which phase, FLOPs and seconds were spent."""
         data = report.studied.data if report.studied else {}
         rows: list[dict[str, Any]] = []
         for sweep in report.sweeps:
@@ -140,7 +127,7 @@ class ComputePanel(Panel):
             x=Axis("share", "share of the study"),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the shares of FLOPs and of seconds by state, two bars per study; evaluation is hatched."""
         data = self.data
         studies = list(dict.fromkeys(data["study"]))
@@ -192,27 +179,12 @@ def _cost_in_words(found: Cost) -> str:
 
 
 def _audited(costs: Sequence[Cost]) -> DataFrame:
-    rows = [
-        {
-            **({"study": found.study} if len(costs) > 1 else {}),
-            "cell": row["cell"],
-            "trial": row["trial"],
-            "pruned at": row["iteration"],
-            "loss then": row["value_then"],
-            "loss at its end": row["value"],
-            "best loss of its cell": row["best"],
-            "would be": _would_be(row),
-        }
-        for found in costs
-        for row in found.audited.to_dict("records")
-    ]
-    return DataFrame(rows)
-
-
-def _would_be(row: Mapping[Any, Any]) -> str:
-    if row["is_better"]:
-        return "the best"
-    return "diverged" if row["value"] is None or row["value"] != row["value"] else "not the best"
+    table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
+    lost = table["value"].isna()
+    names = (["study"] if len(costs) > 1 else []) + list(_AUDITED)
+    ending = Series("not the best", index=table.index).mask(lost, "diverged")
+    would_be = ending.mask(table["is_better"].astype(bool), "the best")
+    return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})
 
 
 def _cost(found: Cost) -> dict[str, object]:

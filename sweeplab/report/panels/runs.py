@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from pandas import DataFrame
 
@@ -16,11 +16,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words
 from sweeplab.report.options import LOG, Option
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import GREY, Axis, looks, spaced
+from sweeplab.report.style import GREY, Axis, Figure, by_look, spaced
 from sweeplab.runs.sample import read_samples
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 # With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
@@ -29,16 +26,17 @@ _MOST_BASELINES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvesPanel(Panel):
+class CurvesPanel(
+    Panel,
+    name="learning_curves",
+    heading="Learning curves",
+    options={"x": Option(tuple(PROGRESS)), "metric": Option(tuple(CURVES)), "log": LOG},
+):
     """A metric while training. `data`: cell, trial, seed, x, value, best.
 
     `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
     the losses that n-grams reach.
     """
-
-    name = "learning_curves"
-    heading = "Learning curves"
-    options: ClassVar = {"x": Option(tuple(PROGRESS)), "metric": Option(tuple(CURVES)), "log": LOG}
 
     best: DataFrame
     baselines: tuple[float, ...] = ()
@@ -70,16 +68,14 @@ class CurvesPanel(Panel):
             baselines=_baselines(report) if metric == "val_loss" else (),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw every run faintly and the best trial of each cell in front."""
         add = figure.add_scattergl if len(self.data) > MANY else figure.add_scatter
         x, y = _joined(self.data)
         faint = {"color": GREY, "width": 1}
         add(x=x, y=y, mode="lines", name="every run", hoverinfo="skip", line=faint, opacity=0.45)
-        cells = list(dict.fromkeys(self.best["cell"]))
-        mode = "lines+markers" if len(self.best) <= 40 * len(cells) else "lines"
-        for look in looks(cells):
-            rows = self.best[self.best["cell"] == look.name]
+        mode = "lines+markers" if len(self.best) <= 40 * self.best["cell"].nunique() else "lines"
+        for look, rows in by_look(self.best, "cell"):
             add(
                 x=rows["x"],
                 y=rows["value"],
@@ -97,38 +93,26 @@ class CurvesPanel(Panel):
         figure.update_xaxes(**self.x.around(self.data["x"]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunsPanel(TablePanel):
+class RunsPanel(TablePanel, name="table", heading="Runs"):
     """Every run with what varies among them, the best first."""
-
-    name = "table"
-    heading = "Runs"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
         """List the runs with what varies among them."""
         report.check_runs()
-        runs, grid = report.runs, grid_of(report.runs)
-        tuned = [name for name in searched_of(runs) if name not in grid]
+        runs, grid = report.runs, grid_of(report.runs, report.design)
+        tuned = [name for name in searched_of(runs, report.design) if name not in grid]
         columns = [*(grid or ["cell"]), *grid, "trial", "seed", "state", *LOSSES, *tuned, *FACTS]
         known = list(dict.fromkeys(name for name in columns if name in runs))
         return cls(data=runs[known].sort_values("best_val_loss", ignore_index=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplePanel(TablePanel):
+class SamplePanel(TablePanel, name="sample", heading="What the best run writes"):
     """A text to read: its parts in order, each with whether the model wrote it."""
-
-    name = "sample"
-    heading = "What the best run writes"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show the best run's text, with the prompt and what was written told apart.
-
-        Raises:
-            BadInput: there is none.
-        """
+        """Show the best run's text, the prompt and what was written marked as such."""
         study = report.study
         samples = read_samples(StudyFolder(report.lab, study)) if report.lab else []
         if not samples:
@@ -170,7 +154,7 @@ def _how(said: Mapping[str, Any]) -> str:
 
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
-    """Return the different losses of n-grams, lowest first; none where there are too many to tell apart."""
+    """Return the different losses of n-grams, lowest first; none where there are too many to distinguish."""
     found = sorted({round(each["loss"], 4) for each in report.baselines.values()})
     return tuple(found) if len(found) <= _MOST_BASELINES else ()
 

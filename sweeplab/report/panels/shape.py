@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from pandas import DataFrame, concat
 
@@ -16,10 +15,7 @@ from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.fit import shown_of
 from sweeplab.report.panels.losses import LossMap, map_axis
-from sweeplab.report.style import GREY, Axis, Look, add_line, add_points, looks
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, Axis, Figure, Look, looks
 
 _EQUAL = "loss_at_equal_params"
 _SIZE_ALONE = "size alone"
@@ -43,35 +39,30 @@ _METHOD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapePanel(Panel):
+class ShapePanel(
+    Panel,
+    name="shape",
+    heading="Loss by depth and width",
+    source="points",
+    options={"x": Option(tuple(_TITLES))},
+):
     """Losses of shapes. `data`: what (shape, size alone), name, n_layer, n_embd, aspect_ratio, params, tokens, loss, …
 
     `y` is the loss itself over params, and otherwise what it would be at `middle` parameters; `line` is the column
-    that tells the lines apart.
+    that names the lines.
     """
-
-    name = "shape"
-    heading = "Loss by depth and width"
-    source = "points"
-    options: ClassVar = {"x": Option(tuple(_TITLES))}
 
     line: str
 
     @classmethod
     def of(cls, report: ReportData, x: str = "params") -> Panel:
-        """Show what depth and width buy: over parameters as they are, or over either at equal parameters.
-
-        Raises:
-            BadInput: the points have no shapes, or shapes of unlike sizes that cannot be compared.
-        """
+        """Show what depth and width buy: over parameters as they are, or over either at equal parameters."""
         if x != "params":
             return cls._at_equal_parameters(_compared(report), x)
         found = _shape(report)
         said = found.as_dict()
         law = DataFrame(said["size_law"]).assign(what=_SIZE_ALONE) if said["size_law"] else DataFrame()
-        shapes = (
-            f"{several(found.n_shapes, 'shape')}. Large: on the frontier, beaten by no shape of its size."
-        )
+        shapes = f"{several(found.n_shapes, 'shape')}. Large: on the frontier."
         return cls(
             title=_TITLES[x],
             data=concat([_cells(found), law], ignore_index=True),
@@ -97,14 +88,14 @@ class ShapePanel(Panel):
             line="n_embd" if x == "n_layer" else "n_layer",
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw each shape's loss; lines join the shapes of one depth or width."""
         x, y, over_size = self.x.column, self.y.column, self.x.column == "params"
         shapes, law = (self.data[self.data["what"] == what] for what in ("shape", _SIZE_ALONE))
         if len(law):
             dashed = {"width": 1.5, "dash": "4px 4px"}
-            add_line(figure, law, "params", "loss", Look(_SIZE_ALONE, GREY), line=dashed)
-        told = ["name", "n_layer", "n_embd"]
+            Look(_SIZE_ALONE, GREY).line(figure, law, "params", "loss", line=dashed)
+        columns = ["name", "n_layer", "n_embd"]
         hover = "%{customdata[0]}<br>n_layer %{customdata[1]:g}, n_embd %{customdata[2]:g}<br>"
         hover += f"{x} %{{x:.4s}}: %{{y:.4f}}"
         groups = list(shapes.groupby(self.line))
@@ -113,29 +104,22 @@ class ShapePanel(Panel):
             rows = shown.sort_values([x, y])
             if over_size or rows["tokens"].nunique() > 1 or not rows[x].is_unique:
                 sizes = [11 if on else 6 for on in rows["on_frontier"]] if over_size else 8
-                add_points(figure, rows, x, y, look, hover, told, marker={"size": sizes})
+                look.points(figure, rows, x, y, hover, columns, marker={"size": sizes, "opacity": 1})
             else:
-                add_line(figure, rows, x, y, look, hover, told, line={"width": 1.5}, size=8)
+                look.line(figure, rows, x, y, hover, columns, line={"width": 1.5}, size=8)
         figure.update_xaxes(**self.x.around(shapes[x]))
         figure.update_yaxes(**self.y.around(shapes[y]))
         figure.update_layout(showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShapeMapPanel(LossMap):
+class ShapeMapPanel(
+    LossMap, name="shape_map", heading="Loss by depth and width at equal parameters", source="points"
+):
     """The loss at equal parameters over n_layer and n_embd. `data`: n_layer, n_embd, loss, name."""
-
-    name = "shape_map"
-    heading = "Loss by depth and width at equal parameters"
-    source = "points"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Give the lowest loss at equal parameters of each depth and width.
-
-        Raises:
-            BadInput: the points have no shapes, or shapes of unlike sizes that cannot be compared.
-        """
+        """Give the lowest loss at equal parameters of each depth and width."""
         found = _compared(report)
         cells = _cells(found)
         lowest = sorted(cells.groupby(["n_layer", "n_embd"])[_EQUAL].idxmin())

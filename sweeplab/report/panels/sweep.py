@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, cycle
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,7 @@ from sweeplab.formatting import several, short
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PARAMS
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import GREY, Axis, Look, add_line, add_points, looks, padded, spaced, ticks_of
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from sweeplab.report.style import GREY, Axis, Figure, Look, by_look, looks, padded, spaced, ticks_of
 
 # A page draws no more trials than these: half are the best, the others evenly chosen. The CSV has all.
 MOST_DRAWN = 800
@@ -38,21 +35,12 @@ _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
 
 
-@dataclass(frozen=True, kw_only=True)
-class HistoryPanel(Panel):
+class HistoryPanel(Panel, name="optimization_history", heading="Optimization history", source="sweeps"):
     """The best loss so far over the trials. `data`: study, cell, trial, state, loss, best, line."""
-
-    name = "optimization_history"
-    heading = "Optimization history"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Follow the best loss so far, in each cell, or of several studies its mean over the cells.
-
-        Raises:
-            BadInput: no trial has ended.
-        """
+        """Follow the best loss so far, in each cell, or of several studies its mean over the cells."""
         tables = [_history(sweep) for sweep in report.sweeps]
         note, where = "One line per cell; dots are trials that ended.", ""
         if len(tables) > 1:
@@ -65,41 +53,31 @@ class HistoryPanel(Panel):
         x, y = Axis("trial", "trials in the cell"), Axis("best", report.loss_title)
         return cls(data=data, notes=(note,), x=x, y=y)
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the best so far as steps, and each trial that ended as a dot."""
         data, best = self.data, self.data["best"]
-        lines = list(dict.fromkeys(data["line"]))
-        for look in looks(lines):
-            rows, line = data[data["line"] == look.name], look.name
+        for look, rows in by_look(data, "line"):
+            line = look.name
             group = {"legendgroup": line}
             dot, hover = {"size": 5, "opacity": 0.45}, f"{line}<br>trial %{{x}}: %{{y:.4f}}"
             ended = rows[rows["loss"].notna()]
-            add_points(figure, ended, "trial", "loss", look, hover, marker=dot, showlegend=False, **group)
+            look.points(figure, ended, "trial", "loss", hover, marker=dot, showlegend=False, **group)
             named, hover = Look(spaced(line), look.color), f"{line}<br>best of %{{x}} trials: %{{y:.4f}}"
-            add_line(figure, rows, "trial", "best", named, hover, line={"shape": "hv"}, **group)
+            named.line(figure, rows, "trial", "best", hover, line={"shape": "hv"}, **group)
         # The first trials of a sweep may be far worse than the rest.
         worst = float(max(best.max(), data["loss"].max()))
         top = min(float(best.max()) + 0.5 * float(best.max() - best.min()), worst)
         figure.update_xaxes(**self.x.over(*padded(1, max(2, float(data["trial"].max())), False)))
         figure.update_yaxes(**self.y.over(*padded(float(best.min()), top, False)))
-        figure.update_layout(showlegend=len(lines) > 1)
+        figure.update_layout(showlegend=data["line"].nunique() > 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EdfPanel(Panel):
+class EdfPanel(Panel, name="edf", heading="Empirical distribution function", source="sweeps"):
     """The share of trials with a loss no higher than x. `data`: study, cell, trial, loss, share."""
-
-    name = "edf"
-    heading = "Empirical distribution function"
-    source = "sweeps"
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
-        """Show how the losses of all counted trials are distributed; those cut short never reach one.
-
-        Raises:
-            BadInput: no trial has ended.
-        """
+        """Show how the losses of all counted trials are distributed; those cut short never reach one."""
         trials = _trials_of(report)
         trials = trials[trials["standing"].notna()]
         one_cell = trials["cell"].nunique() == 1
@@ -118,28 +96,23 @@ class EdfPanel(Panel):
             y=Axis("share", "share of trials"),
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw each study's distribution as steps."""
-        studies = list(dict.fromkeys(self.data["study"]))
-        for look, dash in zip(looks(studies), cycle(_DASHES), strict=False):
-            rows = self.data[self.data["study"] == look.name]
+        for (look, rows), dash in zip(by_look(self.data, "study"), cycle(_DASHES), strict=False):
             hover = f"{look.name}<br>%{{y:.0%}} of trials at %{{x:.4f}} or below"
-            add_line(figure, rows, "loss", "share", look, hover, line={"shape": "hv", "dash": dash})
+            look.line(figure, rows, "loss", "share", hover, line={"shape": "hv", "dash": dash})
         loss = self.data["loss"]
         figure.update_xaxes(**self.x.over(*padded(float(loss.min()), float(loss.quantile(0.95)), False)))
         figure.update_yaxes(**self.y.over(0.0, 1.02))
-        figure.update_layout(showlegend=len(studies) > 1)
+        figure.update_layout(showlegend=self.data["study"].nunique() > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpacePanel(Panel):
+class SpacePanel(Panel, source="sweeps", options={"params": PARAMS}):
     """Trials in the space that was searched. `data` as a sweep's trials, with `study` and `drawn`.
 
     `y` is the column of the losses.
     """
-
-    source = "sweeps"
-    options: ClassVar = {"params": PARAMS}
 
     dimensions: tuple[Dimension, ...]
 
@@ -148,32 +121,25 @@ class SpacePanel(Panel):
         """Return the trials that are drawn."""
         return self.data[self.data["drawn"]]
 
-    def _grid(self, figure: go.Figure, count: int, share_y: bool) -> list[dict[str, int]]:
+    def _grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
         """Make room for so many small figures, and return the place of each."""
         n_rows, n_columns = math.ceil(count / _COLUMNS), min(_COLUMNS, count)
-        apart = {"horizontal_spacing": (0.03 if share_y else 0.27) / n_columns}
-        apart["vertical_spacing"] = 0.36 / max(2, n_rows)
-        figure.set_subplots(n_rows, n_columns, shared_yaxes=share_y, **apart)
+        spacing = {"horizontal_spacing": (0.03 if share_y else 0.27) / n_columns}
+        spacing["vertical_spacing"] = 0.36 / max(2, n_rows)
+        figure.set_subplots(n_rows, n_columns, shared_yaxes=share_y, **spacing)
         figure.update_layout(height=70 + (230 if share_y else 250) * n_rows)
         return [{"row": at // n_columns + 1, "col": at % n_columns + 1} for at in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlicePanel(SpacePanel):
+class SlicePanel(SpacePanel, name="slice", heading="Slice"):
     """Loss over one hyperparameter after the other; `top` is the highest that is shown."""
-
-    name = "slice"
-    heading = "Slice"
 
     top: float
 
     @classmethod
     def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
-        """Show the trials' losses over each hyperparameter.
-
-        Raises:
-            BadInput: no trial has ended, or nothing was searched.
-        """
+        """Show the trials' losses over each hyperparameter."""
         dimensions = _dimensions(params, report.sweeps)
         data, y = _trials(report)
         ended = data.loc[has_ended(data), y.column]
@@ -190,7 +156,7 @@ class SlicePanel(SpacePanel):
         said = (*filter(None, notes), *_thinned(data))
         return cls(data=data, notes=said, dimensions=tuple(dimensions), y=y, top=top)
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw loss over each hyperparameter, side by side on one scale; what has no loss stands on top."""
         places = self._grid(figure, len(self.dimensions), share_y=True)
         data, column = self.drawn, self.y.column
@@ -200,33 +166,24 @@ class SlicePanel(SpacePanel):
         bottom, top = padded(low, max(self.top, low + 1e-3), False)
         words, dot = data.astype(str), {"size": 5, "opacity": _opacity(len(data))}
         for place, dimension in zip(places, self.dimensions, strict=False):
-            x, told = dimension.coordinates(data[dimension.name]), _told(dimension)
+            x, columns = dimension.coordinates(data[dimension.name]), _columns_of(dimension)
             for look in looks(studies):
                 own = data["study"] == look.name
                 here, hover = ended & own, _hover(dimension, measured=True)
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
-                add_points(
-                    figure,
-                    words[here],
-                    x[here],
-                    data.loc[here, column],
-                    look,
-                    hover,
-                    told,
-                    marker=dot,
-                    **group,
+                look.points(
+                    figure, words[here], x[here], data.loc[here, column], hover, columns, marker=dot, **group
                 )
                 here, hover = lost & own, _hover(dimension)
                 cross = Look("", GREY if len(studies) == 1 else look.color, "x-thin-open")
                 group = {"showlegend": False, "cliponaxis": False, **place}
-                add_points(
+                cross.points(
                     figure,
                     words[here],
                     x[here],
                     [top] * here.sum(),
-                    cross,
                     hover,
-                    told,
+                    columns,
                     marker={"size": 6},
                     **group,
                 )
@@ -236,20 +193,12 @@ class SlicePanel(SpacePanel):
         figure.update_layout(showlegend=len(studies) > 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParallelPanel(SpacePanel):
+class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel coordinates"):
     """Each trial as a line through the values that it had."""
-
-    name = "parallel_coordinate"
-    heading = "Parallel coordinates"
 
     @classmethod
     def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
-        """Draw every trial that was counted through its hyperparameters, the best in front.
-
-        Raises:
-            BadInput: no trial has ended, nothing was searched, or there are several studies.
-        """
+        """Draw every trial that was counted through its hyperparameters, the best in front."""
         sweep = _only(report, "parallel coordinates")
         data, y = _trials(report)
         return cls(
@@ -259,7 +208,7 @@ class ParallelPanel(SpacePanel):
             y=y,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw each trial as a line from hyperparameter to hyperparameter, the best fifth in front.
 
         As ordinary lines: Plotly's own parallel coordinates need WebGL, and print as pixels.
@@ -293,20 +242,12 @@ class ParallelPanel(SpacePanel):
         figure.update_layout(legend={"traceorder": "reversed"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankPanel(SpacePanel):
+class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):
     """Trials over each pair of hyperparameters, colored by their rank."""
-
-    name = "rank"
-    heading = "Rank of the trials over pairs of hyperparameters"
 
     @classmethod
     def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
-        """Show the trials over pairs of hyperparameters, those that matter most first.
-
-        Raises:
-            BadInput: no trial has ended, fewer than two hyperparameters were searched, or there are several studies.
-        """
+        """Show the trials over pairs of hyperparameters, those that matter most first."""
         sweep = _only(report, "ranks")
         dimensions = _dimensions(params, [sweep])
         if len(dimensions) < 2:
@@ -327,7 +268,7 @@ class RankPanel(SpacePanel):
             y=y,
         )
 
-    def draw(self, figure: go.Figure) -> None:
+    def draw(self, figure: Figure) -> None:
         """Draw the trials over each pair of hyperparameters, the best fifth in front."""
         pairs = list(combinations(self.dimensions, 2))
         places = self._grid(figure, len(pairs), share_y=False)
@@ -335,12 +276,10 @@ class RankPanel(SpacePanel):
         words = data.astype(str)
         for place, (first, second) in zip(places, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
-            hover, told = _hover(first, second), _told(first, second)
+            hover, columns = _hover(first, second), _columns_of(first, second)
             for look, chosen in _fifths(data):
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
-                add_points(
-                    figure, words[chosen], x[chosen], y[chosen], look, hover, told, marker=dot, **group
-                )
+                look.points(figure, words[chosen], x[chosen], y[chosen], hover, columns, marker=dot, **group)
             figure.update_xaxes(**_axis(first), **place)
             figure.update_yaxes(automargin=True, **_axis(second), **place)
         figure.update_layout(legend={"traceorder": "reversed"})
@@ -470,7 +409,7 @@ def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
         yield place, short(value)
 
 
-def _told(*dimensions: Dimension) -> list[str]:
+def _columns_of(*dimensions: Dimension) -> list[str]:
     return ["cell", "trial", "state", *dict.fromkeys(each.name for each in dimensions)]
 
 

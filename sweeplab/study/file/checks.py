@@ -11,11 +11,11 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from sweeplab.errors import BadInput, nearest
-from sweeplab.hyperparameters import TABLE, Hyperparameter
+from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
-from sweeplab.study.file.entries import expression, is_searched, literal, literals, search_entry
-from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted, shown
+from sweeplab.study.file.entries import Written, expression, is_searched
+from sweeplab.study.problems import SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
 from sweeplab.study.space import Space, cells, unmet
@@ -27,7 +27,7 @@ MOST_DIVIDED = 64
 MOST_DRAWS = 2000
 # A grid with more points is none that anyone finishes.
 LARGEST_GRID = 100_000
-# What the field also calls them.
+# Other names of hyperparameters in the field.
 SYNONYMS = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -137,45 +137,52 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     """Return fixed, grid, cells, search and constraints typed, without what is wrong in them."""
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
-    cells: list[dict[str, Any]] = [{} for _ in _cells(document, problems)]
+    changes = _changes(document, problems)
+    cells: list[dict[str, Any]] = [{} for _ in changes]
     search: dict[str, SearchSpec] = {}
-    for path, row, written in _rows(document, problems):
-        if path[0] == "fixed":
-            for value in literal(row, written, path, problems):
-                fixed[row.name] = value
-        elif path[0] == "grid":
-            grid[row.name] = list(literals(row, written, path, problems))
-        elif path[0] == "cells":
-            for value in literal(row, written, path, problems):
-                cells[int(path[1])][row.name] = value
-        elif entry := search_entry(row, written, path, problems):
-            search[row.name] = entry
-    expressions = dict(_expressions_of(search))
-    constraints: list[str] = []
-    written = document.get("constraints") or []
-    if not isinstance(written, list):
-        problems.add(("constraints",), f"constraints is {shown(written)}", "a list of expressions")
-        written = []
-    for index, each in enumerate(written):
-        if found := expression(each, ("constraints", index), problems):
-            expressions["constraints", index] = found
-            constraints.append(found.text)
-    for where, each in expressions.items():
-        _check_names(each, where, problems)
+    for written in _written(document, changes, problems):
+        name, (section, index, *_) = written.row.name, written.path
+        if section == "grid":
+            grid[name] = list(written.literals())
+        elif section == "search":
+            search |= {name: entry} if (entry := written.entry()) else {}
+        else:
+            held = fixed if section == "fixed" else cells[int(index)]
+            for value in written.literal():
+                held[name] = value
+    constraints = document.get("constraints") or []
+    if not isinstance(constraints, list):
+        problems.add(("constraints",), f"constraints is {shown(constraints)}", "a list of expressions")
+        constraints = []
+    places: list[Location] = [("constraints", index) for index in range(len(constraints))]
+    read = [expression(each, place, problems) for each, place in zip(constraints, places, strict=True)]
+    for name, entry in search.items():
+        key = "expr" if isinstance(entry, Derived) else "when"
+        places.append(("search", name, key))
+        read.append(entry.expr if isinstance(entry, Derived) else entry.when)
+    for found, place in zip(read, places, strict=True):
+        if found:
+            _check_names(found, place, problems)
     _check_cycles(search, problems)
-    _check_distinct(fixed, cells, problems)
-    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
+    whole = [{**fixed, **each} for each in cells]
+    for index, each in enumerate(whole):
+        if (first := whole.index(each)) < index and not problems.found:
+            problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
+    sound = [found.text for found in read[: len(constraints)] if found]
+    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": sound}
 
 
-def _rows(document: Mapping[str, Any], problems: Problems) -> Iterator[tuple[Location, Hyperparameter, Any]]:
-    """Yield the place, row and written value of every hyperparameter that may stand where it stands."""
+def _written(
+    document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], problems: Problems
+) -> Iterator[Written]:
+    """Yield what is written for every hyperparameter that may stand where it stands."""
     seen: dict[str, str] = {}
     for section in SECTIONS:
-        held = document.get(section)
-        if held is not None and not isinstance(held, Mapping):
+        held = {} if document.get(section) is None else document[section]
+        if not isinstance(held, Mapping):
             problems.add((section,), f"{section} is {shown(held)}", "a mapping of hyperparameters")
             continue
-        for name, written in (held or {}).items():
+        for name, value in held.items():
             path = (section, name)
             if not _is_known(path, problems):
                 pass
@@ -188,21 +195,21 @@ def _rows(document: Mapping[str, Any], problems: Problems) -> Iterator[tuple[Loc
                     path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True
                 )
             else:
-                yield path, TABLE[name], written
+                yield Written(TABLE[name], value, path, problems)
             seen.setdefault(name, section)
-    for index, changes in enumerate(_cells(document, Problems(SourceMap()))):
-        for name, written in changes.items():
+    for index, changes in enumerate(cells):
+        for name, value in changes.items():
             at = ("cells", index, name)
             if not _is_known(at, problems):
                 pass
             elif seen.get(name, "fixed") != "fixed":
                 problems.add(at, f"{name} stands in {seen[name]} and in cells", "one of them", at_key=True)
             else:
-                yield at, TABLE[name], written
+                yield Written(TABLE[name], value, at, problems)
 
 
 def _is_known(path: Location, problems: Problems) -> bool:
-    """Say whether a place names a hyperparameter that a study sets, and problems where it does not."""
+    """Say whether a place names a hyperparameter that a study sets."""
     name = str(path[-1])
     if name not in TABLE:
         problems.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
@@ -211,35 +218,20 @@ def _is_known(path: Location, problems: Problems) -> bool:
     return name in TABLE and name != "seed"
 
 
-def _cells(document: Mapping[str, Any], problems: Problems) -> list[Mapping[str, Any]]:
+def _changes(document: Mapping[str, Any], problems: Problems) -> list[Mapping[str, Any]]:
     """Return what each of the `cells` changes, as written; nothing of one that is no mapping."""
-    held = document.get("cells")
-    if held is not None and not isinstance(held, list):
+    held = [] if document.get("cells") is None else document["cells"]
+    if not isinstance(held, list):
         problems.add(
             ("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]"
         )
         return []
-    for index, each in enumerate(held or ()):
+    for index, each in enumerate(held):
         if not isinstance(each, Mapping):
             problems.add(
                 ("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed"
             )
-    return [each if isinstance(each, Mapping) else {} for each in held or ()]
-
-
-def _check_distinct(fixed: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], problems: Problems) -> None:
-    whole = [{**fixed, **changes} for changes in cells]
-    for index, each in enumerate(whole):
-        if (first := whole.index(each)) < index and not problems.found:
-            problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
-
-
-def _expressions_of(search: Mapping[str, SearchSpec]) -> Iterator[tuple[Location, Expression]]:
-    for name, entry in search.items():
-        if isinstance(entry, Derived):
-            yield ("search", name, "expr"), entry.expr
-        elif entry.when:
-            yield ("search", name, "when"), entry.when
+    return [each if isinstance(each, Mapping) else {} for each in held]
 
 
 def _check_names(found: Expression, path: Location, problems: Problems) -> None:

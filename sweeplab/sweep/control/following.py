@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5
 # How often a joined worker looks whether the study is still run by somebody.
 JOINED_LOOK_SECONDS = 2.0
-PHASES = {"run": "resume", "pause": "pause", "stop": "stop", "closing": "no more to do, or interrupted"}
+PHASES = {
+    "run": "resume",
+    "pause": "pause",
+    "stop": "stop",
+    "over": "its time is over",
+    "closing": "no more to do, or interrupted",
+}
 
 
 def read_plan(folder: StudyFolder) -> Plan:
@@ -91,7 +97,7 @@ class LogLine(TypedDict):
 def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     """Yield what happened to a study in its order, and what its workers wrote to their logs.
 
-    With `follow` go on until nobody runs the study.
+    With `follow` continue until nobody runs the study.
     """
     log = _Log(folder)
     yield from log.news(is_first=True)
@@ -179,7 +185,7 @@ def join_study(
     Raises:
         BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
     """
-    from sweeplab.sweep.control.steering import open_store  # Optuna with it: slow to import
+    from sweeplab.sweep.trials.store import open_store  # Optuna with it: slow to import
 
     store = open_store(folder, allow_plugins)
     check_imported(store.spec)

@@ -25,23 +25,14 @@ from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
 from sweeplab.study.problems import Problems, SourceMap, shown
 from sweeplab.study.search import Derived
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.commands import Commands, is_running
-from sweeplab.sweep.trials.store import Store, failed_trials
+from sweeplab.sweep.trials.store import Store, failed_trials, open_store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.
 PROBES = 128
 MOST_LISTED = 10
-
-
-def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
-    """Open a study's storage as the study stands in its folder."""
-    spec = read_spec(folder, allow_plugins)
-    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.poll_commands()
-    return store
 
 
 def _when(folder: StudyFolder, store: Store) -> str:
@@ -52,7 +43,7 @@ def _when(folder: StudyFolder, store: Store) -> str:
     if not is_running(folder, commands):
         return f"{folder.command('study resume')} runs it"
     if commands.state.phase == "pause":
-        return f"once {folder.command('study resume')} lets it go on"
+        return f"once {folder.command('study resume')} continues it"
     return "its workers know within an evaluation"
 
 
@@ -75,14 +66,14 @@ def pause(folder: StudyFolder) -> Done:
     """
     commands = _commands_of_running(folder)
     if commands.state.phase == "pause":
-        raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} lets it go on")
+        raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} continues it")
     commands.set_phase("pause")
     what = f"{folder.name} pauses: its workers save their runs at their next evaluation and free their memory"
     return Done(what, [folder.command("study resume")])
 
 
 def resume(folder: StudyFolder) -> Done | None:
-    """Let a study that was paused, or is about to stop, go on; None where it has to be run anew.
+    """Continue a study that was paused, or is about to stop; None where it has to be run anew.
 
     Raises:
         BadInput: it is running, or its run is just ending.
@@ -93,12 +84,10 @@ def resume(folder: StudyFolder) -> Done | None:
     if commands.state.phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
-        raise BadInput(
-            f"the run of study {folder.name} is just ending; the same command then goes on with it"
-        )
+        raise BadInput(f"the run of study {folder.name} is just ending; the same command then continues it")
     before = commands.state.phase
     commands.set_phase("run")
-    return Done(f"{folder.name} goes on", [folder.command(f"study {before}")])
+    return Done(f"{folder.name} continues", [folder.command(f"study {before}")])
 
 
 def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
@@ -142,7 +131,7 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     if store.budget.time is not None and folder.elapsed_seconds >= store.budget.time:
         next_step = f"{done} trials done; {_when(folder, store)}"
     elif store.has_room():
-        next_step = f"{done} trials done; {folder.command('study resume')} goes on with it"
+        next_step = f"{done} trials done; {folder.command('study resume')} continues it"
     else:
         more = folder.command("study extend", "--trials-per-cell", "N")
         next_step = f"it has all of its {done} trials; {more} gives it more"
@@ -177,7 +166,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """
     store = open_store(folder)
     given = _read(words, store.spec)
-    apart = {**store.spec.grid, **store.spec.changed}  # what tells one cell from another
+    apart = {**store.spec.grid, **store.spec.changed}  # the values in which cells differ
     chosen = [
         space
         for space in store.spaces

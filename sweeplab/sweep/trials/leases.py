@@ -40,7 +40,7 @@ _LOCKS = sql.Table(
 
 
 def owner_of_this_process() -> str:
-    """Return a new holder of leases, told from any other on any machine, that lives as long as this process."""
+    """Return a new holder of leases, unique on all machines, that lives as long as this process."""
     process = psutil.Process()
     created, unique = repr(process.create_time()), uuid.uuid4().hex[:8]
     return f"{socket.gethostname()}|{process.pid}|{created}|{unique}"

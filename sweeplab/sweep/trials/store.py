@@ -23,11 +23,13 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
+from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import VOID, engine_arguments, serialize
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Cell, Space
+from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.leases import Leases, is_dead
@@ -128,7 +130,7 @@ def open_storage(url: str) -> RDBStorage:
 
 
 class Store:
-    """One study's trials: an Optuna study a cell, all in one storage."""
+    """One study's trials: one Optuna study per cell, all in one storage."""
 
     def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
         self.spec = spec
@@ -218,7 +220,7 @@ class Store:
             return self._ask_where_there_is_room(counts)
 
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
-        """Say whether a person's trial waits where a worker does not look: its stack has to come to an end first."""
+        """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
         waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
         self._asked = {cell.key for cell in waiting}
@@ -354,7 +356,7 @@ class Store:
             claim.trial.report(value, iteration)
             claim.reported.add(iteration)
         if iteration < max(claim.reported, default=0):
-            return False  # going again where a killed worker had been: the verdict stands on its last report
+            return False  # repeating what a killed worker did: its last report has been judged
         # Asking reads every trial of the cell: not where the answer is known.
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 
@@ -418,6 +420,15 @@ class Store:
     def n_held(self) -> int:
         """Return how many trials some process, here or elsewhere, holds."""
         return sum(not is_dead(lease.owner, lease.expires) for lease in self._leases.all().values())
+
+
+def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
+    """Open the storage of a study as it stands in its folder, with its commands up to now."""
+    spec = read_spec(folder, allow_plugins)
+    vocab_size = int(folder.read(folder.data_file)["vocab_size"])
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store.poll_commands()
+    return store
 
 
 @contextmanager

@@ -275,7 +275,7 @@ def _typed(name: str, value: Any) -> Any:
     try:
         return TABLE[name].check(value)
     except (ValueError, OverflowError):
-        return value  # it fits nowhere, and is said as it is
+        return value  # it fits nowhere, and is shown as it is
 
 
 def _number(text: str) -> float | None:
@@ -334,7 +334,7 @@ def _content(trial: FrozenTrial) -> str:
 
 
 def _record(store: Store, folder: StudyFolder) -> None:
-    """Write how many trials of each source the cells have by now, for those who look at the study."""
+    """Write how many trials of each source the cells have by now, for what shows the study without its storage."""
     cells: dict[str, dict[str, int]] = {}
     for cell in store.cells:
         trials = store.study(cell).get_trials(deepcopy=False)

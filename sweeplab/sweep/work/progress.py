@@ -124,7 +124,7 @@ class Notifier:
             lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
         lines += [f"error: {errors[0]}"] if errors else []
         lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
-        lines.append(f"look at it: {folder.command('study show')}")
+        lines.append(f"show it: {folder.command('study show')}")
         self._notify(status, "\n".join(lines))
 
     def _notify(self, what: str, text: str) -> None:

@@ -175,7 +175,7 @@ class Runner:
         return replace(record, state="stopped")
 
     def _record(self, stack: Stack, record: Record) -> bool:
-        """Write a record down and report what it tells; say whether its trial is behind the others."""
+        """Write a record down and report the means that it completes; say whether its trial is behind the others."""
         trial = self._trials[record.key]
         training = trial.trainings[record.key]
         means = trial.write_down(record)
@@ -193,7 +193,7 @@ class Runner:
         self._finish(trial, trial.ending(outcome, error))
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
-        """Write an ending down, then tell the storage: killed between the two, the next worker tells it."""
+        """Write an ending down, then tell the storage: killed between the two, the next worker does."""
         try:
             self.store.check_lease(trial.claim)
             ends = trial.write_ends(ending)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.description import describe, summarize
@@ -32,7 +32,6 @@ from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
 from sweeplab.tracking import open_mirrors, open_tracker
-from sweeplab.tracking.tracker import TrackingUnavailable
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -56,7 +55,7 @@ def run_study(
     listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
 ) -> StudyEnd:
-    """Run a study to the end of its budget, or go on with it.
+    """Run a study to the end of its budget, or continue it.
 
     `listen` gets every event of a worker and, several times a second, a `Tick`. `interrupts` counts how often the
     user asked to stop: once saves the runs at their next step, twice ends the workers at once.

@@ -112,7 +112,7 @@ class TrialRuns:
 
     @property
     def outcome(self) -> RunState | None:
-        """Return how the trial ends by what is known of its runs; None while they go on."""
+        """Return how the trial ends by what is known of its runs; None while they train."""
         states = self.states.values()
         if self.error:
             return RunState.FAILED

@@ -191,27 +191,23 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
 
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.sample import keep_sample
-    from sweeplab.study.file.reading import read_study
     from sweeplab.study.inputs import study_dataset
-    from sweeplab.study.space import cells
-    from sweeplab.sweep.trials.store import Store
+    from sweeplab.sweep.trials.store import open_store
     from sweeplab.sweep.work.runner import Runner
 
     torch.set_num_threads(int(threads))
     folder = StudyFolder(Path(lab), name)
-    # Whoever runs the study has allowed these plugins, with these digests.
-    spec = read_study(folder.canonical_file, allow_plugins=True)
-    dataset = study_dataset(spec)
-    vocab_size = dataset.tokenizer.vocab_size
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.poll_commands()
+    store = open_store(
+        folder, allow_plugins=True
+    )  # whoever runs the study has allowed these, by their digests
+    dataset = study_dataset(store.spec)
     theirs = store.commands.state.start.versions
     if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
     emit(WorkerReady())
-    Runner(spec, store, dataset, folder, emit, closed.is_set).work()
+    Runner(store.spec, store, dataset, folder, emit, closed.is_set).work()
     if not closed.is_set():
         keep_sample(folder, dataset)
     emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))

@@ -14,20 +14,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sweeplab.model.layout import Layout
-from sweeplab.model.weights import learning_rate_factor
-from sweeplab.train.optimizers.base import Optimizer, Rates, add_l2_, column, decay_, spans
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, add_l2_, column, decay_
 
 
 class SGD(Optimizer):
     """Gradient descent with momentum, not Nesterov's; its weight decay is an L2 term of the gradient."""
 
-    def buffers(self) -> dict[str, int]:
-        """Return one row for the momentum."""
-        return {"momentum": self.layout.row_size}
+    rows = ("momentum",)
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and momentum in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
@@ -39,12 +35,10 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam, its weight decay an L2 term of the gradient (of matrices and embeddings only), and so of the moments."""
 
-    def buffers(self) -> dict[str, int]:
-        """Return one row each for the first and the second moment."""
-        return {"first": self.layout.row_size, "second": self.layout.row_size}
+    rows = ("first", "second")
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and moments in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
@@ -54,37 +48,25 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam with weight decay outside of the gradient; under muP each weight has its own learning rate."""
 
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self._spans = learning_rate_spans(layout)
-
-    def buffers(self) -> dict[str, int]:
-        """Return one row each for the first and the second moment."""
-        return {"first": self.layout.row_size, "second": self.layout.row_size}
+    rows = ("first", "second")
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and moments in place."""
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
-        for span, factor in self._spans:
+        for span, factor in self.learning_rate_spans:
             adam_(weights[:, span], gradient[:, span], first[:, span], second[:, span], rates, factor)
 
 
 class Lion(Optimizer):
     """The sign of a momentum, with decoupled weight decay; under muP each weight has its own learning rate."""
 
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self._spans = learning_rate_spans(layout)
-
-    def buffers(self) -> dict[str, int]:
-        """Return one row for the momentum."""
-        return {"momentum": self.layout.row_size}
+    rows = ("momentum",)
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and momentum in place."""
         momentum = state["momentum"]
@@ -95,31 +77,20 @@ class Lion(Optimizer):
         momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
         decay_(weights, self.layout.n_decayed, rates)
         rate = column((rate.learning_rate for rate in rates), weights)
-        for span, factor in self._spans:
+        for span, factor in self.learning_rate_spans:
             weights[:, span].sub_(signs[:, span] * (rate * factor))
 
 
-def learning_rate_spans(layout: Layout) -> list[tuple[slice, float]]:
-    """Return the stretches of a row that share a learning rate, and what multiplies it: one, unless muP splits it."""
-    ratio = layout.shape.width_ratio
-    return spans(layout, lambda weight: learning_rate_factor(weight.name, len(weight.shape), ratio))
-
-
 def adam_(
-    weights: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    rates: Sequence[Rates],
-    factor: float = 1.0,
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float = 1.0
 ) -> None:
-    """Take Adam's step [K, n] without any decay, with `factor` times the learning rate of each run."""
+    """Take Adam's step without any decay, with `factor` times the learning rate of each run."""
     update = _fused_rows if weights.device.type == "cpu" else _together
     update(weights, gradient, first, second, rates, factor)
 
 
 def _fused_rows(
-    weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Sequence[Rates], factor: float
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float
 ) -> None:
     """Update row by row with torch's fused kernel: on a CPU one pass over memory instead of eight."""
     for row, rate in enumerate(rates):
@@ -141,7 +112,7 @@ def _fused_rows(
 
 
 def _together(
-    weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Sequence[Rates], factor: float
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float
 ) -> None:
     """Update all rows at once: on a GPU a few kernels instead of a few a row."""
     first.lerp_(gradient, column((1.0 - rate.beta1 for rate in rates), weights))

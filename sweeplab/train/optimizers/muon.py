@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sweeplab.model.layout import Layout
 from sweeplab.model.weights import Weight, role_of
-from sweeplab.train.optimizers.base import Optimizer, Rates, column, decay_, places, spans
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, column, decay_, places, spans
 from sweeplab.train.optimizers.elementwise import adam_
 
 # Jordan's quintic a x + b x^3 + c x^5, steepest at zero: singular values end between about 0.7 and 1.2.
@@ -53,7 +53,7 @@ class Muon(Optimizer):
         return {"first": self.layout.row_size, "second": self._n_second}
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)

@@ -96,7 +96,7 @@ USUAL = {
     "from hundreds of parameters on": grid(np.geomspace(768, 1.5e9, 30), (20, 2000), 2.2, 8),
     "tiny models, a lot of text": grid((2e3, 1e4, 1e5), (100, 10_000, 100_000), 1.2, 4),
     "large models, little text": grid((1e9, 1e10), (0.01, 1), 2, 5),
-    "bits a byte": grid(np.geomspace(1e7, 1e10, 4), (20, 100), 0.55, 1.2),
+    "bits per byte": grid(np.geomspace(1e7, 1e10, 4), (20, 100), 0.55, 1.2),
     "no floor to the loss": grid(np.geomspace(1e4, 1e10, 40), (20, 40), 0.003, 9),
 }
 

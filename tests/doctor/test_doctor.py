@@ -20,12 +20,14 @@ from sweeplab.doctor import Check, examine
 from sweeplab.doctor.machine import (
     cpu_quota,
     device_check,
+    disk_check,
+    lab_checks,
     own_metadata,
     package_checks,
     python_check,
     thread_check,
+    tracking_check,
 )  # fmt: skip
-from sweeplab.doctor.places import disk_check, lab_checks, tracking_check
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -42,9 +44,9 @@ engine: {workers: 1}
 CLAIM = """
 import os, sys
 from pathlib import Path
-from sweeplab.doctor.check import Patient
+from sweeplab.doctor.check import OpenedStudy
 from sweeplab.records.folders import StudyFolder
-store = Patient(StudyFolder(Path(sys.argv[1]), "ill")).store
+store = OpenedStudy(StudyFolder(Path(sys.argv[1]), "ill")).store
 object.__setattr__(store.spec.budget, "trials_per_cell", 4)
 store.commands.add("start", {})
 print(store.claim().number, flush=True)
@@ -109,7 +111,7 @@ def test_a_healthy_study(study: StudyFolder) -> None:
     assert [(check.name, check.verdict, check.found) for check in of_the_study(study)] == [
         ("tracking", "ok", "answers; studies: 1"),
         ("storage", "ok", "whole; trials: 3"),
-        ("workers", "ok", "trials worked on: 0, waiting to be gone on with: 0"),
+        ("workers", "ok", "trials being trained: 0, waiting to be continued: 0"),
         ("runs", "ok", "whole: 3"),
         ("agreement", "ok", "runs that agree: 3"),
     ]
@@ -123,7 +125,7 @@ def test_a_worker_that_is_gone(study: StudyFolder) -> None:
     assert check.found == "trials of workers that are gone: all #3"
     follow(check.cure)
     assert [each.found for each in of_the_study(study)[-3:]] == [
-        "trials worked on: 0, waiting to be gone on with: 0", "whole: 4", "runs that agree: 4",
+        "trials being trained: 0, waiting to be continued: 0", "whole: 4", "runs that agree: 4",
     ]  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def test_a_worker_that_is_there(study: StudyFolder) -> None:
         assert worker.stdout and worker.stdout.readline() == b"3\n"
         found = {check.name: check for check in of_the_study(study)}
         assert worker.stdin and not worker.stdin.close()
-    assert found["workers"].found == "trials worked on: 1, waiting to be gone on with: 0"
+    assert found["workers"].found == "trials being trained: 1, waiting to be continued: 0"
     assert found["workers"].verdict == "ok"
 
 
@@ -309,7 +311,7 @@ def test_all_studies_of_a_lab(study: StudyFolder) -> None:
     (study.lab / "studies" / "killed").mkdir()
     found = [check for check in examine(study.lab) if check.name == "storage"]
     assert [(check.verdict, check.found) for check in found] == [
-        ("ok", "whole; trials: 3"), ("warn", "folders of studies that were never begun: killed"),
+        ("ok", "whole; trials: 3"), ("warn", "folders of studies that never started: killed"),
     ]  # fmt: skip
     follow(found[1].cure)
     assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]

@@ -1,4 +1,4 @@
-"""Find hidden tokens from all around them (Devlin et al., "BERT", 2019, section 3.1)."""
+"""Objectives whose targets are tokens of running text: the next one (a decoder), or hidden ones (an encoder)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,53 @@ from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise, generator_key
-from sweeplab.data.objectives.base import TextObjective, Values
-from sweeplab.data.prompts import HOLE, Prompt, check_room, cut, filled
-from sweeplab.data.special import MASK, SpecialTokens
+from sweeplab.data.objectives.base import TextObjective
+from sweeplab.data.prompts import HOLE, MASK, Prompt, SpecialTokens, check_room, cut, filled
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
+
+
+@final
+class NextToken(TextObjective):
+    """The target of a position is the token after it: a window has one token more than a sequence."""
+
+    name = "next_token"
+    meaning = "The next token, from all before it"
+    families = ("decoder",)
+    dense = True
+
+    @classmethod
+    def window(cls, values: Hyperparameters) -> int:
+        """Return block_size + 1."""
+        return values.block_size + 1
+
+    @classmethod
+    def stride(cls, values: Hyperparameters) -> int:
+        """Return block_size: a window starts at the last target of the one before it."""
+        return values.block_size
+
+    @classmethod
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
+        """Go on from the text; refuse none at all, for there is no token that begins one."""
+        if len(pieces) > 1:
+            raise BadInput(
+                f"{HOLE} is for models that read both ways; a decoder goes on from the prompt's end"
+            )
+        if not len(pieces[0]):
+            raise BadInput("the prompt is empty: a decoder finds a token from those before it")
+        return Prompt(pieces[0])
+
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return half of the first window."""
+        (text,) = self._texts(np.array([0]))
+        return [text[: len(text) // 2].tolist()]
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        texts = self._texts(items)
+        return Batch(texts[:, :-1], texts[:, 1:])
+
 
 # Of ten chosen tokens so many are hidden, and so many replaced; the rest stay as they are.
 HIDDEN, REPLACED = 8, 1
@@ -31,22 +74,24 @@ class Masked(TextObjective):
     families = ("encoder",)
 
     @classmethod
-    def special_names(cls, values: Values) -> tuple[str, ...]:
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
         """Return what stands where a token is hidden."""
         return (MASK,)
 
     @classmethod
-    def task(cls, values: Values) -> str:
+    def task(cls, values: Hyperparameters) -> str:
         """Return that tokens are hidden, and how many: the fewer, the more is known of them."""
-        return f"{super().task(values)}, {values['mask_share']:.0%} of them"
+        return f"{super().task(values)}, {values.mask_share:.0%} of them"
 
     @classmethod
-    def window(cls, values: Values) -> int:
+    def window(cls, values: Hyperparameters) -> int:
         """Return block_size."""
-        return int(values["block_size"])
+        return values.block_size
 
     @classmethod
-    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
         """Hide a token at each hole."""
         if len(pieces) == 1:
             raise BadInput(f"the prompt has no {HOLE}: an encoder finds what stands there, one token each")
@@ -61,8 +106,8 @@ class Masked(TextObjective):
         holes = np.flatnonzero(targets != NO_TARGET)
         return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
-    def _take(self, split: NDArray[np.uint16], values: Values) -> int:
-        self._n_chosen = max(1, round(values["mask_share"] * values["block_size"]))
+    def _take(self, split: NDArray[np.uint16], values: Hyperparameters) -> int:
+        self._n_chosen = max(1, round(values.mask_share * values.block_size))
         return super()._take(split, values)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:

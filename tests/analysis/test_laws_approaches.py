@@ -1,4 +1,4 @@
-"""Three roads to the best use of compute: they agree where the law is planted, and say so where they do not."""
+"""The compute-optimal size by three approaches: they agree where the law is planted, and say so where they do not."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analysis.planted_budgets import exponent, n_opt, plant_curves, plant_isoflop
 from analysis.planted_laws import GOOD, TRUTHS, plant
-from analysis.planted_roads import exponent, n_opt, plant_curves, plant_isoflop
 
-from sweeplab.analysis.compute_optimal.approaches import _lost, roads
+from sweeplab.analysis.compute_optimal.approaches import _lost, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curve, Curves, curves_of_points, envelope
 from sweeplab.analysis.fit.assessment import assess, find_law
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
-ROADS = ("isoflop", "envelope", "parametric")
+APPROACHES = ("isoflop", "envelope", "parametric")
 
 
 def rng(seed: int = 0):
@@ -26,14 +26,14 @@ def rng(seed: int = 0):
 
 @pytest.mark.parametrize("truth", TRUTHS)
 def test_the_three_agree_with_the_planted_law(truth: str) -> None:
-    found = roads(plant_isoflop(truth, 0.003, rng(3)), plant_curves(truth, 0.003, rng(4)))
-    for road in ROADS:
-        at = found.numbers[road]["N_opt exponent"]
-        assert at.identified and at.low - 0.01 <= exponent(truth) <= at.high + 0.01, road
+    found = approaches(plant_isoflop(truth, 0.003, rng(3)), plant_curves(truth, 0.003, rng(4)))
+    for name in APPROACHES:
+        at = found.numbers[name]["N_opt exponent"]
+        assert at.identified and at.low - 0.01 <= exponent(truth) <= at.high + 0.01, name
         assert abs(at.value - exponent(truth)) < 0.03
-        size = found.numbers[road]["N_opt"]
+        size = found.numbers[name]["N_opt"]
         assert math.exp(size.low) / 1.05 <= n_opt(truth, 1e20) <= math.exp(size.high) * 1.05
-        assert found.numbers[road]["D_opt exponent"].value == pytest.approx(1 - at.value, abs=1e-6)
+        assert found.numbers[name]["D_opt exponent"].value == pytest.approx(1 - at.value, abs=1e-6)
     assert {each.between for each in found.disagreements} == {
         ("parametric", "isoflop"), ("parametric", "envelope"), ("isoflop", "envelope")
     }  # fmt: skip
@@ -41,13 +41,15 @@ def test_the_three_agree_with_the_planted_law(truth: str) -> None:
 
 @pytest.mark.slow
 def test_differences_cover_none_where_there_is_none() -> None:
-    """What two roads have in common is taken out: their difference is better known than either of them."""
+    """What two approaches have in common is taken out: their difference is better known than either of them."""
     held, shares = [], []
     for seed in range(24):
-        found = roads(plant_isoflop("steep", 0.003, rng(seed), decades=1.2), Curves((), "constant", "none"))
+        found = approaches(
+            plant_isoflop("steep", 0.003, rng(seed), decades=1.2), Curves((), "constant", "none")
+        )
         apart = found.disagreements[0].differences["N_opt exponent"]
         held.append(not apart.more_than_noise)
-        alone = [found.numbers[road]["N_opt exponent"] for road in ("isoflop", "parametric")]
+        alone = [found.numbers[name]["N_opt exponent"] for name in ("isoflop", "parametric")]
         shares.append((apart.high - apart.low) / math.hypot(*(each.high - each.low for each in alone)))
     assert np.mean(held) >= 0.85
     assert np.median(shares) < 0.6
@@ -67,15 +69,17 @@ def test_a_law_of_another_form_disagrees_by_more_than_noise() -> None:
     best = log_n.reshape(5, 9)[:, 4][np.arange(45) // 9] + 0.3 - 0.08 * log_c
     bowl = 0.005 * (1 + log_c / 2) * (log_n - best) ** 2
     loss = (2 + 40 * points.columns["flops"] ** -0.1) * np.exp(bowl + rng(1).normal(0, 5e-4, 45))
-    found = roads(replace(points, columns=points.columns | {"loss": loss}), Curves((), "constant", "none"))
+    found = approaches(
+        replace(points, columns=points.columns | {"loss": loss}), Curves((), "constant", "none")
+    )
     at = found.numbers["isoflop"]["N_opt exponent"]
     assert at.low <= exponent("steep") - 0.08 <= at.high
     said = found.disagreements[0]
     assert said.as_dict()["more_than_noise"] and "disagree by more than noise" in said.says
 
 
-def test_no_road_where_there_is_none() -> None:
-    said = roads(plant("steep", GOOD["30 points, 6 x 5"], 0.003, rng())).as_dict()
+def test_no_number_where_there_is_none() -> None:
+    said = approaches(plant("steep", GOOD["30 points, 6 x 5"], 0.003, rng())).as_dict()
     assert said["roads"]["isoflop"]["N_opt"]["value"] is None
     assert said["roads"]["isoflop"]["N_opt"]["why"].startswith("no budgets")
     assert said["roads"]["envelope"]["N_opt"]["why"].startswith(
@@ -90,7 +94,7 @@ def test_no_road_where_there_is_none() -> None:
 
 def test_few_rows_allow_no_fit_and_that_is_said() -> None:
     points = plant_isoflop("steep", 0.003, rng()).only(np.arange(4))
-    found = roads(points)
+    found = approaches(points)
     assert found.parametric is None and "4 rows for the 5 parameters of chinchilla" in found.why_none
     assert found.as_dict()["roads"]["parametric"]["N_opt"]["value"] is None
 
@@ -98,7 +102,7 @@ def test_few_rows_allow_no_fit_and_that_is_said() -> None:
 def test_an_assessment_that_there_is_is_not_made_again() -> None:
     points = plant_isoflop("steep", 0.003, rng())
     made = assess(points, find_law("chinchilla"), budget=1e21)
-    found = roads(points, found=made)
+    found = approaches(points, found=made)
     assert found.parametric is made and found.budget == 1e21
     assert found.numbers["isoflop"]["N_opt"].meaning == "the parameters of lowest loss for 1e+21 FLOPs"
     ratio = next(each for each in made.estimates if each.quantity.name == "tokens per parameter")
@@ -110,12 +114,12 @@ def test_an_assessment_that_there_is_is_not_made_again() -> None:
 
 def test_refused() -> None:
     points = plant_isoflop("steep", 0.003, rng())
-    with pytest.raises(BadInput, match="power-n has no best use of compute"):
-        roads(points, law="power-n")
+    with pytest.raises(BadInput, match="power-n has no compute-optimal size"):
+        approaches(points, law="power-n")
     with pytest.raises(BadInput, match="did you mean 'chinchilla'"):
-        roads(points, law="chinchila")
+        approaches(points, law="chinchila")
     with pytest.raises(BadInput, match="--flops -1 is no budget"):
-        roads(points, budget=-1)
+        approaches(points, budget=-1)
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
@@ -151,7 +155,7 @@ def test_a_curve_that_ends_is_no_change() -> None:
     """Each size stops where it is still the best: what comes next was not found better."""
     runs = []
     for curve in plant_curves("steep", 0.0, rng()).runs:
-        best = 6 * curve.params**2 * 3  # tokens a parameter at which the next size is still worse
+        best = 6 * curve.params**2 * 3  # tokens per parameter at which the next size is still worse
         keep = curve.log_flops <= math.log(best)
         runs.append(Curve(curve.name, curve.params, curve.log_flops[keep], curve.log_loss[keep]))
     found = envelope(Curves(tuple(each for each in runs if len(each.log_flops) > 2), "constant"), 1e18)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.planted_roads import exponent, plant_isoflop
+from analysis.planted_budgets import exponent, plant_isoflop
 
 from sweeplab.analysis.compute_optimal.envelope import curves_of_study
 from sweeplab.analysis.table import curves_table, runs_table
@@ -24,7 +24,7 @@ def table(folder: Path) -> Path:
     return folder / "runs.csv"
 
 
-def test_the_three_roads(cli, table: Path) -> None:
+def test_the_three_approaches(cli, table: Path) -> None:
     said = cli("laws", "isoflop", table, *COLUMNS)
     assert (said.code, said.err) == (0, "")
     (line,) = [
@@ -47,7 +47,7 @@ def test_json(cli, table: Path) -> None:
     ("arguments", "said"),
     [
         (["--budgets", "some"], "--budgets 'some'; allowed: a number of bins, such as 8, or FLOPs"),
-        (["--law", "power-n"], "power-n has no best use of compute"),
+        (["--law", "power-n"], "power-n has no compute-optimal size"),
         (["--flops", "-5"], "--flops -5 is no budget"),
     ],
 )
@@ -78,7 +78,7 @@ def test_the_shape_of_a_file(cli, folder: Path) -> None:
 
 
 def test_a_real_study_of_two_cells(cli, finished) -> None:
-    """Two sizes, trained for real: every road says why it is none, and the shape too."""
+    """Two sizes, trained for real: every approach says why it has no number, and the shape too."""
     refused = cli("laws", "isoflop", "tiny", "--lab", finished.lab)
     assert refused.code == 2 and "the table has 2 sizes; the best of them takes 3" in refused.err
     found = json.loads(cli("laws", "shape", "tiny", "--lab", finished.lab, "--json").out)

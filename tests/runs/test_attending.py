@@ -12,7 +12,7 @@ import pytest
 from sweeplab.data.objectives import n_special
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters, defaults
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.report.models import write_attention
@@ -25,9 +25,9 @@ SIZES = {"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 12}
 
 def run_of(**changed) -> LoadedRun:
     """Return an untrained run of a small model."""
-    values = settled({**defaults(), **SIZES, **changed})
-    values["vocab_size"] = len(SYMBOLS) + n_special(values)
-    layout = Layout(ModelShape.named(values))
+    values = Hyperparameters.of(settled({**defaults(), **SIZES, **changed}))
+    values = values.replace(vocab_size=len(SYMBOLS) + n_special(values))
+    layout = Layout(ModelShape.of(values))
     weights = {name: view[0] for name, view in layout.views(layout.initial_row(0)[None]).items()}
     return LoadedRun("mine", Model(layout.shape, weights), TOKENIZERS["char"].train(SYMBOLS), values, {})
 

@@ -1,10 +1,9 @@
-"""Probabilities by counts alone: interpolated Kneser-Ney smoothing with three discounts a level.
+"""Interpolated Kneser-Ney n-grams, with three discounts per level.
 
 Kneser and Ney, "Improved backing-off for m-gram language modeling", 1995; the discounts are Chen and Goodman's ("An
 empirical study of smoothing techniques for language modeling", 1999, equation 26). Contexts need not be the tokens
 before: they are columns, the one that counts most first, and a level of the model has one column more than the last.
-A column may hold places as well as tokens.
-"""
+A column may hold positions as well as tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose best use of compute is known: sizes around N_opt at equal FLOPs, and curves of many sizes."""
+"""Tables whose compute-optimal size is known: sizes around N_opt at equal FLOPs, and curves of many sizes."""
 
 from __future__ import annotations
 
