@@ -91,7 +91,7 @@ def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed
     assert texts[0] == texts[1] != "\n"
     one, two = (load_checkpoint(folder / each) for each in ("one", "lab/imported/two"))
     assert two.special.items() >= one.special.items()
-    assert [two.values[name] for name in LAYOUT] == [one.values[name] for name in LAYOUT]
+    assert [getattr(two.values, name) for name in LAYOUT] == [getattr(one.values, name) for name in LAYOUT]
 
 
 @pytest.mark.parametrize(

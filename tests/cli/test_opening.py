@@ -28,7 +28,7 @@ def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
     assert all({**each.values, "seed": 0} == {**best.values, "seed": 0} for each in opened)
     assert all(each.facts == opened[0].facts for each in opened)
     other = "n_embd=8" if best.cell == "n_embd=16" else "n_embd=16"
-    assert open_run(f"tiny/{other}", finished.lab).values["n_embd"] != best.values["n_embd"]
+    assert open_run(f"tiny/{other}", finished.lab).values.n_embd != best.values.n_embd
 
 
 @pytest.mark.parametrize(
