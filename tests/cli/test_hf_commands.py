@@ -135,7 +135,7 @@ def test_a_folder_is_called_as_it_is_wherever_one_stands(cli, lab: Path, monkeyp
 )
 def test_what_is_wrong_is_one_line(cli, lab: Path, arguments: list[str], said: str) -> None:
     run = run_of(small(GPT2, positions="alibi"))
-    facts = {"values": run.values, "tokenizer": run.tokenizer.to_json()}
+    facts = {"values": run.values.as_dict(), "tokenizer": run.tokenizer.to_json()}
     write_checkpoint(Path("far"), "model", run.model.weights, facts)
     told = cli(*arguments)
     assert told.code == 2 and told.out == ""

@@ -72,7 +72,7 @@ def test_every_kind_of_distribution():
         assert sampled["betas"] in [(0.9, 0.95), (0.9, 0.99)]
         assert sampled["dropout"] in [0.0, 0.1, 0.2, 0.3, 0.4]
         assert "top_k" not in sampled
-        assert space.resolve(sampled, 3)["top_k"] == 2 * sampled["n_layer"]
+        assert space.resolve(sampled, 3).top_k == 2 * sampled["n_layer"]
 
 
 def test_effective_hyperparameters_are_all_there_and_by_precedence():
@@ -82,7 +82,7 @@ def test_effective_hyperparameters_are_all_there_and_by_precedence():
         search={"dropout": [0.3], "warmup_iters": {"expr": "max_iters / 10"}},
     )
     values = space.resolve({"dropout": 0.3}, seed=7)
-    assert list(values) == list(TABLE)
+    assert list(values.as_dict()) == list(TABLE)
     expected = {
         "n_layer": 3,
         "n_head": 4,
@@ -104,7 +104,7 @@ def test_a_parameter_with_a_condition_is_sampled_only_where_it_holds():
     assert space.has_conditions
     for sampled in suggestions(space, 20):
         assert ("min_lr" in sampled) == sampled["lr_decay"]
-        assert sampled["lr_decay"] or space.resolve(sampled, 0)["min_lr"] == TABLE["min_lr"].default
+        assert sampled["lr_decay"] or space.resolve(sampled, 0).min_lr == TABLE["min_lr"].default
 
 
 @pytest.mark.parametrize(("lr_decay", "names"), [(True, ["min_lr"]), (False, [])])

@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.model.attention import query_factor
 from sweeplab.model.layout import declared
-from sweeplab.model.shape import ModelShape, Requirement, requirement
+from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
 
 # Neighboring columns of a weight: how many, and what theirs are in units of ours.
 Columns = Sequence[tuple[int, float]]
@@ -283,7 +283,7 @@ class Architecture:
     def config(self, values: Hyperparameters) -> dict[str, Any]:
         """Return config.json of a run that it can express, by all of its effective hyperparameters."""
         shape = ModelShape.of(values)
-        known = {**values.as_dict(), **vars(shape)}
+        known = settled({**values.as_dict(), **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
         return {
             "model_type": self.model_type,
