@@ -7,7 +7,7 @@ that only prints the table starts in milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, cast
 
@@ -235,7 +235,7 @@ class ModelHyperparameters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
+class Hyperparameters(ModelHyperparameters):
     """The effective values of one run: every row of the table, with the type that its field says.
 
     What is automatic is settled in an instance, but for device, dtype and compile before a machine is known.
@@ -375,8 +375,6 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the values by name, with the defaults of rows that are missing; other names are left out."""
-        if isinstance(values, cls):
-            return values
         return cls(**{name: values[name] for name in TABLE if name in values})
 
     @classmethod
@@ -393,26 +391,6 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
     def as_dict(self) -> dict[str, Any]:
         """Return the values by name, in the table's order."""
         return {name: getattr(self, name) for name in TABLE}
-
-    # The face of a mapping, until every room reads attributes.
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self, name)
-        except AttributeError as error:
-            raise KeyError(name) from error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(TABLE)
-
-    def __len__(self) -> int:
-        return len(TABLE)
-
-    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self.as_dict(), **other}
-
-    def __ror__(self, other: Mapping[str, Any]) -> dict[str, Any]:
-        return {**other, **self.as_dict()}
 
 
 def _table() -> dict[str, Hyperparameter]:

@@ -169,7 +169,7 @@ def test_best_is_the_run_with_the_lowest_value_as_plain_values(result: StudyResu
 def test_a_trained_run_loads_back(result: StudyResult) -> None:
     best = result.best
     loaded = sweeplab.load_run(best["run_id"], lab=result.folder.lab)
-    assert loaded.values["learning_rate"] == best["learning_rate"]
+    assert loaded.values.learning_rate == best["learning_rate"]
     tokens = torch.from_numpy(loaded.tokenizer.encode("import").astype(np.int64))[None]
     logits = loaded.model.logits(tokens)
     assert logits.shape == (1, 6, 103) and logits.isfinite().all()

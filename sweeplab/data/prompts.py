@@ -67,8 +67,10 @@ Ids = Sequence[int]
 
 def own_special_tokens(facts: Mapping[str, Any]) -> Mapping[str, int] | None:
     """Return the ids of the special tokens that an imported run came with, by its model.json, or None."""
-    of_older: Mapping[str, int] | None = facts["values"].get("special")
-    return facts.get("special", of_older)
+    found: Mapping[str, int] | None = facts.get("special") or facts["values"].get(
+        "special"
+    )  # older ones there
+    return found
 
 
 @dataclass(frozen=True)

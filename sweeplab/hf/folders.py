@@ -244,7 +244,7 @@ def _values(
         said = {**config.get(LAYOUT_KEY, {})}
         read = architecture.values(config) | tied | {name: said[name] for name in LAYOUT if name in said}
         known = {name: TABLE[name].check(value) for name, value in read.items()}
-        values = settled(settle_devices(Hyperparameters.of(known)))
+        values = settled(settle_devices(Hyperparameters.of(known)).as_dict())
     except ValueError as error:
         raise BadInput(f"of config.json, {error}") from error
     except (ArithmeticError, AttributeError, TypeError) as error:

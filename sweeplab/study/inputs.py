@@ -113,7 +113,7 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
         BadInput: a split is too short, or rows cut off what the targets need; points at the line that says so.
     """
     found = []
-    settings = {tuple(values[name] for name in SETTINGS): values for values in trials}
+    settings = {tuple(getattr(values, name) for name in SETTINGS): values for values in trials}
     for values in sorted(settings.values(), key=lambda each: -each.block_size):
         with spec.blaming(spec.place_of("block_size", values.block_size) or ("data",)):
             dataset.check_fits(values)

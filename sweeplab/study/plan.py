@@ -243,7 +243,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     settled = settle_devices(samples.median)
     known = [facts(values) for values in samples.valid]
     own = facts(settled)
-    free = free_memory_bytes(settled["device"])
+    free = free_memory_bytes(settled.device)
     iterations = {values.max_iters for values in samples.valid}
     return CellPlan(
         cell=space.cell.key,
@@ -265,7 +265,11 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
     found = []
     searched = spec.search.keys() & set(SHAPE)
-    varying = {name for name in searched if any(len({v[name] for v in cell.valid}) > 1 for cell in cells)}
+    varying = {
+        name
+        for name in searched
+        if any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
+    }
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
         found.append(f"{tasks} searched: sampling and pruning compare losses of unlike tasks")

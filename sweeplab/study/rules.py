@@ -48,9 +48,8 @@ FACTS: dict[str, frozenset[str]] = {
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
 
-def facts(values: Values) -> Facts:
+def facts(values: Hyperparameters) -> Facts:
     """Return what follows from a run's effective hyperparameters."""
-    values = Hyperparameters.of(values)
     shape = ModelShape.of(values)
     return Facts(
         accounting.n_params(shape),
@@ -72,7 +71,7 @@ def evaluate(expression: Expression, values: Values) -> Any:
     if not expression.names & FACTS.keys():
         return expression.value(values)
     try:
-        known = {**values, **facts(values)._asdict()}
+        known = {**values, **facts(Hyperparameters.of(values))._asdict()}
     except (ArithmeticError, TypeError) as error:
         raise ValueError(f"{expression.text!r} has no value: {error}") from error
     return expression.value(known)
@@ -207,14 +206,16 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
 def _derived_rule(name: str, entry: Derived) -> Rule:
     text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
     # NaN, which is no value of the row, differs from itself.
-    return Rule(text, ("search", name, "expr"), needs(entry) | {name}, lambda v: v[name] == v[name])
+    return Rule(
+        text, ("search", name, "expr"), needs(entry) | {name}, lambda v: getattr(v, name) == getattr(v, name)
+    )
 
 
 def _divisor_rule(name: str, entry: Divisors) -> Rule:
     def divides(values: Hyperparameters) -> bool:
-        value = values[name]
-        divisor = entry.min <= value <= entry.max and values[entry.of] % value == 0
-        return divisor or not wanted(entry, values)
+        value, of = getattr(values, name), getattr(values, entry.of)
+        divisor = entry.min <= value <= entry.max and of % value == 0
+        return divisor or not wanted(entry, vars(values))
 
     text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
     return Rule(text, ("search", name), needs(entry) | {name}, divides)
@@ -238,4 +239,4 @@ def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
 
 def _expression_rule(text: str, path: Location) -> Rule:
     expression = Expression(text)
-    return Rule(text, path, expression.names, lambda values: holds(expression, values))
+    return Rule(text, path, expression.names, lambda values: holds(expression, vars(values)))

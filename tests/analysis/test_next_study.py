@@ -49,7 +49,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, int]:
 
 def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small) -> None:
     spec = candidate_study([small[0]])
-    assert spec.name == "small-next" and spec.written_seeds == [5]
+    assert spec.name == "small-next" and spec.seeds == [5]
     assert spec.grid["activation"] == ["gelu", "relu"]
     assert spec.grid["n_embd"] == [16, 32, 64, 128, 256]
     assert spec.grid["max_iters"] == [20, 40, 80, 160, 320, 1280, 5120, 20480]

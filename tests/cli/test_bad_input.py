@@ -229,7 +229,7 @@ def test_another_study_of_the_same_name(cli, finished) -> None:
         ("study run tiny.yaml --lap x", "No such option: --lap (Possible options: "),
         ("study run nowhere.yaml", "nowhere.yaml: No such file"),
         ("study run tiny.yml", "tiny.yml: No such file or directory; did you mean 'tiny.yaml'?"),
-        ("study run .", ".: cannot be read: Is a directory"),
+        ("study run .", ".: Is a directory"),
         ("study run tiny.yaml --name a/b", "--name a/b: name is no name of a study"),
         ("study show tiny", "no study 'tiny' in {lab}, which has none"),
         ("study export tiny --output x.csv", "no study 'tiny' in {lab}, which has none"),

@@ -91,7 +91,7 @@ def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed
     assert texts[0] == texts[1] != "\n"
     one, two = (load_checkpoint(folder / each) for each in ("one", "lab/imported/two"))
     assert two.special.items() >= one.special.items()
-    assert [two.values[name] for name in LAYOUT] == [one.values[name] for name in LAYOUT]
+    assert [getattr(two.values, name) for name in LAYOUT] == [getattr(one.values, name) for name in LAYOUT]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_folder_is_called_as_it_is_wherever_one_stands(cli, lab: Path, monkeyp
 )
 def test_what_is_wrong_is_one_line(cli, lab: Path, arguments: list[str], said: str) -> None:
     run = run_of(small(GPT2, positions="alibi"))
-    facts = {"values": run.values, "tokenizer": run.tokenizer.to_json()}
+    facts = {"values": run.values.as_dict(), "tokenizer": run.tokenizer.to_json()}
     write_checkpoint(Path("far"), "model", run.model.weights, facts)
     told = cli(*arguments)
     assert told.code == 2 and told.out == ""

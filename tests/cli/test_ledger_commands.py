@@ -131,7 +131,7 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
         (["--params", "-1"], "--params -1 is no size of a run; it takes a positive number"),
         (["--params", "2e8"], "params 2e+08: chinchilla reads tokens too: --tokens"),
         (["--params", "2e8", "--study", "x.yaml"], "--study names its cells: give it, or --params"),
-        (["--study", "none.yaml"], "none.yaml: no such file"),
+        (["--study", "none.yaml"], "none.yaml: No such file"),
         ([*SMALL, "--law", "chinchila"], "there is no law 'chinchila'"),
         ([*SMALL, "--delta", "0"], "--delta '0'"),
     ],

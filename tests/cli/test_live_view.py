@@ -108,7 +108,7 @@ def test_in_a_terminal(finished) -> None:
     # The view is gone, the cursor is back, and what is left is how it ended.
     assert played.raw.rfind("\x1b[?25h") > played.raw.rfind("\x1b[?25l")
     rows = played.screen.text.splitlines()
-    assert " ".join(rows[0].split()) == "cell n params trials complete best val loss bits per byte"
+    assert " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
     assert [row.partition(" ")[0] for row in rows] == [
         *("cell", "n_embd=8", "n_embd=16", "n-gram", "best:", "tiny:", "report:", "browse:")
     ]

@@ -18,17 +18,17 @@ from sweeplab.runs.opening import open_run
 
 def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
     best = find_best(StudyFolder(finished.lab, "tiny"))
-    (run,) = map(Path, best.runs)
+    (run,) = (each.path for each in best.runs)
     key = f"tiny/{run.parent.name}/{run.name}"
     shutil.copytree(run / "best", folder / "mine")
     run_id = sweeplab.open_study("tiny", finished.lab).best["run_id"]
     texts = ["tiny", f"tiny/{best.cell}", key, "mine", f"{folder}/mine", run_id]
     opened = [open_run(text, finished.lab) for text in texts]
     assert [each.run_id for each in opened] == [key, key, key, *texts[3:]]
-    assert all({**each.values, "seed": 0} == {**best.values, "seed": 0} for each in opened)
+    assert all(each.values.replace(seed=0) == best.start.values.replace(seed=0) for each in opened)
     assert all(each.facts == opened[0].facts for each in opened)
     other = "n_embd=8" if best.cell == "n_embd=16" else "n_embd=16"
-    assert open_run(f"tiny/{other}", finished.lab).values["n_embd"] != best.values["n_embd"]
+    assert open_run(f"tiny/{other}", finished.lab).values.n_embd != best.start.values.n_embd
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_cache_is_no_larger_than_its_kind_of_attention_needs() -> None:
         cache = KVCache()
         for _ in range(20):
             model.next_logits(weights, Batch(ids(1)[None], None), cache)
-        kept[attention] = [tuple(each.shape) for each in cache.kept["blocks.0.attention"]]
+        kept[attention] = [tuple(each.shape) for each in cache.cached["blocks.0.attention"]]
     d, window = 4, 4
     assert kept["full"] == kept["strided"] == [(1, 1, 20, d)] * 2
     assert kept["local"] == [(1, 1, window - 1, d)] * 2
@@ -118,7 +118,7 @@ def test_the_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     projected = []
     for length in range(4):
         reader(ids(*[1] * length))
-        projected.append(dict(reader._cache.kept)["blocks.0.cross"][0])
+        projected.append(dict(reader._cache.cached)["blocks.0.cross"][0])
     assert len(calls) == 1
     assert all(each is projected[0] for each in projected), "nor are its keys and values computed again"
 

@@ -52,8 +52,8 @@ def test_each_changes_what_is_fixed():
     spec = read()
     spaces = [Space(spec, cell, 65) for cell in cells(spec, 65)[0]]
     assert [space.cell.key for space in spaces] == ["base", "norm=layernorm", "positions=rotary,n_head=4"]
-    found = [[space.resolve({}, 0)[name] for name in ("norm", "positions", "n_head")] for space in spaces]
-    assert found == [["rmsnorm", "learned", 2], ["layernorm", "learned", 2], ["rmsnorm", "rotary", 4]]
+    found = [(each.norm, each.positions, each.n_head) for each in (space.resolve({}, 0) for space in spaces)]
+    assert found == [("rmsnorm", "learned", 2), ("layernorm", "learned", 2), ("rmsnorm", "rotary", 4)]
     assert spec.changed == {
         "norm": ["rmsnorm", "layernorm"],
         "positions": ["learned", "rotary"],

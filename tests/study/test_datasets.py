@@ -62,9 +62,9 @@ def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus: str
     (cell,), _ = cells(spec, 50)
     resolved = Space(spec, cell, 50).resolve({"learning_rate": 1e-3}, 0)
     expected = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}[family]
-    assert resolved["objective"] == (expected if corpus == "python-docs" else "pairs")
-    assert resolved["vocab_size"] == 50 + n_special(resolved)
-    assert (n_special(resolved) == 0) == (resolved["objective"] == "next_token")
+    assert resolved.objective == (expected if corpus == "python-docs" else "pairs")
+    assert resolved.vocab_size == 50 + n_special(resolved)
+    assert (n_special(resolved) == 0) == (resolved.objective == "next_token")
 
 
 def test_the_vocabulary_follows_what_is_searched_and_derived(tiny) -> None:
@@ -76,9 +76,9 @@ def test_the_vocabulary_follows_what_is_searched_and_derived(tiny) -> None:
     for family in ("decoder", "encoder_decoder"):
         for block_size in (16, 64):
             found = space.resolve({"family": family, "block_size": block_size}, 0)
-            assert found["objective"] == {"decoder": "next_token"}.get(family, "span")
+            assert found.objective == {"decoder": "next_token"}.get(family, "span")
             n_spans = corruption(found).n_spans
-            assert found["vocab_size"] == 100 + (0 if family == "decoder" else 2 + n_spans)
+            assert found.vocab_size == 100 + (0 if family == "decoder" else 2 + n_spans)
             assert space.broken(found) is None
 
 

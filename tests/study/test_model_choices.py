@@ -103,7 +103,7 @@ def test_an_impossible_sample_is_drawn_again() -> None:
 
 def test_what_is_auto_is_settled_from_the_rest() -> None:
     values = resolved(fixed={"n_embd": 96, "n_head": 4, "n_layer": 5, "dropout": 0.3, "activation": "swiglu"})
-    assert {name: values[name] for name in SETTLED} == {
+    assert {name: getattr(values, name) for name in SETTLED} == {
         "n_encoder_layer": 5,
         "n_decoder_layer": 5,
         "head_dim": 24,
@@ -113,19 +113,19 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
         "attention_dropout": 0.3,
         "residual_dropout": 0.3,
     }
-    assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0})["attention_dropout"] == 0.0
+    assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0}).attention_dropout == 0.0
 
 
 def test_expressions_see_what_is_settled() -> None:
     values = resolved(fixed={"n_embd": 96, "n_head": 4}, search={"max_iters": {"expr": "d_ff + head_dim"}})
-    assert values["max_iters"] == 4 * 96 + 24
+    assert values.max_iters == 4 * 96 + 24
 
 
 def test_head_dim_may_be_given_and_the_heads_follow() -> None:
     search = {"n_embd": [64, 96], "n_head": {"expr": "n_embd // head_dim"}}
     space = Space(study(fixed={"head_dim": 16}, search=search), Cell(0, {}), 65)
-    assert space.resolve({"n_embd": 96}, seed=0)["n_head"] == 6
-    assert resolved(fixed={"head_dim": 10, "n_embd": 64, "n_head": 3})["head_dim"] == 10
+    assert space.resolve({"n_embd": 96}, seed=0).n_head == 6
+    assert resolved(fixed={"head_dim": 10, "n_embd": 64, "n_head": 3}).head_dim == 10
 
 
 def test_facts_count_active_parameters() -> None:

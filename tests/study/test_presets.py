@@ -74,7 +74,7 @@ def test_notes_are_the_presets_own_and_of_no_model_made_of_it(tmp_path: Path) ->
     ],
 )
 def test_parts_are_the_published_ones(name: str, published: dict[str, Any]) -> None:
-    config = ARCHITECTURES[name.partition("-")[0]].config({**defaults(), **read_preset(name).fixed})
+    config = ARCHITECTURES[name.partition("-")[0]].config(Hyperparameters.of(read_preset(name).fixed))
     assert {key: config[key] for key in published} == published
 
 

@@ -168,13 +168,13 @@ def test_the_tables_study_is_the_table():
     assert set(space.parameters) == searched
     spec = read_study(STUDIES / "table.yaml")
     assert spec.fixed == {name: TABLE[name].default for name in spec.fixed} and len(spec.fixed) > 30
-    assert values["n_layer"] == 3
+    assert values.n_layer == 3
 
 
 def test_the_lectures_model_has_its_parameters():
     space, values = space_of("lecture")
     assert facts(values).n_params == 209_729
-    assert (values["scheduler_type"], values["patience_lr"], values["patience"], values["activation"]) == (
+    assert (values.scheduler_type, values.patience_lr, values.patience, values.activation) == (
         "plateau",
         5,
         10,

@@ -72,7 +72,7 @@ def test_every_kind_of_distribution():
         assert sampled["betas"] in [(0.9, 0.95), (0.9, 0.99)]
         assert sampled["dropout"] in [0.0, 0.1, 0.2, 0.3, 0.4]
         assert "top_k" not in sampled
-        assert space.resolve(sampled, 3)["top_k"] == 2 * sampled["n_layer"]
+        assert space.resolve(sampled, 3).top_k == 2 * sampled["n_layer"]
 
 
 def test_effective_hyperparameters_are_all_there_and_by_precedence():
@@ -82,7 +82,7 @@ def test_effective_hyperparameters_are_all_there_and_by_precedence():
         search={"dropout": [0.3], "warmup_iters": {"expr": "max_iters / 10"}},
     )
     values = space.resolve({"dropout": 0.3}, seed=7)
-    assert list(values) == list(TABLE)
+    assert list(values.as_dict()) == list(TABLE)
     expected = {
         "n_layer": 3,
         "n_head": 4,
@@ -94,8 +94,8 @@ def test_effective_hyperparameters_are_all_there_and_by_precedence():
         "betas": (0.9, 0.99),
         "device": "auto",
     }
-    assert {name: values[name] for name in expected} == expected
-    assert type(values["warmup_iters"]) is int
+    assert {name: getattr(values, name) for name in expected} == expected
+    assert type(values.warmup_iters) is int
     assert space.broken(values) is None
 
 
@@ -104,7 +104,7 @@ def test_a_parameter_with_a_condition_is_sampled_only_where_it_holds():
     assert space.has_conditions
     for sampled in suggestions(space, 20):
         assert ("min_lr" in sampled) == sampled["lr_decay"]
-        assert sampled["lr_decay"] or space.resolve(sampled, 0)["min_lr"] == TABLE["min_lr"].default
+        assert sampled["lr_decay"] or space.resolve(sampled, 0).min_lr == TABLE["min_lr"].default
 
 
 @pytest.mark.parametrize(("lr_decay", "names"), [(True, ["min_lr"]), (False, [])])
@@ -143,7 +143,7 @@ def test_heads_divide_a_width_that_varies_in_the_cell():
 
 def test_widths_that_no_head_divides_are_not_valid():
     space = space_of(search={"n_head": {"divides": "n_embd", "min": 5, "max": 7}, "n_embd": [64, 96]})
-    assert {values["n_embd"]: space.broken(values) for values in space.draws(20)} == {
+    assert {values.n_embd: space.broken(values) for values in space.draws(20)} == {
         64: "n_head, from 5 to 7, divides n_embd",
         96: None,
     }
@@ -196,7 +196,7 @@ def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
 
 def test_a_derived_value_that_its_row_refuses_breaks_the_trial():
     space = space_of(search={"warmup_iters": {"expr": "max_iters / n_layer"}, "n_layer": [2, 7]})
-    broken = {values["n_layer"]: space.broken(values) for values in space.draws(8)}
+    broken = {values.n_layer: space.broken(values) for values in space.draws(8)}
     assert broken[2] is None
     assert broken[7].startswith("warmup_iters = max_iters / n_layer")
 
@@ -211,7 +211,7 @@ def test_a_sampled_constraint_breaks_the_trials_that_do_not_meet_it():
 
 def test_an_expression_without_a_value_is_not_met():
     space = space_of(search={"patience": [None, 3]}, constraints=["patience < 9"])
-    assert {values["patience"]: space.broken(values) for values in space.draws(8)} == {
+    assert {values.patience: space.broken(values) for values in space.draws(8)} == {
         None: "patience < 9",
         3: None,
     }
@@ -268,11 +268,10 @@ def test_facts_follow_from_what_they_are_said_to():
     assert known.keys() == FACTS.keys()
     assert known["train_tokens"] == 300 * 48 * 192
     for name in TABLE:
-        if not isinstance(values[name], bool | int) or name == "seed":
+        value = getattr(values, name)
+        if not isinstance(value, bool | int) or name == "seed":
             continue
-        changed = values | {
-            name: not values[name] if isinstance(values[name], bool) else values[name] * 2 or 1
-        }
+        changed = values.replace(**{name: not value if isinstance(value, bool) else value * 2 or 1})
         moved = {fact for fact, value in facts(changed)._asdict().items() if value != known[fact]}
         assert moved <= {fact for fact, behind in FACTS.items() if name in behind}, name
         assert moved >= {fact for fact, behind in ALWAYS.items() if name in behind}, name
@@ -363,9 +362,9 @@ def test_quasi_random_points_cover_a_space_evenly():
     )
     draws = list(space.draws(400))
     for n_layer in (1, 2, 3, 4):
-        assert sum(values["n_layer"] == n_layer for values in draws) == pytest.approx(100, abs=8)
-    assert sum(values["learning_rate"] < 1e-3 for values in draws) == pytest.approx(200, abs=8)
-    both = sum(values["learning_rate"] < 1e-3 and values["activation"] == "relu" for values in draws)
+        assert sum(values.n_layer == n_layer for values in draws) == pytest.approx(100, abs=8)
+    assert sum(values.learning_rate < 1e-3 for values in draws) == pytest.approx(200, abs=8)
+    both = sum(values.learning_rate < 1e-3 and values.activation == "relu" for values in draws)
     assert both == pytest.approx(100, abs=10)
     assert draws == list(space.draws(400))
 

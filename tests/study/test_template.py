@@ -98,7 +98,7 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None
     space = Space(spec, cell, vocab_size=65)
     for n_embd in TABLE["n_embd"].suggested:
         values = space.resolve({"n_embd": n_embd}, seed=0)
-        assert values["n_head"] == n_embd // 32
+        assert values.n_head == n_embd // 32
         assert space.broken(values) is None
 
 

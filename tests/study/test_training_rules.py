@@ -6,7 +6,7 @@ import pytest
 
 from sweeplab.analysis.table import _tokens_at
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.rules import facts
@@ -44,9 +44,9 @@ def test_mup_goes_with_optimizers_that_follow_the_width() -> None:
 
 
 def test_tokens_of_a_batch_that_warms_up() -> None:
-    values = defaults() | {"vocab_size": 65, "batch_size": 4, "block_size": 10, "max_iters": 6}
+    values = Hyperparameters(vocab_size=65, batch_size=4, block_size=10, max_iters=6)
     assert facts(values).train_tokens == 240
-    warming = values | {"batch_warmup_iters": 3}  # rows: 1, 2, 2, 4, 4, 4
+    warming = values.replace(batch_warmup_iters=3)  # rows: 1, 2, 2, 4, 4, 4
     assert facts(warming).train_tokens == 170
     assert facts(warming).train_flops / facts(values).train_flops == pytest.approx(170 / 240)
 
@@ -70,5 +70,5 @@ def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset)
         start, end = run.read_start(), run.read_end()
         assert end.state == "complete"
         assert end.train_tokens == start.facts["train_tokens"] < 20 * 4 * 16
-        counted = _tokens_at({name: str(value) for name, value in start.values.items()})
+        counted = _tokens_at({name: str(value) for name, value in start.values.as_dict().items()})
         assert all(counted(point.iteration) == point.train_tokens for point in run.points())

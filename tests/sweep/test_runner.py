@@ -94,7 +94,7 @@ def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     (run,) = folder.runs()
     loaded = load_checkpoint(run.path / "best")
     objective = make_objective(dataset.val, loaded.values)
-    batches = [windows(each) for each in objective.evaluation(loaded.values["eval_iters"])]
+    batches = [windows(each) for each in objective.evaluation(loaded.values.eval_iters)]
     mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
     assert mean == pytest.approx(run.read_end().best_val_loss, abs=1e-6)
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"
@@ -171,7 +171,7 @@ def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, 
     real = Stack._step
 
     def step(self):
-        if any(member.run.values["learning_rate"] > 5e-3 for member in self._members):
+        if any(member.run.values.learning_rate > 5e-3 for member in self._members):
             raise RuntimeError("no such kernel")
         real(self)
 

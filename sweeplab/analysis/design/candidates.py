@@ -255,7 +255,9 @@ def cell_candidates(
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         sizes = [facts(each) for each in drawn]
         if sizes and all(each == sizes[0] for each in sizes):
-            rows.append(drawn[0] | sizes[0]._asdict() | {"best_val_loss": 1.0, "final_val_loss": 1.0})
+            rows.append(
+                drawn[0].as_dict() | sizes[0]._asdict() | {"best_val_loss": 1.0, "final_val_loss": 1.0}
+            )
             found.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")

@@ -224,7 +224,7 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
     for cell in cells:
         space = Space(spec, cell, dataset.tokenizer.vocab_size)
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
-        sizes = sizes_of([each | facts(each)._asdict() for each in drawn], counting)
+        sizes = sizes_of([each.as_dict() | facts(each)._asdict() for each in drawn], counting)
         varying = [role for role in sizes[0] if len({each[role] for each in sizes}) > 1] if sizes else []
         if not sizes or varying:
             what = " and ".join(varying) or "size"

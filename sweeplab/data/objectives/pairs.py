@@ -52,10 +52,9 @@ FORMS: Mapping[str, Form] = {
 
 def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
     """Return how many tokens of each source [n_pairs] block_size has room for; what is longer is cut."""
-    form, room = FORMS[values.family], values.block_size
-    if form.has_source:
-        room = room - form.n_special - pairs.lengths[:, 1]
-    return np.asarray(np.minimum(pairs.lengths[:, 0], room))
+    form, (sources, targets) = FORMS[values.family], pairs.lengths.T
+    taken = form.n_special + targets if form.has_source else 0
+    return np.asarray(np.minimum(sources, values.block_size - taken))
 
 
 def share_cut(pairs: Pairs, values: Hyperparameters) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import AUTO, defaults
+from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.model.attention import query_factor
 from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
@@ -280,10 +280,10 @@ class Architecture:
         """Return what it cannot express of a model."""
         return [each for each in (*self.requires, *COMMON) if not each.holds(shape)]
 
-    def config(self, values: Values) -> dict[str, Any]:
+    def config(self, values: Hyperparameters) -> dict[str, Any]:
         """Return config.json of a run that it can express, by all of its effective hyperparameters."""
-        shape = ModelShape.named(values)
-        known = settled({**defaults(), **values, **vars(shape)})
+        shape = ModelShape.of(values)
+        known = settled({**values.as_dict(), **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
         return {
             "model_type": self.model_type,

@@ -164,8 +164,8 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Cell, dict[str,
         raise _Unfit(str(error)) from error
     settled = settle_devices(ours)
     for name, value in trial.values.items():
-        if name not in _IDLE and not _same(value, settled[name]):
-            raise _Unfit(f"{name} is {shown(value)} there and {shown(settled[name])} here")
+        if name not in _IDLE and not _same(value, getattr(settled, name)):
+            raise _Unfit(f"{name} is {shown(value)} there and {shown(getattr(settled, name))} here")
     if rule := space.broken(ours):
         raise _Unfit(f"breaks {rule}")
     return space.cell, parameters
@@ -214,7 +214,7 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
         if place in seen:
             continue
         seen.add(place)
-        values, end = run.read_start().values, run.read_end()
+        values, end = run.read_start().values.as_dict(), run.read_end()
         if end:
             yield FinishedTrial(place, values, end.ending.outcome, end.value, end.iteration)
         else:

@@ -57,7 +57,7 @@ class Runner:
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
         unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
-        self._shape = [tuple(values[name] for name in known) for values in unsampled]
+        self._shape = [tuple(getattr(values, name) for name in known) for values in unsampled]
 
     def work(self) -> None:
         """Train trials until the store has no more of them, or it is time to stop."""
