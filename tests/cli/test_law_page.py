@@ -34,6 +34,7 @@ def test_a_page_is_written_beside_what_is_printed(cli, table: Path) -> None:
     assert "tied: what may be believed" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_said_in_one_line(cli, table: Path) -> None:
     said = cli("laws", "fit", table, *COLUMNS, "--report", table / "law.html")
     assert said.code == 2 and said.out == ""

@@ -114,6 +114,7 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     assert said.code == 2 and "did you mean 'tiny'" in said.err
 
 
+@pytest.mark.slow
 def test_coordinates_are_flat_under_mup_alone(cli: Cli, folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
     asked = [

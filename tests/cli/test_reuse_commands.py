@@ -56,6 +56,7 @@ def values(lab: Path, name: str) -> list[float]:
     return [run.read_end().value for run in StudyFolder(lab, name).runs()]
 
 
+@pytest.mark.slow
 def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
     best = json.loads(cli("study", "best", "tiny", "--json").out)
     assert best["value"] == min(values(lab, "tiny"))

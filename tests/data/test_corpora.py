@@ -118,6 +118,7 @@ def test_python_source_has_the_library_and_not_its_tests() -> None:
     assert "class ArgumentParser" in text_of("python-source")
 
 
+@pytest.mark.slow
 def test_docstrings_are_those_of_the_library() -> None:
     found = read("python-docstrings")
     pairs = [

@@ -139,6 +139,7 @@ def test_a_worker_that_is_there(study: StudyFolder) -> None:
     assert found["workers"].verdict == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["sweeplab_lease", "sweeplab_lock"])
 def test_a_worker_that_hangs(table: str, study: StudyFolder) -> None:
     command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
@@ -201,6 +202,7 @@ def test_a_state_that_differs(study: StudyFolder) -> None:
     assert "(complete on disk, pruned in MLflow)" in wrong(study).found
 
 
+@pytest.mark.slow
 def test_a_run_that_is_twice_in_mlflow(study: StudyFolder) -> None:
     client, (first, *_) = mlflow_runs(study)
     again = client.create_run(first.info.experiment_id, tags=dict(first.data.tags))

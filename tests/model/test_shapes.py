@@ -84,7 +84,14 @@ else:
 """
 
 
-@pytest.mark.parametrize("code", [MODELS, TRAINING, WRONG], ids=["models", "training", "wrong"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(MODELS, id="models", marks=pytest.mark.slow),
+        pytest.param(TRAINING, id="training"),
+        pytest.param(WRONG, id="wrong"),
+    ],
+)
 def test_tensors_have_the_shapes_that_signatures_say(code: str) -> None:
     tests = str(Path(__file__).parents[1])
     found = subprocess.run(

@@ -243,6 +243,7 @@ def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, ope
     assert two.claim() is None
 
 
+@pytest.mark.slow
 def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
     _, store = opened(tiny(budget=Budget(flops=1e9)))
     claim = store.claim()

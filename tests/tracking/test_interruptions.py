@@ -189,6 +189,7 @@ def tables_of(lab: Path) -> list[tuple[str, ...]]:
         return connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
 
 
+@pytest.mark.slow
 def test_the_next_lab_takes_the_tables_that_the_first_one_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +204,7 @@ def test_the_next_lab_takes_the_tables_that_the_first_one_left(
         assert {path.name for path in (tmp_path / name).iterdir()} == FRESH - {"artifacts", "tracking.lock"}
 
 
+@pytest.mark.slow
 def test_a_lab_is_made_where_there_can_be_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").touch()
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))

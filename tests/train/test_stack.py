@@ -54,7 +54,7 @@ def train_in_stacks_of(capacity: int, runs: list[Run], tokens: np.ndarray):
     return losses, weights
 
 
-@pytest.mark.parametrize("shape", ["P", "B"])
+@pytest.mark.parametrize("shape", ["P", pytest.param("B", marks=pytest.mark.slow)])
 def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> None:
     runs = unlike(shape)
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -139,12 +140,16 @@ class TextObjective(Objective):
         block_size, n_tokens = values.block_size, len(split)
         if cls.window(values) <= n_tokens:
             return
-        sizes = range(block_size, cls.shortest_block - 1, -1)
-        fitting = (size for size in sizes if cls.window(values.replace(block_size=size)) <= n_tokens)
-        longest = next(fitting, None)
+        sizes = range(cls.shortest_block, block_size)
+        n_fitting = bisect_right(
+            sizes, n_tokens, key=lambda size: cls.window(values.replace(block_size=size))
+        )
         what = f"block_size {block_size} is longer than the data: the {name} split has {n_tokens} tokens"
         raise BadInput(
-            Problem(what, allowed=f"at most {longest}" if longest else "none, the corpus is too short")
+            Problem(
+                what,
+                allowed=f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short",
+            )
         )
 
     def _take(self, split: Any, values: Hyperparameters) -> int:
