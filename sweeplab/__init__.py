@@ -32,8 +32,8 @@ def load_study(
         BadInput: with everything that is wrong in the file.
     """
     from sweeplab.api import Study
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.reading import read_study
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.study.file.reading import read_study
 
     return Study(
         read_study(Path(path), overrides, name, allow_plugins), lab_folder(Path(lab) if lab else None)
@@ -47,7 +47,7 @@ def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool 
         BadInput: there is no such study; offers the nearest name.
     """
     from sweeplab.api import Study
-    from sweeplab.study.listing import find_study, read_spec
+    from sweeplab.lab.listing import find_study, read_spec
 
     folder = find_study(Path(lab) if lab else None, name)
     return Study(read_spec(folder, allow_plugins), folder.lab)
@@ -59,7 +59,7 @@ def load_run(run_id: str, *, lab: str | Path | None = None, uri: str | None = No
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    from sweeplab.study.folder import lab_folder
+    from sweeplab.records.folders import lab_folder
     from sweeplab.tracking.loading import load_run
 
     return load_run(run_id, lab_folder(Path(lab) if lab else None), uri)

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.study.events import Callbacks, OnEvaluation, OnTrialEnd
-from sweeplab.study.feed import Event
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.identity import check_same_study
-from sweeplab.study.listing import VALUED, show_study, tracking_uri_of
-from sweeplab.study.plan import Plan, make_plan
+from sweeplab.lab.events import Callbacks, OnEvaluation, OnTrialEnd
+from sweeplab.lab.feed import Event
+from sweeplab.lab.identity import check_same_study
+from sweeplab.lab.listing import show_study, tracking_uri_of
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
+from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
-from sweeplab.study.supervisor import Progress, run_study
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
 
 if TYPE_CHECKING:
@@ -53,7 +56,8 @@ class Results:
         import pandas as pd
 
         rows = self.trials().astype(object).to_dict("records")
-        best = min((row for row in rows if row["state"] in VALUED), key=lambda row: row["value"], default={})
+        valued = (row for row in rows if RunState(row["state"]).has_value)
+        best = min(valued, key=lambda row: row["value"], default={})
         return {str(name): None if pd.isna(value) else value for name, value in best.items()}
 
     def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
@@ -120,7 +124,7 @@ class Study(Results):
 
     def run(
         self,
-        listen: Callable[[Event, Progress], None] = lambda event, progress: None,
+        listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
         interrupts: Callable[[], int] = lambda: 0,
         *,
         on_evaluation: OnEvaluation | None = None,
@@ -139,7 +143,7 @@ class Study(Results):
         """
         callbacks = Callbacks(self.folder.name, on_evaluation, on_trial_end)
 
-        def hear(event: Event, progress: Progress) -> None:
+        def hear(event: Event, progress: StudyProgress) -> None:
             listen(event, progress)
             callbacks.hear(event)
 
@@ -168,7 +172,7 @@ class Study(Results):
         if self._is_run_here:
             self._is_to_stop = True
             return
-        from sweeplab.study import steering
+        from sweeplab.sweep.control import steering
 
         steering.stop(self.folder)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 # is Ctrl-C.
 _IN_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 PROGRAM = [sys.executable, "-c", f"{_IN_A_TERMINAL}; from sweeplab.cli import main; main()"]
-# Colours, the cursor's visibility; the cursor up, the line erased; a control character; text.
+# Colors, the cursor's visibility; the cursor up, the line erased; a control character; text.
 _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
 
 

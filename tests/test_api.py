@@ -13,8 +13,8 @@ import sweeplab
 from sweeplab.api import StudyResult
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
-from sweeplab.study.events import Evaluation, TrialEnd
-from sweeplab.tracking.tracker import ENDED
+from sweeplab.lab.events import Evaluation, TrialEnd
+from sweeplab.records.runs import RunState
 
 STUDY = """\
 name: tiny
@@ -142,7 +142,7 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(
 
 def test_trials_are_a_frame_with_a_row_a_run(result: StudyResult) -> None:
     frame = result.trials()
-    assert len(frame) == 2 and set(frame["state"]) <= set(ENDED)
+    assert len(frame) == 2 and all(RunState(state).is_finished for state in frame["state"])
     by_rate = frame.set_index("learning_rate")["state"]
     assert by_rate[3e-3] == "complete" and by_rate[1e6] == "diverged"
     assert (frame["max_iters"] == 100).all()

@@ -12,7 +12,7 @@ FIELD = {
     "data": {"block_size": 192, "vocab_size": "auto"},
     "model": {"n_embd": 192, "n_head": 6, "n_layer": 3, "dropout": 0.2, "tie_weights": True},
     "training": {"batch_size": 48, "max_iters": 300, "grad_clip": 1.0},
-    "optimiser": {"learning_rate": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8},
+    "optimizer": {"learning_rate": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8},
     "scheduler": {"lr_decay": True, "warmup_iters": 100, "min_lr": 1e-5, "scheduler_type": "cosine"},
     "precision": {"device": "cuda", "dtype": "bfloat16", "compile": True},
     "validation": {"eval_interval": 100, "eval_iters": 20, "patience": 6, "min_delta": 1e-3},

@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import NUMBERS as NUMBERS  # these are part of what a reader asks with
-from sweeplab.analysis.columns import Array, Column, named_column, own_columns, read_columns
+from sweeplab.analysis.columns import Array, Column, check_plausible, named_column, own_columns, read_columns
 from sweeplab.analysis.columns import parse_columns as parse_columns
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.conventions import STUDY_COLUMNS as STUDY_COLUMNS
-from sweeplab.analysis.doubts import check_plausible
-from sweeplab.analysis.selection import USED_STATES as USED_STATES
-from sweeplab.analysis.selection import Selection, select
+from sweeplab.analysis.trials import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.errors import BadInput, Problem
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.listing import find_study, read_spec
+from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.analysis.laws.curves import Curves
+    from sweeplab.analysis.compute_optimal.envelope import Curves
     from sweeplab.study.spec import SearchSpec, StudySpec
 
 _DIGESTS = ("text_digest", "token_digest")
@@ -91,7 +91,7 @@ class Studies:
         """
         import pandas as pd
 
-        from sweeplab.analysis.laws.curves import curves_of_study
+        from sweeplab.analysis.compute_optimal.envelope import curves_of_study
 
         table = self.curves(lab, "val_loss") if len(self.specs) == 1 else pd.DataFrame()
         return curves_of_study(self.runs, table, conventions)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
-from sweeplab.tracking.folder import BEST_MEASURES
-from sweeplab.tracking.tracker import STATES, TRACKERS, TrackedRun, Tracker
+from sweeplab.records.runs import BEST_MEASURES, RunState
+from sweeplab.tracking.tracker import TRACKERS, TrackedRun, Tracker
 from sweeplab.train.counting import train_tokens
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
             problems += _wrong(frame[name], wrong, f"column {name!r}", _WORDS.get(dtype, ""))
     typed = frame.assign(**checked)
     if "state" in checked:
-        problems += _wrong(frame["state"], ~typed["state"].isin(STATES), "column 'state'", ", ".join(STATES))
+        problems += _wrong(
+            frame["state"], ~typed["state"].isin([*RunState]), "column 'state'", ", ".join(RunState)
+        )
     if set(KEY) <= checked.keys():
         keys = typed[list(KEY)].astype(str).agg("/".join, axis=1)
         problems += _wrong(keys, keys.duplicated(), "run", "each run once")

@@ -1,18 +1,16 @@
-"""The command line: one file a noun; parse, call, print."""
+"""The command line: a folder per noun; each command parses, calls and prints."""
 
 from __future__ import annotations
 
 import sys
 
-from sweeplab.cli import laws, model, report, study, trial
-from sweeplab.cli.app import command_group
+from sweeplab.cli import laws, model, report, study
 from sweeplab.cli.doctor import doctor
-from sweeplab.cli.evaluate import evaluate
-from sweeplab.cli.generate import generate
-from sweeplab.cli.hf import export_hf, import_hf
-from sweeplab.cli.hyperparameters import hyperparameters
-from sweeplab.cli.schema import schema
-from sweeplab.cli.ui import ui
+from sweeplab.cli.hyperparameters import hyperparameters, schema
+from sweeplab.cli.options import command_group
+from sweeplab.cli.report import ui
+from sweeplab.cli.runs import evaluate, export_hf, generate, import_hf
+from sweeplab.cli.study.control import trial_app
 from sweeplab.errors import BadInput
 from sweeplab.tracking.tracker import TrackingUnavailable
 
@@ -20,18 +18,12 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 app = command_group("Hyperparameter sweeps and experiment tracking for small transformers.")
 app.add_typer(study.app, name="study")
-app.add_typer(trial.app, name="trial")
+app.add_typer(trial_app, name="trial")
 app.add_typer(report.app, name="report")
 app.add_typer(laws.app, name="laws")
 app.add_typer(model.app, name="model")
-app.command("export-hf")(export_hf)
-app.command("import-hf")(import_hf)
-app.command()(hyperparameters)
-app.command()(generate)
-app.command()(evaluate)
-app.command()(schema)
-app.command()(ui)
-app.command()(doctor)
+for each in (export_hf, import_hf, hyperparameters, generate, evaluate, schema, ui, doctor):
+    app.command()(each)
 
 
 def main() -> None:
@@ -47,6 +39,6 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has gone: `sweeplab … | head`
+    except BrokenPipeError:  # the reader of the output is gone: `sweeplab … | head`
         sys.stderr.close()
         sys.exit(EXIT_FAILED)

@@ -9,8 +9,8 @@ import typer
 
 def studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the lab's studies whose names begin so."""
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.listing import study_names
+    from sweeplab.lab.listing import study_names
+    from sweeplab.records.folders import lab_folder
 
     return [name for name in study_names(lab_folder(ctx.params.get("lab"))) if name.startswith(incomplete)]
 
@@ -29,6 +29,6 @@ def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def presets(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the presets whose names begin so."""
-    from sweeplab.study.presets import preset_names
+    from sweeplab.study.file.presets import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Lab
+from sweeplab.cli.options import AsJson, Lab, MaybeStudyName, study_folder
+from sweeplab.cli.printing import console, print_json, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from sweeplab.doctor import Check
 
-    from sweeplab.study.doctor import Check
-
-COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
+COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
 def doctor(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="Name of a study.", show_default=False, autocompletion=studies),
-    ] = None,
+    name: MaybeStudyName = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check machine, lab and study, and say the cures.
+    """Check machine, lab and study, and name the cures.
 
     Exits with 1 where something is bad: a study does not run, or its numbers may be wrong.
 
@@ -34,31 +29,26 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from sweeplab.cli.tables import console, print_json
-    from sweeplab.study.doctor import examine
-    from sweeplab.study.folder import lab_folder
-    from sweeplab.study.listing import find_study
+    from sweeplab.doctor import examine
+    from sweeplab.records.folders import lab_folder
 
-    checks, out = [], console()
-    for check in examine(lab_folder(lab), find_study(lab, name) if name else None):
+    checks = []
+    for check in examine(lab_folder(lab), study_folder(lab, name) if name else None):
         checks.append(check)
         if not as_json:
-            _print(check, out)
+            _print(check)
     if as_json:
         print_json([asdict(check) for check in checks])
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
 
 
-def _print(check: Check, out: Console) -> None:
-    """Print a check on a line of its own, and its cure under it, unbroken, to be copied."""
+def _print(check: Check) -> None:
+    """Print a check on one line, and its cure unbroken on the next, to be copied."""
     from rich.text import Text
 
-    line = Text.assemble(
-        (f"{check.verdict:4}", COLOURS[check.verdict]),
-        f"  {check.name:9}  {check.found}  ",
-        (check.looked_at, "dim"),
-    )
-    out.print(line, soft_wrap=True)
+    verdict = (f"{check.verdict:4}", COLORS[check.verdict])
+    line = Text.assemble(verdict, f"  {check.name:9}  {check.found}  ", (check.looked_at, "dim"))
+    console().print(line, soft_wrap=True)
     if check.cure:
-        out.print(Text(f"      → {check.cure}"), soft_wrap=True)
+        say(f"      → {check.cure}")

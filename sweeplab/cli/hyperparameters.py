@@ -1,27 +1,27 @@
-"""`sweeplab hyperparameters`: the table, to read or to copy."""
+"""`sweeplab hyperparameters` and `schema`: what a study file may hold, for people and for editors."""
 
 from __future__ import annotations
 
-import sys
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
+from sweeplab.cli.options import option
+from sweeplab.cli.printing import console, print_json
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 
 def hyperparameters(
-    category: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the rows of this category.")
-    ] = None,
+    category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
     minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: an object a row.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per row.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Print the table of hyperparameters.
 
-    Each with its sample value, the range that a search is suggested, and its meaning.
+    Each row has a sample value, the suggested search range, and the meaning.
 
     \b
     $ sweeplab hyperparameters --category model
@@ -29,17 +29,31 @@ def hyperparameters(
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other")
     chosen = _category(category) if category else None
-    rows = [
-        row
-        for row in TABLE.values()
-        if chosen in (None, row.category) and (not minimal or row.name in MINIMAL)
-    ]
+    asked = (row for row in TABLE.values() if not minimal or row.name in MINIMAL)
+    rows = [row for row in asked if chosen in (None, row.category)]
     if json:
-        typer.echo(_json(rows))
+        from dataclasses import asdict
+
+        print_json([asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows])
     elif markdown:
         typer.echo(_markdown(rows))
     else:
         _print_table(rows)
+
+
+def schema() -> None:
+    """Print the JSON Schema of study files.
+
+    Editors complete from it; the shipped studies name it as their schema.
+
+    \b
+    $ sweeplab schema > studies/.schema.json
+    """
+    from json import dumps
+
+    from sweeplab.study.file.schema import study_schema
+
+    typer.echo(dumps(study_schema(), indent=2))
 
 
 def _category(asked: str) -> str:
@@ -49,19 +63,8 @@ def _category(asked: str) -> str:
     return names[asked.lower()]
 
 
-def _json(rows: list[Hyperparameter]) -> str:
-    from dataclasses import asdict
-    from json import dumps
-
-    objects = []
-    for row in rows:
-        fields = asdict(row)
-        objects.append({"name": fields.pop("name"), **fields, "default": row.default, "allowed": row.allowed})
-    return dumps(objects, indent=2)
-
-
 def _markdown(rows: list[Hyperparameter]) -> str:
-    from sweeplab.study.template import range_in_words
+    from sweeplab.study.file.template import range_in_words
 
     headings = ("Category", "Parameter", "Sample Value", "Allowed", "Suggested", "Meaning")
     lines = [tuple(f"**{heading}**" for heading in headings), ("---",) * len(headings)]
@@ -73,33 +76,27 @@ def _markdown(rows: list[Hyperparameter]) -> str:
 
 
 def _print_table(rows: list[Hyperparameter]) -> None:
-    from rich.console import Console
     from rich.table import Column, Table
 
-    from sweeplab.study.template import range_in_words
+    from sweeplab.study.file.template import range_in_words
 
     name = Column("Parameter", style="cyan", no_wrap=True)
     table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
-    for key, title in CATEGORIES.items():
-        members = [row for row in rows if row.category == key]
-        if not members:
-            continue
+    for category, members in groupby(rows, lambda row: row.category):
         if table.row_count:
             table.add_row()
-        table.add_row(f"[bold]{title}[/]")
+        table.add_row(f"[bold]{CATEGORIES[category]}[/]")
         for row in members:
-            value = _python(row.sample)
-            if row.default != row.sample:
-                value += f", default {row.default}"
+            default = f", default {row.default}" if row.default != row.sample else ""
             unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
-            table.add_row(f"  {row.name}", value, range_in_words(row.suggested), f"{row.meaning}{unit}")
-    # A pipe has no width, and a row is easiest to search for on one line.
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+            cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
+            table.add_row(f"  {row.name}", *cells)
+    console().print(table)
 
 
 def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
-    from sweeplab.study.template import scalar
+    from sweeplab.study.file.template import scalar
 
     if isinstance(value, float):
         return scalar(value)

@@ -32,7 +32,7 @@ def experts(p: Pass, name: str, present: Tensor | None, read: Normed) -> Tensor:
     """Give each token to A of E feed-forward layers and add what they return by the router's shares.
 
     `present` [K*B, T] is False on padding. No token is dropped. Each expert of each run is a product of its own
-    over the tokens that it got: their number depends on no neighbour, and only what is chosen is computed.
+    over the tokens that it got: their number depends on no neighbor, and only what is chosen is computed.
     """
     x = read.whole()
     shares, chosen = _route(p, name, present, x)

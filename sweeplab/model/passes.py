@@ -64,7 +64,7 @@ class Pass:
         return range(start, start + length)
 
     def normed(self, name: str, x: Tensor) -> Normed:
-        """Normalise x [K, N, C]; the gain and bias wait for the product.
+        """Normalize x [K, N, C]; the gain and bias wait for the product.
 
         With a memory they do not: a token that comes alone is smaller than any weight.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.hyperparameters import AUTO, ModelHyperparameters
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.families import FAMILIES, Family, Side
 from sweeplab.model.norms import NORMS
@@ -40,53 +40,9 @@ def settled(values: Values) -> dict[str, Any]:
     return {**values, **{name: SETTLED[name][1](values) for name in autos}}
 
 
-def _default(name: str) -> Any:
-    return TABLE[name].default
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Sizes and switches of a transformer; equal shapes can share a stack. What is `auto` is settled."""
-
-    vocab_size: int
-    block_size: int
-    n_layer: int
-    n_head: int
-    n_embd: int
-    family: str = _default("family")
-    n_encoder_layer: int = _default("n_encoder_layer")
-    n_decoder_layer: int = _default("n_decoder_layer")
-    positions: str = _default("positions")
-    rotary_base: float = _default("rotary_base")
-    relative_buckets: int = _default("relative_buckets")
-    relative_max_distance: int = _default("relative_max_distance")
-    norm: str = _default("norm")
-    norm_eps: float = _default("norm_eps")
-    norm_position: str = _default("norm_position")
-    embedding_norm: bool = _default("embedding_norm")
-    activation: str = _default("activation")
-    d_ff: int = _default("d_ff")
-    head_dim: int = _default("head_dim")
-    n_kv_head: int = _default("n_kv_head")
-    qk_norm: bool = _default("qk_norm")
-    parallel_block: bool = _default("parallel_block")
-    attention: str = _default("attention")
-    attention_window: int = _default("attention_window")
-    attention_stride: int = _default("attention_stride")
-    n_expert: int = _default("n_expert")
-    n_expert_active: int = _default("n_expert_active")
-    bias: bool = _default("bias")
-    qkv_bias: bool = _default("qkv_bias")
-    out_bias: bool = _default("out_bias")
-    head_bias: bool = _default("head_bias")
-    n_token_types: int = _default("n_token_types")
-    tie_weights: bool = _default("tie_weights")
-    tie_scale: bool = _default("tie_scale")
-    share_embeddings: bool = _default("share_embeddings")
-    scale_embedding: bool = _default("scale_embedding")
-    init: str = _default("init")
-    parametrization: str = _default("parametrization")
-    mup_base_width: int = _default("mup_base_width")
+@dataclass(frozen=True, kw_only=True)
+class ModelShape(ModelHyperparameters):
+    """Sizes and parts of a transformer, with what is automatic settled; equal shapes can share a stack."""
 
     def __post_init__(self) -> None:
         for name, value in settled(vars(self)).items():
@@ -159,7 +115,7 @@ class ModelShape:
         return self.of_family.reads_source and not self.share_embeddings
 
 
-FIELDS = tuple(field.name for field in fields(ModelShape))
+FIELDS = tuple(field.name for field in fields(ModelHyperparameters))
 
 
 @lru_cache(maxsize=4096)

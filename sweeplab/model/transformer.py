@@ -1,7 +1,7 @@
 """A transformer of any family, as a stack: every weight has a leading run dimension.
 
 Legend: K runs, B sequences a batch, T positions, S positions of a source, C n_embd, V vocabulary, N = B*T.
-A lone run is a stack of one. Nothing a run computes depends on its neighbours, its row or K: products are
+A lone run is a stack of one. Nothing a run computes depends on its neighbors, its row or K: products are
 batched over K, attention folds K into its batch, losses are means within a run.
 """
 

@@ -11,7 +11,7 @@ from sweeplab.report.panels.attention import attention_panel
 from sweeplab.report.summary import Summary
 from sweeplab.report.words import several
 from sweeplab.report.writer import write_files
-from sweeplab.study.attending import AttentionMap
+from sweeplab.runs.attending import AttentionMap
 
 # A page of more weights is slow to open.
 MOST_WEIGHTS = 200_000

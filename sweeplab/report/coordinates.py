@@ -9,7 +9,7 @@ from sweeplab.report.panels.coordinates import coordinates_panels
 from sweeplab.report.summary import Summary
 from sweeplab.report.words import listed, several, written
 from sweeplab.report.writer import write_files
-from sweeplab.study.widths import CoordinateCheck
+from sweeplab.runs.coordinates import CoordinateCheck
 
 
 def write_coordinates(found: CoordinateCheck, file: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from sweeplab.errors import BadInput, nearest
 from sweeplab.report.panels import KINDS
 from sweeplab.report.panels.base import PanelSpec
-from sweeplab.study.document import parse
-from sweeplab.study.markdown import read_text
+from sweeplab.study.file.document import parse
+from sweeplab.study.file.markdown import read_text
 from sweeplab.study.places import Complaints, Location, Places
 
 MAX_BYTES = 2**18

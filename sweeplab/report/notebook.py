@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 MOST_CELLS = 30
-# Of the text's own colour, so that it reads on light and on dark.
+# Of the text's own color, so that it reads on light and on dark.
 _STYLE = (
     "<style>.sweeplab td,.sweeplab th{text-align:right!important;padding:2px 10px}"
     ".sweeplab td:first-child,.sweeplab th:first-child{text-align:left!important}"

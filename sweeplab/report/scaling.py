@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
-from sweeplab.analysis.laws.assessment import Assessment
+from sweeplab.analysis.fit.assessment import Assessment
 from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.page import render
 from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.material import N_REFITS as N_REFITS
 from sweeplab.report.panels.material import Material
-from sweeplab.report.summary import flagged, summarise_table
+from sweeplab.report.summary import flagged, summarize_table
 from sweeplab.report.writer import write_files, write_page
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path
         if KINDS[spec.panel].of == "points"
     ]
     panels = [panel(spec, material) for spec in specs]
-    summary = summarise_table(found, source)
+    summary = summarize_table(found, source)
     summary = replace(summary, entries=(*summary.entries, *flagged(panels)))
     write_files(page.parent, {page.name: render(asked.title, summary, panels, {})})
     return page

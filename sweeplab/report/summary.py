@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.laws.assessment import Assessment
-from sweeplab.analysis.laws.misfit import FLAGGED
-from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
+from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.trials import ENDED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.lab.listing import baselines_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import counted, listed, several, span, told, written
-from sweeplab.study.listing import baselines_in_words
 
 VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
 # Studies that differ in more hyperparameters than these are told by their files.
@@ -40,7 +39,7 @@ class Summary:
     best: dict[str, Any] = field(default_factory=dict)
 
 
-def summarise(runs: DataFrame) -> Summary:
+def summarize(runs: DataFrame) -> Summary:
     """Put the runs of a study, a row a run, into words."""
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
@@ -52,7 +51,7 @@ def summarise(runs: DataFrame) -> Summary:
         ranges = (f"{name} ({_range(runs[name].tolist())})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))
     trials = trials_table(runs)
-    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     if ended.empty:
         return Summary(study, (*entries, ("Lowest loss", "no trial has ended with a loss yet")))
     by_task = list(ended.sort_values("loss").groupby(tasks_of(ended), sort=False))
@@ -70,12 +69,12 @@ def summarise(runs: DataFrame) -> Summary:
     return Summary(study, tuple(entries), best if len(by_task) == 1 else {})
 
 
-def summarise_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
+def summarize_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    summary = _beside_baselines(summarise(material.runs), material)
+    summary = _beside_baselines(summarize(material.runs), material)
     law = next((each.result for each in panels if "parameters" in each.result), None)
     if law:
-        summary = replace(summary, entries=(*summary.entries, *summarise_law(law), *flagged(panels)))
+        summary = replace(summary, entries=(*summary.entries, *summarize_law(law), *flagged(panels)))
     return summary
 
 
@@ -90,7 +89,7 @@ def _beside_baselines(summary: Summary, material: Material) -> Summary:
     return replace(summary, entries=(*summary.entries, *said[:_MOST_SETTINGS]))
 
 
-def summarise_comparison(material: Material, panels: Sequence[Panel]) -> Summary:
+def summarize_comparison(material: Material, panels: Sequence[Panel]) -> Summary:
     """Put several studies into words: what they have, in what they were set differently, whether they differ."""
     runs = material.runs
     if runs.empty:
@@ -111,15 +110,15 @@ def flagged(panels: Sequence[Panel]) -> tuple[tuple[str, str], ...]:
     return (("Its form", said["sentences"][0]),) if said else ()
 
 
-def summarise_table(found: Assessment, source: str) -> Summary:
+def summarize_table(found: Assessment, source: str) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
     columns = found.points.columns
     ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
     rows = f"{found.points.n:,}: {', '.join(ranges)}"
-    return Summary(source, (("Rows", rows), *summarise_law(found.as_dict())))
+    return Summary(source, (("Rows", rows), *summarize_law(found.as_dict())))
 
 
-def summarise_law(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def summarize_law(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Put a law into words: how many of its numbers are identified, and the exponents that are."""
     entries = said["parameters"] | said["derived"]
     verdicts = Counter(entry["verdict"] for entry in entries.values())
@@ -177,7 +176,7 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 
 # What stands on top of each page.
 SUMMARIES: dict[str, Callable[[Material, Sequence[Panel]], Summary]] = {
-    "scaling": summarise_scaling,
-    "sweep": lambda material, panels: _beside_baselines(summarise(material.runs), material),
-    "compare": summarise_comparison,
+    "scaling": summarize_scaling,
+    "sweep": lambda material, panels: _beside_baselines(summarize(material.runs), material),
+    "compare": summarize_comparison,
 }

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from pandas import Series
 
-from sweeplab.analysis.trials import STATES
-from sweeplab.study.template import scalar
+from sweeplab.analysis.trials import WORST_FIRST
+from sweeplab.study.file.template import scalar
 
-# What stands before a verdict, and the colour it has: neither says more than the word does.
+# What stands before a verdict, and the color it has: neither says more than the word does.
 MARKS = {
     "identified": ("✓", "good"),
     "weak": ("≈", "fair"),
@@ -66,7 +66,7 @@ def short(number: float) -> str:
 def counted(states: Series) -> str:
     """Say how many there are of each state: "24 complete, 3 pruned"."""
     counts = states.value_counts()
-    return ", ".join(f"{counts[state]:,} {state}" for state in reversed(STATES) if state in counts)
+    return ", ".join(f"{counts[state]:,} {state}" for state in reversed(WORST_FIRST) if state in counts)
 
 
 def several(count: int, what: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.corpora import CORPORA
-from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.splits import Pairs
@@ -20,7 +20,7 @@ from sweeplab.study.starting import read_start
 N_DRAWS = 64  # until one meets the study's rules
 
 if TYPE_CHECKING:
-    from sweeplab.study.folder import StudyFolder
+    from sweeplab.records.folders import StudyFolder
     from sweeplab.study.space import Space
     from sweeplab.study.spec import StudySpec
 
@@ -34,6 +34,20 @@ def study_dataset(spec: StudySpec) -> Dataset:
     data, start = spec.data, read_start(spec)
     given = start.tokenizer if start else None
     return prepare(data.corpus, data.tokenizer, spec.data_path, vocab_size=data.vocab_size, given=given)
+
+
+def placed_dataset(spec: StudySpec) -> Dataset:
+    """Return a study's data.
+
+    Raises:
+        BadInput: there are none; points at the line of the study that names them.
+    """
+    try:
+        return study_dataset(spec)
+    except BadInput as error:
+        name = "path" if spec.data.path else "corpus"
+        with spec.blaming(("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)):
+            raise
 
 
 def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:

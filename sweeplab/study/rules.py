@@ -15,7 +15,7 @@ from sweeplab.model.shape import FIELDS, ModelShape, settled
 from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what only follows
 from sweeplab.study.expressions import Expression
 from sweeplab.study.places import Location
-from sweeplab.study.spec import Derived, Divisors, SearchSpec, StudySpec
+from sweeplab.study.spec import NOWHERE, Derived, Divisors, SearchSpec, StudySpec
 from sweeplab.train.counting import train_flops, train_tokens
 from sweeplab.train.requirements import REQUIREMENTS
 
@@ -30,7 +30,6 @@ FACTS: dict[str, frozenset[str]] = {
     "train_tokens": _TOKENS,
     "train_flops": _TOKENS | _SIZES,
 }
-_NOWHERE: Location = ("name",)
 # Not for expressions: a trial is the same for every seed and on every machine.
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
@@ -139,13 +138,13 @@ def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
     found = [_search_rule(name, entry) for name, entry in spec.search.items()]
     found += [_shape_rule(each, spec) for each in requirements()]
-    if _place(spec, "head_dim") == _NOWHERE:
-        found.append(_expression_rule("n_embd % n_head == 0", _place(spec, "n_head", "n_embd")))
+    if spec.place("head_dim") == NOWHERE:
+        found.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     if vocab_size is not None:
-        found.append(_expression_rule(f"vocab_size >= {vocab_size}", _place(spec, "vocab_size")))
+        found.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
     for text in REQUIREMENTS:
         names = Expression(text).names
-        found.append(_expression_rule(text, _place(spec, *sorted(names))))
+        found.append(_expression_rule(text, spec.place(*sorted(names))))
     found += _data_rules(spec, vocab_size)
     for index, text in enumerate(spec.constraints):
         found.append(_expression_rule(text, ("constraints", index)))
@@ -165,13 +164,13 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
     found = [
         Rule(
             f"objective suits family ({suited})",
-            _place(spec, "objective", "family"),
+            spec.place("objective", "family"),
             frozenset({"objective", "family"}),
             lambda values: values["family"] in of(values).families,
         ),
         Rule(
             f"block_size is at least what objective takes ({blocks})",
-            _place(spec, "block_size"),
+            spec.place("block_size"),
             frozenset({"objective", "block_size"}),
             lambda values: values["block_size"] >= of(values).shortest_block,
         ),
@@ -179,7 +178,7 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
     if n_symbols is not None:
         fits = Rule(
             f"vocab_size >= {n_symbols} + special tokens of the objective",
-            _place(spec, "vocab_size", "objective", "family"),
+            spec.place("vocab_size", "objective", "family"),
             frozenset({"vocab_size", *SETTINGS}),
             lambda values: values["vocab_size"] >= n_symbols + n_special(values),
         )
@@ -190,7 +189,7 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
     text = f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}"
     suits_corpus = Rule(
         text,
-        _place(spec, "objective"),
+        spec.place("objective"),
         frozenset({"objective"}),
         lambda values: of(values).of_pairs == of_pairs,
     )
@@ -220,7 +219,7 @@ def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
         except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
             return False
 
-    return Rule(requirement.text, _place(spec, *requirement.names), frozenset(requirement.names), holds)
+    return Rule(requirement.text, spec.place(*requirement.names), frozenset(requirement.names), holds)
 
 
 def _expression_rule(text: str, path: Location) -> Rule:
@@ -233,15 +232,3 @@ def _expression_rule(text: str, path: Location) -> Rule:
             return False
 
     return Rule(text, path, expression.names, holds)
-
-
-def _place(spec: StudySpec, *names: str) -> Location:
-    """Return where the study gives the first of these hyperparameters that it gives."""
-    sections = {"fixed": spec.fixed, "grid": spec.grid, "search": spec.search}
-    paths: list[Location] = [
-        (section, name) for name in names for section, held in sections.items() if name in held
-    ]
-    paths += [
-        ("cells", index, name) for name in names for index, held in enumerate(spec.cells) if name in held
-    ]
-    return paths[0] if paths else _NOWHERE

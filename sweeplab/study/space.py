@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import AUTO, TABLE, defaults
+from sweeplab.hyperparameters import AUTO, Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.expressions import Expression
 from sweeplab.study.parameters import Parameter, Scalar
@@ -203,7 +203,7 @@ class Space:
         points = (dict(zip(self._parameters, values, strict=True)) for values in stored)
         return sum(self.broken(self._resolved(point)) is None for point in points)
 
-    def _resolved(self, stored: Mapping[str, Scalar]) -> dict[str, Any]:
+    def _resolved(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
         """Return the effective hyperparameters of a trial by what Optuna stores of it."""
         return self.resolve(self._choose(lambda parameter: parameter.decoded(stored[parameter.name])), seed=0)
 
@@ -228,7 +228,7 @@ class Space:
                     values[name] = sampled[name] = value_of(parameter)
         return sampled
 
-    def resolve(self, sampled: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def resolve(self, sampled: Mapping[str, Any], seed: int) -> Hyperparameters:
         """Return all effective hyperparameters of a run, in the table's order.
 
         A derived one whose row allows nothing of what comes out is NaN, and `broken` says so.
@@ -239,7 +239,7 @@ class Space:
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, self._settled(values, sampled))
         known = settled(self._settled(values, sampled))
-        return {name: known[name] for name in TABLE}
+        return Hyperparameters.of(known)
 
     def broken(self, values: Mapping[str, Any]) -> str | None:
         """Return the first rule that effective hyperparameters do not meet, in words."""
@@ -288,7 +288,7 @@ class Space:
             raise ValueError(refusals[-1])
         return found
 
-    def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], dict[str, Any]]:
+    def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], Hyperparameters]:
         """Return what Optuna stores of a trial with these values of what is searched, and all that follows from them.
 
         Raises:
@@ -312,12 +312,12 @@ class Space:
         sampled = self._choose(take)
         return stored, self.resolve(sampled, seed=0)
 
-    def draws_with(self, stored: Mapping[str, Scalar], count: int) -> Iterator[dict[str, Any]]:
+    def draws_with(self, stored: Mapping[str, Scalar], count: int) -> Iterator[Hyperparameters]:
         """Yield effective hyperparameters of `count` trials spread evenly over what the given parameters leave."""
         for point in _spread(len(self._parameters), count):
             yield self._resolved({**self.quasi_random(point), **stored})
 
-    def draws(self, count: int) -> Iterator[dict[str, Any]]:
+    def draws(self, count: int) -> Iterator[Hyperparameters]:
         """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same."""
         return self.draws_with({}, count)
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from sweeplab.errors import Problem, nearest
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import defaults
+from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.expressions import Expression
-from sweeplab.study.folder import NAMES, is_name
-from sweeplab.study.places import Location, Places
-from sweeplab.study.presets import preset_names
+from sweeplab.study.places import SECTIONS, Location, Places
 from sweeplab.study.written import AUTO, Count, PluginFile, Positive, Refusal, Replicate, Seconds, Seed
 
 DEFAULT_TRIALS_PER_CELL = 10
 # A warm start of this name is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
+# Where a problem stands that no line of the file is to blame for.
+NOWHERE: Location = ("name",)
 
 
 @dataclass(frozen=True)
@@ -240,11 +243,6 @@ class StudySpec(Section):
             raise Refusal("is no name of a study", NAMES)
         return name
 
-    @field_validator("preset")
-    @classmethod
-    def _known_preset(cls, name: str | None) -> str | None:
-        return name and _known(name, list(preset_names()))
-
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int | Replicate]) -> list[int | Replicate]:
@@ -328,6 +326,38 @@ class StudySpec(Section):
             str(beside(self.source, each)) if each.endswith(TABLE_SUFFIX) else each
             for each in self.warm_start
         ]
+
+    def place(self, *names: str, default: Location = NOWHERE) -> Location:
+        """Return where the study gives the first of these hyperparameters that it gives."""
+        sections: list[Location] = [
+            (section, name) for name in names for section in SECTIONS if name in getattr(self, section)
+        ]
+        changes: list[Location] = [
+            ("cells", index, name) for name in names for index, each in enumerate(self.cells) if name in each
+        ]
+        return next(iter(sections + changes), default)
+
+    def place_of(self, name: str, value: Any) -> Location | None:
+        """Return where the study gives a hyperparameter this value, or None where it does not."""
+        if value in self.grid.get(name, ()):
+            return ("grid", name, self.grid[name].index(value))
+        for index, changes in enumerate(self.cells):
+            if name in changes and changes[name] == value:
+                return ("cells", index, name)
+        return next(
+            ((section, name) for section in ("fixed", "search") if name in getattr(self, section)), None
+        )
+
+    @contextmanager
+    def blaming(self, place: Location | None) -> Iterator[None]:
+        """Give every problem raised inside this place in the file; None, or a file of its own, leaves it as it is."""
+        try:
+            yield
+        except BadInput as error:
+            if place is None or any(each.file for each in error.problems):
+                raise
+            placed = [self.problem(place, each.what, each.allowed, each.nearest) for each in error.problems]
+            raise BadInput(*placed) from error
 
     def problem(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""

@@ -140,12 +140,9 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Mapping[s
         raise BadInput(spec.problem(("init_from",), what))
     for values in trials:
         if different := start.differences(values):
-            given = {"fixed": spec.fixed, "grid": spec.grid, "search": spec.search}
-            places = [(part, name) for name in different for part, held in given.items() if name in held]
             what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
-            raise BadInput(
-                spec.problem(places[0] if places else ("init_from",), what, "a model as the run's")
-            )
+            place = spec.place(*different, default=("init_from",))
+            raise BadInput(spec.problem(place, what, "a model as the run's"))
 
 
 def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.tracking.tracker import Measure, TrackedRun
+from sweeplab.tracking.measures import Measure
+from sweeplab.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,10 +8,16 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
+from sweeplab.records.runs import RunState
 from sweeplab.tracking.tracker import Description, Summary
 
-# In charts a run that reached its end has one of MLflow's own colours, and these tell the others apart.
-COLOUR_OF_STATE = {"pruned": "#b3b3b3", "stopped": "#2e7d32", "diverged": "#e65100", "failed": "#c62828"}
+# In charts a run that reached its end has one of MLflow's own colors, and these tell the others apart.
+COLOR_OF_STATE = {
+    RunState.PRUNED: "#b3b3b3",
+    RunState.STOPPED: "#2e7d32",
+    RunState.DIVERGED: "#e65100",
+    RunState.FAILED: "#c62828",
+}
 PARAM_CHARACTERS = 6000  # MLflow cuts a longer one silently
 TRIALS_ON_PAGE = 5
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput
 from sweeplab.tracking.connection import artifact_location, connect, reaching, tracking_uri, without_password
-from sweeplab.tracking.tracker import Measure
+from sweeplab.tracking.measures import Measure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

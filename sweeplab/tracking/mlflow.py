@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
 from sweeplab.errors import BadInput
+from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.bulk import read_histories, read_runs
 from sweeplab.tracking.connection import database_file, reaching
 from sweeplab.tracking.describe import (
-    COLOUR_OF_STATE,
+    COLOR_OF_STATE,
     TRIALS_ON_PAGE,
     csv_text,
     environment_tags,
@@ -31,8 +32,8 @@ from sweeplab.tracking.describe import (
     texts,
 )
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted
-from sweeplab.tracking.folder import RunFolder, read_json
-from sweeplab.tracking.tracker import Description, Measure, Summary, TrackedRun, Tracker, TrackingUnavailable
+from sweeplab.tracking.measures import Measure, RunMeasures
+from sweeplab.tracking.tracker import Description, Summary, TrackedRun, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,18 +47,15 @@ SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
 # What is left over from a process that was killed, or may go on later, shows a clock in the UI; a pruned or
 # diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
 WAITING = "SCHEDULED"
-STATUS_OF_RUN = dict.fromkeys(("complete", "stopped", "pruned", "diverged"), "FINISHED") | {
-    "failed": "FAILED"
-}
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
 
 
 @dataclass
 class _Shipping:
-    """A run under way: its folder as read so far, and what MLflow lacks of what was known at its start."""
+    """A run under way: its curve as read so far, and what MLflow lacks of what was known at its start."""
 
     run_id: str
-    folder: RunFolder
+    measures: RunMeasures
     waiting: bool
     params: dict[str, str]
     facts: list[Measure]
@@ -199,12 +197,12 @@ class MLflowTracker(Tracker):
             return
         if time.monotonic() < self._quiet_until:
             raise TrackingUnavailable(f"{self._place} did not answer; it is left alone for some seconds")
-        end = read_json(folder / "end.json")  # before the points: once it is there, they are all there
+        end = RunFolder(folder).read_end()  # before the points: once it is there, they are all there
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
             if shipping is None:
                 return
-            points = [shipping.facts, *shipping.folder.points()]
+            points = [shipping.facts, *shipping.measures.new_points()]
             if end is not None:
                 self._finish(shipping, points, end)
                 (folder / "shipped").write_text(self._shipped_to)
@@ -243,54 +241,51 @@ class MLflowTracker(Tracker):
 
     def _start(self, path: Path) -> _Shipping | None:
         parent = self._opened
-        run = read_json(path / "run.json")
-        if run is None:
+        folder = RunFolder(path)
+        if not folder.has_started:
             return None
-        folder = RunFolder(path, run)
-        params = texts(run["values"])
-        tracked = self._experiment.run(f"{self._study}/{folder.key}")
+        start = folder.read_start()
+        measures = RunMeasures(folder, start)
+        params = texts(start.values.as_dict())
+        tracked = self._experiment.run(f"{self._study}/{start.key}")
         if tracked:
-            folder.tracked.update({metric.key: metric.step for metric in tracked.data.to_proto().metrics})
+            measures.tracked.update({metric.key: metric.step for metric in tracked.data.to_proto().metrics})
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
         else:
-            cell, trial, seed = folder.place
-            name = f"{cell} #{trial} seed {seed}"
-            tags = self._run_tags(folder, parent)
-            tracked = self._client.create_run(self._experiment.find(), folder.started_ms, tags, name)
+            name = f"{start.cell} #{start.trial} seed {start.seed}"
+            tags = self._run_tags(start, parent)
+            tracked = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
         waiting = tracked.info.status == WAITING
-        self._shipping[path] = _Shipping(tracked.info.run_id, folder, waiting, params, folder.facts())
+        self._shipping[path] = _Shipping(tracked.info.run_id, measures, waiting, params, measures.facts())
         return self._shipping[path]
 
-    def _run_tags(self, folder: RunFolder, parent: Run) -> dict[str, str]:
-        cell, trial, seed = folder.place
-        tags = self._tags | {
+    def _run_tags(self, start: RunStart, parent: Run) -> dict[str, str]:
+        return self._tags | {
             "mlflow.parentRunId": parent.info.run_id,
-            "sweeplab.key": f"{self._study}/{folder.key}",
+            "sweeplab.key": f"{self._study}/{start.key}",
             "sweeplab.study": self._study,
-            "sweeplab.cell": cell,
-            "sweeplab.trial": str(trial),
-            "sweeplab.seed": str(seed),
+            "sweeplab.cell": start.cell,
+            "sweeplab.trial": str(start.trial),
+            "sweeplab.seed": str(start.seed),
             "sweeplab.state": "running",
+            "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],
         }
-        if "sampled" in folder.run:
-            tags["sweeplab.searched"] = json.dumps(folder.run["sampled"])[:TAG_CHARACTERS]
-        return tags
 
-    def _finish(self, shipping: _Shipping, points: list[list[Measure]], end: Mapping[str, Any]) -> None:
-        run_id, folder, state = shipping.run_id, shipping.folder, end["state"]
-        error = (end.get("error") or "").strip()
-        reasons = {"stop_reason": end.get("stop_reason"), "error": error.rpartition("\n")[2]}
+    def _finish(self, shipping: _Shipping, points: list[list[Measure]], end: RunEnd) -> None:
+        run_id, measures, state = shipping.run_id, shipping.measures, end.state
+        error = (end.error or "").strip()
+        reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
-        tags["sweeplab.state"] = state
-        if state in COLOUR_OF_STATE:
-            tags["mlflow.runColor"] = COLOUR_OF_STATE[state]
-        self._experiment.log(run_id, [*points, folder.totals(end)], shipping.params, tags)
+        tags["sweeplab.state"] = str(state)
+        if state in COLOR_OF_STATE:
+            tags["mlflow.runColor"] = COLOR_OF_STATE[state]
+        self._experiment.log(run_id, [*points, measures.totals(end)], shipping.params, tags)
         if error:
             self._client.log_text(run_id, error, "error.txt")
-        if checkpoint := folder.checkpoint():
+        if checkpoint := measures.folder.checkpoint():
             self._client.log_artifacts(run_id, str(checkpoint), "checkpoint")
-        ended_ms = folder.started_ms + round((end.get("wall_seconds") or 0.0) * 1000)
-        self._client.set_terminated(run_id, STATUS_OF_RUN[state], ended_ms)
+        ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
+        self._client.set_terminated(run_id, "FAILED" if state is RunState.FAILED else "FINISHED", ended_ms)
 
     def _set_running_to_waiting(self, parent: Run) -> None:
         nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"

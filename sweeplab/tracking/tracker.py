@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
-ENDED = ("complete", "stopped", "pruned", "diverged", "failed")
-STATES = ("waiting", "running", *ENDED)
+from sweeplab.tracking.measures import Measure
 
 
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
@@ -48,15 +47,6 @@ class Description(TypedDict, total=False):
     tags: Mapping[str, str]
     note: str
     summary: Summary
-
-
-class Measure(NamedTuple):
-    """One number of a run: `step` counts iterations, or tokens where the name ends in `_by_tokens`."""
-
-    name: str
-    value: float
-    timestamp_ms: int
-    step: int
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from typing import Any, Literal
 from sweeplab.errors import BadInput
 from sweeplab.tracking.connection import reaching
 from sweeplab.tracking.experiment import Experiment
-from sweeplab.tracking.folder import FACTS, METRICS, TOTALS
+from sweeplab.tracking.measures import FACTS, TOTALS
 
 TAGS = ("state", "cell", "trial", "seed")
 NUMBERS = (*TOTALS, *FACTS)
 SEARCHED = "searched"
-CURVES = METRICS
 X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
 # Whatever the charts leave out: MLflow adds a chart for it here, and here it is folded.
 THE_REST = "Model metrics"

@@ -17,8 +17,9 @@ from typing import Any
 import wandb
 
 from sweeplab.files import write_whole
-from sweeplab.tracking.folder import OVER_TOKENS, RunFolder, read_json
-from sweeplab.tracking.tracker import Description, Measure, Mirror, Summary, TrackingUnavailable
+from sweeplab.records.runs import RunEnd, RunFolder, RunState
+from sweeplab.tracking.measures import BY_TOKENS, Measure, RunMeasures
+from sweeplab.tracking.tracker import Description, Mirror, Summary, TrackingUnavailable
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
 
@@ -45,27 +46,31 @@ class WandbMirror(Mirror):
         Raises:
             TrackingUnavailable: W&B could not take it.
         """
-        if folder in self._sent or (end := read_json(folder / "end.json")) is None:
+        if folder in self._sent or (end := RunFolder(folder).read_end()) is None:
             return
-        known = read_json(folder / SENT) or {"id": uuid.uuid4().hex[:8], "sent": False}
-        if not known["sent"] and (run := read_json(folder / "run.json")):
-            write_whole(folder / SENT, json.dumps(known).encode())
+        mark = folder / SENT
+        known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": False}
+        if mark.exists():
+            known = json.loads(mark.read_bytes())
+        if not known["sent"]:
+            write_whole(mark, json.dumps(known).encode())
             with _reaching():
-                self._send(RunFolder(folder, run), end, known["id"])
-            write_whole(folder / SENT, json.dumps({**known, "sent": True}).encode())
+                self._send(RunFolder(folder), end, known["id"])
+            write_whole(mark, json.dumps({**known, "sent": True}).encode())
         self._sent.add(folder)
 
-    def _send(self, folder: RunFolder, end: dict[str, Any], run_id: str) -> None:
-        cell, trial, seed = folder.place
+    def _send(self, folder: RunFolder, end: RunEnd, run_id: str) -> None:
+        start = folder.read_start()
+        measures = RunMeasures(folder, start)
         run = wandb.init(
             project=self._project,
             id=run_id,
             dir=str(self._folder),
             group=self._folder.name,
-            job_type=cell,
-            name=f"{cell} #{trial} seed {seed}",
-            tags=[end["state"]],
-            config={**folder.run["values"], "cell": cell, "trial": trial, "seed": seed},
+            job_type=start.cell,
+            name=f"{start.cell} #{start.trial} seed {start.seed}",
+            tags=[str(end.state)],
+            config={**start.values.as_dict(), "cell": start.cell, "trial": start.trial, "seed": start.seed},
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,
             # Only what the run itself wrote: neither this process' output nor its machine's load.
@@ -73,11 +78,11 @@ class WandbMirror(Mirror):
                 console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False
             ),
         )
-        for point in folder.points():
+        for point in measures.new_points():
             run.log(_values(point), step=point[0].step)
-        facts = {measure.name: measure.value for measure in [*folder.facts(), *folder.totals(end)]}
-        run.summary.update({**facts, "state": end["state"], "stop_reason": end.get("stop_reason")})
-        run.finish(exit_code=int(end["state"] == "failed"))
+        facts = {measure.name: measure.value for measure in [*measures.facts(), *measures.totals(end)]}
+        run.summary.update({**facts, "state": str(end.state), "stop_reason": end.stop_reason})
+        run.finish(exit_code=int(end.state is RunState.FAILED))
 
     def close(self, summary: Summary) -> None:
         """Do nothing: W&B has no place for a study's own state."""
@@ -85,8 +90,8 @@ class WandbMirror(Mirror):
 
 def _values(point: list[Measure]) -> dict[str, float]:
     """Return a line's numbers; how many tokens it stands at is one of them, as W&B's axes are metrics."""
-    tokens = [measure.step for measure in point if measure.name.endswith(OVER_TOKENS)]
-    values = {measure.name: measure.value for measure in point if not measure.name.endswith(OVER_TOKENS)}
+    tokens = [measure.step for measure in point if measure.name.endswith(BY_TOKENS)]
+    values = {measure.name: measure.value for measure in point if not measure.name.endswith(BY_TOKENS)}
     return {**values, **({"train_tokens": tokens[0]} if tokens else {})}
 
 

@@ -13,7 +13,7 @@ from sweeplab.model.layout import BLOCK
 def gradient_norms(gradient: Tensor) -> Tensor:
     """Return each row's norm [K] of a gradient [K, row_size].
 
-    By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbours'.
+    By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
     """
     blocks: Tensor = torch.linalg.vector_norm(gradient.view(len(gradient), -1, BLOCK), dim=2)
     norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)

@@ -1,4 +1,4 @@
-"""What `auto` means on this machine for device, dtype and compile."""
+"""The devices of this machine: their memory, and what `auto` means for device, dtype and compile."""
 
 from __future__ import annotations
 
@@ -45,3 +45,15 @@ def settle_devices(values: Mapping[str, Any]) -> dict[str, Any]:
         is_whole, is_long = settled["n_expert"] == 1, settled["max_iters"] >= COMPILE_PAYS_FROM_ITERATIONS
         settled["compile"] = on_cuda and is_whole and is_long
     return settled
+
+
+def free_memory_bytes(device: str) -> int:
+    """Return the memory that is free on the device."""
+    if device == "cuda":
+        import torch
+
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by an earlier stack
+        return int(torch.cuda.mem_get_info()[0] + unused)
+    import psutil
+
+    return int(psutil.virtual_memory().available)

@@ -8,5 +8,5 @@ FOLLOW_WIDTH = ("adamw", "lion")
 # As a study's constraints are written.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
-    " or ".join(["parametrization == 'standard'", *(f"optimiser == '{name}'" for name in FOLLOW_WIDTH)]),
+    " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in FOLLOW_WIDTH)]),
 )

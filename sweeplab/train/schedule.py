@@ -118,7 +118,7 @@ def rows_used(values: Mapping[str, Any], iteration: int) -> int:
 
 
 def rows_seen(values: Mapping[str, Any], iteration: int) -> int:
-    """Return how many rows a run has learnt from when it has come to `iteration`."""
+    """Return how many rows a run has learned from when it has come to `iteration`."""
     size: int = values["batch_size"]
     warmup: int = values["batch_warmup_iters"]
     if not warmup:

@@ -29,7 +29,7 @@ from sweeplab.train.averaging import average_, decay_at
 from sweeplab.train.clipping import clip_, gradient_norms
 from sweeplab.train.counting import train_tokens
 from sweeplab.train.evaluating import Evaluation
-from sweeplab.train.optimisers import OPTIMISERS, Rates
+from sweeplab.train.optimizers import OPTIMISERS, Rates
 from sweeplab.train.progress import Progress, State
 from sweeplab.train.run import Run, drop_chances, shape_key
 from sweeplab.train.schedule import learning_rate, rows_used
@@ -161,11 +161,11 @@ class Stack:
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[_Member] = []
         size = self.transformer.layout.row_size
-        self._optimiser = OPTIMISERS[like["optimiser"]](self.transformer.layout)
+        self._optimizer = OPTIMISERS[like["optimizer"]](self.transformer.layout)
         self._judged = "mean" if like["ema"] > 0 else "weights"  # the rows that evaluations use
         self._begun = ("weights", "best", self._judged)  # the rows that begin as the initial weights
         # The last two are sums since the last point: on the device, so that a step waits for nothing.
-        sizes = dict.fromkeys(self._begun, size) | self._optimiser.buffers() | {"loss": 1, "norm": 1}
+        sizes = dict.fromkeys(self._begun, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
         self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
         self._gradient = torch.zeros(capacity, size, device=self.device)
         self._part = torch.zeros(capacity if self._n_parts > 1 else 0, size, device=self.device)
@@ -238,9 +238,9 @@ class Stack:
         with torch.no_grad():
             norms = gradient_norms(gradient)
             clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
-            state = {name: self._rows[name][:n] for name in self._optimiser.buffers()}
+            state = {name: self._rows[name][:n] for name in self._optimizer.buffers()}
             rates = [member.rates() for member in members]
-            self._optimiser.update_(weights, gradient, state, rates)
+            self._optimizer.update_(weights, gradient, state, rates)
             if self._judged == "mean":
                 decays = [decay_at(each.run.values["ema"], each.iteration) for each in members]
                 average_(self._rows["mean"][:n], weights, decays)

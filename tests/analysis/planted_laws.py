@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sweeplab.analysis.laws.forms import Law
+from sweeplab.analysis.fit.forms import Law
 from sweeplab.analysis.points import Points
 
 TRUTHS = {
@@ -119,11 +119,11 @@ def of_law(law: Law, truth: str) -> dict[str, float]:
     return {name: own[name] for name in law.parameters}
 
 
-def vector(law: Law, truth: Mapping[str, float], centre: Mapping[str, float]) -> np.ndarray:
-    """Return a truth as a fit at a centre has its parameters: [p]."""
+def vector(law: Law, truth: Mapping[str, float], center: Mapping[str, float]) -> np.ndarray:
+    """Return a truth as a fit at a center has its parameters: [p]."""
     theta = np.array([truth[name] for name in law.parameters])
     for term in law.terms:
-        shift = truth[term.exponent] * centre.get(term.column, 0.0) if term.exponent else 0.0
+        shift = truth[term.exponent] * center.get(term.column, 0.0) if term.exponent else 0.0
         theta[law.index(term.scale)] = np.log(truth[term.scale]) - shift
     return theta
 

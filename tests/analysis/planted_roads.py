@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from analysis.planted_laws import TRUTHS, losses
 
-from sweeplab.analysis.laws.curves import Curve, Curves
+from sweeplab.analysis.compute_optimal.envelope import Curve, Curves
 from sweeplab.analysis.points import Points
 
 

@@ -1,11 +1,11 @@
-"""Tables of random design, truth and noise, bad ones among them, and what other optimisers make of a fit."""
+"""Tables of random design, truth and noise, bad ones among them, and what other optimizers make of a fit."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import basinhopping, minimize
 
-from sweeplab.analysis.laws.fitting import Fit
+from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.points import Points
 
 KINDS = 6  # a ray, near one, one FLOPs a row whatever its size, a few token counts, and twice N and D freely

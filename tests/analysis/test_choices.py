@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.sweep.choices import ONE_SEED, rankings
-from sweeplab.analysis.sweep.differences import DIFFERENT, NOT_SEEN, UNKNOWN
+from sweeplab.analysis.sweep.differences import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN, rankings
 from sweeplab.analysis.sweep.trials import Sweep
 
 

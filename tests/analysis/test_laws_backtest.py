@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 
-from sweeplab.analysis.laws.backtest import backtest, cuts_of
-from sweeplab.analysis.laws.comparison import compare
-from sweeplab.analysis.laws.forms import LAWS
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.misfit.comparison import backtest, compare, cuts_of
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 

@@ -10,9 +10,9 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 from analysis.random_tables import random_table, scipys_gain
 
-from sweeplab.analysis.laws.bootstrap import bootstrap
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
-from sweeplab.analysis.laws.forms import LAWS
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.fit.intervals import bootstrap
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -48,7 +48,7 @@ def test_planted_exponents_are_near(truth: str, noise: float) -> None:
     found = fit(points, CHINCHILLA)
     assert found.sigma == pytest.approx(noise, rel=0.2)
     assert found.rows.delta == pytest.approx(1.345 * found.sigma, rel=0.05)
-    natural = found.minimiser()
+    natural = found.minimizer()
     for name in ("alpha", "beta"):
         assert natural[name] == pytest.approx(TRUTHS[truth][name], abs=5 * noise), name
     assert found.n_reached >= found.n_starts / 2
@@ -59,8 +59,8 @@ def test_outliers_hardly_move_it() -> None:
     loss = points.columns["loss"].copy()
     loss[[3, 17, 28]] *= 1.3
     spoilt = replace(points, columns=points.columns | {"loss": loss})
-    robust, squares = (fit(spoilt, CHINCHILLA, delta).minimiser()["alpha"] for delta in (None, LEAST_SQUARES))
-    right = fit(points, CHINCHILLA).minimiser()["alpha"]
+    robust, squares = (fit(spoilt, CHINCHILLA, delta).minimizer()["alpha"] for delta in (None, LEAST_SQUARES))
+    right = fit(points, CHINCHILLA).minimizer()["alpha"]
     assert abs(robust - right) < 0.02 < abs(squares - right)
 
 
@@ -75,7 +75,7 @@ def test_a_row_that_weighs_two_is_two_rows() -> None:
     weighted = replace(points, weights=np.where(np.arange(12) == 4, 2.0, 1.0))
     one, other = fit(doubled, CHINCHILLA, LITERATURE), fit(weighted, CHINCHILLA, LITERATURE)
     assert one.objective == pytest.approx(other.objective, rel=1e-9)
-    assert one.minimiser() == pytest.approx(other.minimiser(), rel=1e-5)
+    assert one.minimizer() == pytest.approx(other.minimizer(), rel=1e-5)
 
 
 def test_units_do_not_matter() -> None:
@@ -83,7 +83,7 @@ def test_units_do_not_matter() -> None:
     scaled = replace(points, columns=points.columns | {"params": points.columns["params"] * 1e-6})
     one, other = fit(points, CHINCHILLA), fit(scaled, CHINCHILLA)
     assert one.objective == pytest.approx(other.objective, rel=1e-9)
-    assert one.minimiser()["alpha"] == pytest.approx(other.minimiser()["alpha"], rel=1e-6)
+    assert one.minimizer()["alpha"] == pytest.approx(other.minimizer()["alpha"], rel=1e-6)
 
 
 def test_the_robust_sigma_looks_past_the_rows_that_a_fit_goes_through() -> None:

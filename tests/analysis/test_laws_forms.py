@@ -9,9 +9,8 @@ import pytest
 from analysis.planted_laws import GOOD
 from scipy.optimize import minimize_scalar
 
-from sweeplab.analysis.laws.fitting import fit
-from sweeplab.analysis.laws.forms import LAWS, Law
-from sweeplab.analysis.laws.quantities import loss_at, optimum_of, parameters_of
+from sweeplab.analysis.fit.fitting import fit
+from sweeplab.analysis.fit.forms import LAWS, Law, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.points import Points
 
 CENTRE = {"params": math.log(1e7), "tokens": math.log(2e8), "flops": math.log(1e16)}
@@ -28,7 +27,7 @@ def vectors(law: Law, count: int = 4) -> np.ndarray:
     return theta
 
 
-def centred(random: np.random.Generator) -> dict[str, np.ndarray]:
+def centered(random: np.random.Generator) -> dict[str, np.ndarray]:
     return {name: random.normal(0, 1.5, 11) for name in CENTRE}
 
 
@@ -43,7 +42,7 @@ each_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 
 @each_law
 def test_the_formula_is_what_is_computed(law: Law) -> None:
-    logs = centred(np.random.default_rng(2))
+    logs = centered(np.random.default_rng(2))
     raw = {LETTERS[name]: np.exp(logs[name] + CENTRE[name]) for name in CENTRE}
     for theta in vectors(law):
         natural = dict(zip(law.parameters, theta, strict=True))
@@ -56,7 +55,7 @@ def test_the_formula_is_what_is_computed(law: Law) -> None:
 
 @each_law
 def test_derivatives(law: Law) -> None:
-    logs, theta = centred(np.random.default_rng(3)), vectors(law)
+    logs, theta = centered(np.random.default_rng(3)), vectors(law)
     value, jacobian = law.derivatives(theta, logs)
     np.testing.assert_array_equal(value, law.log_loss(theta, logs))
     np.testing.assert_allclose(
@@ -111,7 +110,7 @@ def test_a_law_recovers_itself_from_exact_losses(law: Law) -> None:
     loss = eval(law.formula.split(" = ")[1].replace("^", "**"), {}, truth | columns)
     points = Points({"params": n, "tokens": d, "flops": columns["C"], "loss": loss}, np.ones(len(n)))
     found = fit(points, law)
-    for name, value in found.minimiser().items():
+    for name, value in found.minimizer().items():
         assert value == pytest.approx(truth[name], rel=1e-3), name
     np.testing.assert_allclose(found.predict(points.columns), loss, rtol=1e-7)
     assert found.converged and not found.at_bound()

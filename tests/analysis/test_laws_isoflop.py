@@ -11,9 +11,8 @@ import pytest
 from analysis.planted_laws import GOOD, TRUTHS, plant
 from analysis.planted_roads import exponent, n_opt, plant_isoflop
 
-from sweeplab.analysis.laws.budgets import budgets_of, parse_budgets
-from sweeplab.analysis.laws.isoflop import isoflop
-from sweeplab.analysis.laws.lines import Noise, line_through
+from sweeplab.analysis.compute_optimal.isoflop import budgets_of, isoflop, parse_budgets
+from sweeplab.analysis.compute_optimal.lines import Noise, line_through
 from sweeplab.errors import BadInput
 
 

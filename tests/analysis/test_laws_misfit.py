@@ -10,12 +10,10 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 from analysis.planted_misfit import wrong_losses, wrong_table
 
-from sweeplab.analysis.laws.departures import BEYOND, departures
-from sweeplab.analysis.laws.fitting import LITERATURE, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.misfit import FLAGGED, NOT_SEEN, UNSEEABLE, Misfit, misfit
-from sweeplab.analysis.laws.patterns import patterns
-from sweeplab.analysis.laws.scores import draw, power, space_of
+from sweeplab.analysis.fit.fitting import LITERATURE, fit
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.misfit.form import BEYOND, FLAGGED, NOT_SEEN, UNSEEABLE, Misfit, departures, misfit
+from sweeplab.analysis.misfit.residuals import draw, patterns, power, space_of
 from sweeplab.analysis.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]

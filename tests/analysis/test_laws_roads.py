@@ -11,10 +11,9 @@ import pytest
 from analysis.planted_laws import GOOD, TRUTHS, plant
 from analysis.planted_roads import exponent, n_opt, plant_curves, plant_isoflop
 
-from sweeplab.analysis.laws.assessment import assess, find_law
-from sweeplab.analysis.laws.curves import Curve, Curves, curves_of_points
-from sweeplab.analysis.laws.envelope import envelope
-from sweeplab.analysis.laws.roads import _lost, roads
+from sweeplab.analysis.compute_optimal.approaches import _lost, roads
+from sweeplab.analysis.compute_optimal.envelope import Curve, Curves, curves_of_points, envelope
+from sweeplab.analysis.fit.assessment import assess, find_law
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
@@ -138,7 +137,7 @@ def test_the_lowest_curve_of_the_path_is_the_brute_forces() -> None:
     """The path of lowest sum among all that never shrink, tried one by one on a few computes."""
     from itertools import combinations_with_replacement
 
-    from sweeplab.analysis.laws.envelope import _path
+    from sweeplab.analysis.compute_optimal.envelope import _path
 
     losses = rng(3).normal(size=(5, 3, 6))
     for each, path in zip(losses, _path(losses), strict=True):
@@ -164,8 +163,8 @@ def test_a_schedule_that_has_not_ended_is_said_and_costs_the_verdict() -> None:
     for schedule in ("decays", "unknown"):
         found = envelope(plant_curves("steep", 0.0, rng(), schedule=schedule), 1e18)
         assert found.numbers["N_opt exponent"].verdict.verdict == "weak"
-        assert "favoured" in found.numbers["N_opt exponent"].verdict.reason
-        assert "favoured" in found.warnings[0]
+        assert "favored" in found.numbers["N_opt exponent"].verdict.reason
+        assert "favored" in found.warnings[0]
 
 
 def test_few_sizes_make_no_envelope() -> None:

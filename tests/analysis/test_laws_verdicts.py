@@ -12,14 +12,18 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, plant, plant_law, vector
 from scipy.stats import f as f_distribution
 
-from sweeplab.analysis.laws.assessment import assess, find_law, parse_delta, parse_target
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
-from sweeplab.analysis.laws.intervals import correlations, profile, profiles
-from sweeplab.analysis.laws.quantities import optimum_of, parameters_of
-from sweeplab.analysis.laws.solver import Pull, solve
-from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
+from sweeplab.analysis.fit.assessment import (
+    IDENTIFIED,
+    NOT_IDENTIFIED,
+    WEAK,
+    assess,
+    find_law,
+    parse_delta,
+    parse_target,
+)
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Pull, fit, solve
+from sweeplab.analysis.fit.forms import LAWS, optimum_of, parameters_of
+from sweeplab.analysis.fit.intervals import correlations, profile, profiles, shared_errors, sizes_as_groups
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -32,7 +36,7 @@ def table(design: str, noise: float = 0.005, seed: int = 0, truth: str = "steep"
 def test_at_the_ends_least_squares_has_risen_by_the_f_quantile() -> None:
     found = fit(table("12 points, 4 x 3"), CHINCHILLA, LEAST_SQUARES)
     allowed = f_distribution.ppf(0.9, 1, 7) * found.objective / 7
-    quantities = parameters_of(CHINCHILLA, found.centre) + optimum_of(CHINCHILLA, found.centre, 1e20, 6.0)
+    quantities = parameters_of(CHINCHILLA, found.center) + optimum_of(CHINCHILLA, found.center, 1e20, 6.0)
     for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
         assert interval.low < interval.value < interval.high
         for end in (interval.low, interval.high):
@@ -56,7 +60,7 @@ def test_where_nothing_bends_the_profile_is_the_t_interval() -> None:
     slope, offset = np.polyfit(x, y, 1)
     variance = ((y - slope * x - offset) ** 2).sum() / 28
     error = math.sqrt(variance / ((x - x.mean()) ** 2).sum() * f_distribution.ppf(0.9, 1, 28))
-    interval = profile(found, parameters_of(line, found.centre)[1])
+    interval = profile(found, parameters_of(line, found.center)[1])
     assert (interval.value, interval.low, interval.high) == pytest.approx(
         (-slope, -slope - error, -slope + error), rel=1e-4
     )
@@ -70,7 +74,7 @@ def covered(design: str, n_tables: int, noise: float, truth: str, shared: float 
         found = fit(points, CHINCHILLA)
         groups = sizes_as_groups(points.columns["params"])
         errors = shared_errors(found, groups) if groups else None
-        quantities = parameters_of(CHINCHILLA, found.centre)
+        quantities = parameters_of(CHINCHILLA, found.center)
         for quantity, interval in zip(quantities, profiles(found, quantities, errors), strict=True):
             held[quantity.name] += (
                 quantity.shown(interval.low) <= TRUTHS[truth][quantity.name] <= quantity.shown(interval.high)
@@ -93,7 +97,7 @@ def test_intervals_cover_on_every_good_design(design: str, truth: str) -> None:
 
 def test_intervals_are_the_same_alone_as_side_by_side() -> None:
     found = fit(table("12 points, 4 x 3", 0.01), CHINCHILLA)
-    quantities = parameters_of(CHINCHILLA, found.centre)
+    quantities = parameters_of(CHINCHILLA, found.center)
     for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
         alone = profile(found, quantity)
         assert (alone.low, alone.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
@@ -113,8 +117,8 @@ def test_intervals_of_every_law_cover(name: str) -> None:
         truth = list(TRUTHS)[k % 2]
         points = plant_law(law, truth, GOOD["30 points, 6 x 5"], 0.01, random)
         found = fit(points, law)
-        theta = vector(law, of_law(law, truth), found.centre)
-        quantities = parameters_of(law, found.centre)
+        theta = vector(law, of_law(law, truth), found.center)
+        quantities = parameters_of(law, found.center)
         for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
             held[quantity.name] += interval.low <= quantity.measure(theta[None])[0][0] <= interval.high
     assert all(count >= 0.8 * 60 for count in held.values()), held
@@ -124,7 +128,7 @@ def test_a_term_that_is_none_has_an_upper_end() -> None:
     """Here the best fit has no E, at the end of its range where the objective is flat; 1.8 is still allowed."""
     found = fit(table("half a decade of N", 0.02, seed=2), CHINCHILLA)
     assert found.at_bound() == ("E",)
-    interval = profile(found, parameters_of(CHINCHILLA, found.centre)[0])
+    interval = profile(found, parameters_of(CHINCHILLA, found.center)[0])
     assert interval.open_low and not interval.open_high
     assert math.log(TRUTHS["steep"]["E"]) < interval.high < math.log(3)
 

@@ -11,12 +11,12 @@ from analysis.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 from scipy.stats import norm
 from scipy.stats import t as t_distribution
 
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
-from sweeplab.analysis.laws.verdicts import IDENTIFIED, NOT_IDENTIFIED
-from sweeplab.analysis.ledger.prediction import naive_forecasts, predict
-from sweeplab.analysis.ledger.scoring import LAST_POINT, LOG_LINE
+from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.fit.intervals import shared_errors, sizes_as_groups
+from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE
+from sweeplab.analysis.ledger.sealing import naive_forecasts, predict
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -10,10 +10,19 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from sweeplab.analysis.ledger.calibration import LEVELS, calibrate
 from sweeplab.analysis.ledger.chain import Entry
-from sweeplab.analysis.ledger.outcomes import OPEN, SCORED, Outcome
-from sweeplab.analysis.ledger.scoring import LAST_POINT, LAW, LOG_LINE, Normal, score
+from sweeplab.analysis.ledger.outcomes import (
+    LAST_POINT,
+    LAW,
+    LEVELS,
+    LOG_LINE,
+    OPEN,
+    SCORED,
+    Normal,
+    Outcome,
+    calibrate,
+    score,
+)
 
 
 @pytest.mark.parametrize("value", [-3.0, 0.9, 1.0, 1.02, 1.5, 40.0])

@@ -10,18 +10,20 @@ import pytest
 from analysis.planted_laws import GOOD, TRUTHS, losses, plant
 from scipy.stats import f as f_distribution
 
-from sweeplab.analysis.laws.candidates import LEAST_SPAN, of_axes, of_file, of_points, parse_axes
-from sweeplab.analysis.laws.choosing import Limits, Prospect, choose
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.next_runs import (
+from sweeplab.analysis.design.candidates import LEAST_SPAN, of_axes, of_file, of_points, parse_axes
+from sweeplab.analysis.design.next_runs import (
+    Limits,
     NextRuns,
+    Prospect,
     Rules,
+    choose,
     corners,
     find_quantity,
     likely_vectors,
     next_runs,
 )
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
+from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
@@ -115,7 +117,7 @@ def test_a_fifth_of_a_grids_flops_gives_as_narrow_an_interval(quantity: str, mos
     slope = find_quantity(right, truth, quantity).measure(right.theta[None])[1][0]
 
     def width(n: np.ndarray, d: np.ndarray) -> float:
-        logs = {"params": np.log(n) - right.centre["params"], "tokens": np.log(d) - right.centre["tokens"]}
+        logs = {"params": np.log(n) - right.center["params"], "tokens": np.log(d) - right.center["tokens"]}
         jacobian = CHINCHILLA.derivatives(right.theta[None], logs)[1][0]
         allowed = f_distribution.ppf(0.9, 1, len(n) - 5)
         return float(np.sqrt(allowed * slope @ np.linalg.solve(jacobian @ jacobian.T, slope)))
@@ -140,7 +142,7 @@ def test_capped_runs_lean_less_on_the_form(pilot: Points) -> None:
         n, d = where
         bent = losses(TRUTHS["steep"], n, d) * np.exp(0.02 * np.log10(n / 1e7) ** 2)
         points = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": bent}, np.ones(len(n)))
-        return fit(points, CHINCHILLA, LEAST_SQUARES).minimiser()["alpha"]
+        return fit(points, CHINCHILLA, LEAST_SQUARES).minimizer()["alpha"]
 
     found = fit(pilot, CHINCHILLA)
     off = {}

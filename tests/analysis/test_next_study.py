@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.laws.next_study import candidate_study, cell_candidates, next_study_text
+from sweeplab.analysis.design.candidates import candidate_study, cell_candidates, next_study_text
 from sweeplab.errors import BadInput
+from sweeplab.lab.identity import write_study
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.identity import write_study
-from sweeplab.study.plan import make_plan
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import Space
+from sweeplab.sweep.planning import make_plan
 
 STUDY = """\
 name: small

@@ -8,7 +8,7 @@ import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
 from sweeplab.analysis.points import study_points
-from sweeplab.analysis.selection import with_models
+from sweeplab.analysis.trials import with_models
 
 CELLS = len(SIZES) * len(ITERATIONS)
 

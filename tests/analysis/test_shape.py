@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sweeplab.analysis.compute_optimal.shape import MEANINGS, shape_of
 from sweeplab.analysis.points import Points, study_points
-from sweeplab.analysis.shape import MEANINGS, shape_of
 from sweeplab.analysis.table import validate
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults

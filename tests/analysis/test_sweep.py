@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
 
-from sweeplab.analysis.sweep.compute import spent
-from sweeplab.analysis.sweep.dimensions import Dimension, dimension_of, searched_dimensions
+from sweeplab.analysis.sweep.costs import FOUND, NOT_FOUND, cost, regions, saved, spent
 from sweeplab.analysis.sweep.importance import (
     ABOVE_CHANCE,
     FEWEST_TRIALS,
@@ -19,13 +18,11 @@ from sweeplab.analysis.sweep.importance import (
     WITHIN_CHANCE,
     importances,
 )
-from sweeplab.analysis.sweep.pruning import cost, saved
-from sweeplab.analysis.sweep.regions import FOUND, NOT_FOUND, regions
-from sweeplab.analysis.sweep.trials import sweep_of
+from sweeplab.analysis.sweep.trials import Dimension, dimension_of, searched_dimensions, sweep_of
 from sweeplab.analysis.trials import searched_of
 from sweeplab.study.expressions import Expression
-from sweeplab.study.pruned import Audited
 from sweeplab.study.spec import Choices, Range
+from sweeplab.sweep.work.pruned import Audited
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 

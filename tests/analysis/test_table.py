@@ -40,7 +40,9 @@ def write(folder: Path, key: str, state: str) -> Path:
     folder.mkdir(parents=True)
     values = VALUES | {"n_embd": int(key.split("/")[0][7:]), "seed": int(key[-1]), "patience": None}
     facts = {"n_params": 1234, "n_params_active": 1234, "n_params_non_embedding": 1000}
-    run = {"key": key, "values": values, "facts": facts, "started": 1e9}
+    cell, trial, seed = key.split("/")
+    place = {"key": key, "cell": cell, "trial": int(trial), "seed": int(seed)}
+    run = {**place, "values": values, "facts": facts, "started": 1e9}
     (folder / "run.json").write_text(json.dumps(run))
     with (folder / "points.jsonl").open("w") as points:
         for at in (0, 10, 20):

@@ -42,7 +42,7 @@ def main() -> None:
     rows, before = [], {}
     length = SHORTEST
     while length <= longest:
-        shape = ModelShape(2, length, 1, HEADS, HEADS * WIDTH)
+        shape = ModelShape(vocab_size=2, block_size=length, n_layer=1, n_head=HEADS, n_embd=HEADS * WIDTH)
         row = [f"{length:,}"]
         for kind, part in ATTENTION.items():
             found = (part.flops(shape, length, length, True) / 1e6, seconds(kind, shape, length) * 1e3)

@@ -21,7 +21,8 @@ from benchmarks.setting import print_table, setting
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.dataset import prepare
-from sweeplab.data.objectives import n_special, settled_objective, task_of
+from sweeplab.data.objectives import n_special, settled_objective
+from sweeplab.data.task import task_of
 from sweeplab.hyperparameters import defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
@@ -32,7 +33,7 @@ MACHINE = {"device": "cpu", "dtype": "float32", "compile": False, "patience": No
 MODERN = {"norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "bias": False}
 SMALL = {"n_layer": 2, "n_embd": 64, "n_head": 4, "block_size": 32, "batch_size": 64, "dropout": 0.0}
 SMALL |= {"max_iters": 3000, "learning_rate": 3e-3, "eval_interval": 250, "eval_iters": 10}
-LARGER = {**MODERN, "n_embd": 128, "n_head": 4, "warmup_iters": 100, "optimiser": "muon", "eval_iters": 40}
+LARGER = {**MODERN, "n_embd": 128, "n_head": 4, "warmup_iters": 100, "optimizer": "muon", "eval_iters": 40}
 LARGER |= {"learning_rate": 4e-3, "dropout": 0.0, "eval_interval": 200}
 MATCHES, SECONDS = 0.99, 300.0
 

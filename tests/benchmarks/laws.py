@@ -22,13 +22,10 @@ from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, pla
 from analysis.random_tables import random_table, scipys_gain
 from benchmarks.setting import print_table, setting
 
-from sweeplab.analysis.laws.bootstrap import bootstrap
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, LITERATURE, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.groups import shared_errors, sizes_as_groups
-from sweeplab.analysis.laws.intervals import profile, profiles
-from sweeplab.analysis.laws.quantities import loss_at, optimum_of, parameters_of
-from sweeplab.analysis.laws.verdicts import IDENTIFIED, gate, judge
+from sweeplab.analysis.fit.assessment import IDENTIFIED, gate, judge
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit
+from sweeplab.analysis.fit.forms import LAWS, loss_at, optimum_of, parameters_of
+from sweeplab.analysis.fit.intervals import bootstrap, profile, profiles, shared_errors, sizes_as_groups
 
 CHINCHILLA = LAWS["chinchilla"]
 NOISES = (0.003, 0.01, 0.02)
@@ -52,12 +49,12 @@ def one_table(case) -> dict[str, tuple[bool, bool]]:
     groups = sizes_as_groups(points.columns["params"]) if "params" in law.columns else None
     errors = shared_errors(found, groups) if groups else None
     planted = (TRUTHS | HELD_OUT)[truth] if law is CHINCHILLA else of_law(law, truth)
-    theta = vector(law, planted, found.centre)
+    theta = vector(law, planted, found.center)
     budget = BEYOND * float(points.columns["flops"].max())
-    quantities = parameters_of(law, found.centre) + optimum_of(law, found.centre, budget, 6.0)
+    quantities = parameters_of(law, found.center) + optimum_of(law, found.center, budget, 6.0)
     if not {"params", "tokens"} <= set(law.columns):
         beyond = {column: BEYOND * float(points.columns[column].max()) for column in law.columns}
-        quantities.append(loss_at(law, found.centre, beyond))
+        quantities.append(loss_at(law, found.center, beyond))
     told = {}
     for quantity, interval in zip(quantities, profiles(found, quantities, errors), strict=True):
         label = "loss at budget" if quantity.name == "loss at target" else quantity.name
@@ -164,7 +161,7 @@ def times() -> None:
     for design in ("9 points, 3 x 3", "30 points, 6 x 5", "245 scattered"):
         points = plant("steep", GOOD[design], 0.01, np.random.default_rng(0))
         found = fit(points, CHINCHILLA)
-        alpha = parameters_of(CHINCHILLA, found.centre)[2]
+        alpha = parameters_of(CHINCHILLA, found.center)[2]
         spent = [f"{1e3 * _median(work):.0f} ms" for work in _works(points, found, alpha)]
         start = time.perf_counter()
         missed = bootstrap(found, 4000).missed

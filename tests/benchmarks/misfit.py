@@ -29,9 +29,9 @@ from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 from analysis.planted_misfit import WRONG, wrong_losses, wrong_table
 from benchmarks.setting import print_table, setting
 
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.misfit import (
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
+from sweeplab.analysis.fit.forms import LAWS, log_optimum
+from sweeplab.analysis.misfit.form import (
     BEYOND,
     FALSE_ALARM,
     FLAGGED,
@@ -41,7 +41,6 @@ from sweeplab.analysis.laws.misfit import (
     UNSEEABLE,
     misfit,
 )  # fmt: skip
-from sweeplab.analysis.laws.quantities import log_optimum
 
 CHINCHILLA = LAWS["chinchilla"]
 DESIGNS = GOOD | BAD
@@ -57,7 +56,7 @@ def forecast_error(truth: str, kind: str, size: float, design: str) -> tuple[flo
     points = wrong_table(truth, kind, size, where, 0.0, np.random.default_rng(0))
     found = fit(points, CHINCHILLA, LEAST_SQUARES)
     budget = BEYOND * float(points.columns["flops"].max())
-    n = np.array([math.exp(log_optimum(CHINCHILLA, found.theta, found.centre, budget, 6.0))])
+    n = np.array([math.exp(log_optimum(CHINCHILLA, found.theta, found.center, budget, 6.0))])
     d = budget / 6 / n
     true = wrong_losses(truth, kind, size, where)(n, d)
     return float(np.log(found.predict({"params": n, "tokens": d}) / true)[0]), found.residuals()

@@ -24,12 +24,12 @@ import numpy as np
 from analysis.planted_laws import GOOD, TRUTHS, losses
 from benchmarks.setting import print_table, setting
 
-from sweeplab.analysis.laws.candidates import of_axes
-from sweeplab.analysis.laws.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.intervals import profile
-from sweeplab.analysis.laws.next_runs import find_quantity, next_runs
-from sweeplab.analysis.laws.rules import Rules
+from sweeplab.analysis.design import Rules
+from sweeplab.analysis.design.candidates import of_axes
+from sweeplab.analysis.design.next_runs import find_quantity, next_runs
+from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.fit.intervals import profile
 from sweeplab.analysis.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -27,8 +27,8 @@ def product(lab: Path) -> tuple[float, float]:
     """Run the study; return the seconds from the first claim to the end, and the largest memory of a worker in GB."""
     import psutil
 
-    from sweeplab.study.reading import read_study
-    from sweeplab.study.supervisor import run_study
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.sweep.work.supervisor import run_study
 
     started, memory = [], [0.0]
 
@@ -50,8 +50,8 @@ def product(lab: Path) -> tuple[float, float]:
 def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
     from sweeplab.study.cells import cells
-    from sweeplab.study.packing import stack_capacity
-    from sweeplab.study.reading import read_study
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.study.resources import stack_capacity
 
     root = lab / "studies" / "small"
     stacks = []

@@ -22,8 +22,8 @@ from references import serial_loop
 
 from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import defaults
-from sweeplab.study.reading import read_study
-from sweeplab.study.supervisor import run_study
+from sweeplab.study.file.reading import read_study
+from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 

@@ -1,9 +1,9 @@
 """How soon a study that runs in another process does what it is asked: evaluations until then, and seconds.
 
 Run: python tests/benchmarks/steering.py [times]. Counted are the evaluations that any one run makes from the moment
-that the order is in the storage until it is obeyed: until the workers are gone (stop, pause), until they train again
+that the command is in the storage until it is obeyed: until the workers are gone (stop, pause), until they train again
 (resume, which waits for an evaluation by its nature), until the new trial has begun (extend, enqueue, retry), until the
-trial has ended (trial stop). Obeyed within one evaluation is 0 or 1. Also printed: what reading the orders costs.
+trial has ended (trial stop). Obeyed within one evaluation is 0 or 1. Also printed: what reading the commands costs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import psutil
 from benchmarks.setting import print_table, setting
 from optuna.trial import TrialState, create_trial
 
-from sweeplab.study import queueing, steering
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.orders import Orders
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.control import queueing, steering
+from sweeplab.sweep.trials.commands import Commands
 
 STUDY = """\
 name: long
@@ -76,7 +76,7 @@ class Evaluations(threading.Thread):
 
 
 class Steered:
-    """A study in another process, and what it did after each order."""
+    """A study in another process, and what it did after each command."""
 
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
@@ -88,13 +88,13 @@ class Steered:
         return sum(map(len, list(self.evaluations.times.values())))
 
     def order(self, kind: str, give: Callable[[], object], is_obeyed: Callable[[], bool]) -> None:
-        """Give an order and take note of the evaluations and seconds from then until it is obeyed."""
-        orders, started = Orders.open(self.folder.storage_url), time.time()
+        """Give a command and take note of the evaluations and seconds from then until it is obeyed."""
+        commands, started = Commands.open(self.folder.storage_url), time.time()
         give()
         while not is_obeyed():
             assert time.time() - started < MOST_SECONDS, f"{kind}: never obeyed"
             threading.Event().wait(0.001)
-        obeyed, given = time.time(), orders.read()[0].given
+        obeyed, given = time.time(), commands.read()[0].given
         evaluations, seconds = self.evaluations.most_between(given, obeyed), obeyed - given
         self.found[kind].append((evaluations, seconds))
         print(f"# {kind} {len(self.found[kind])}: {evaluations} evaluations, {seconds:.2f} s", flush=True)
@@ -104,7 +104,7 @@ class Steered:
         return max(int(run.path.name.partition("-")[0]) for run in self.folder.runs())
 
     def with_new_trial(self, kind: str, give: Callable[[], object]) -> None:
-        """Give an order that begins a trial, and then stop that trial, to free its row of the stack."""
+        """Give a command that begins a trial, and then stop that trial, to free its row of the stack."""
         last = self.begun()
         self.order(kind, give, lambda: self.begun() > last)
         new = self.folder.run("all", self.begun(), 0)
@@ -114,7 +114,7 @@ class Steered:
         self.order(
             "trial stop",
             lambda: queueing.stop_trial(self.folder, number),
-            lambda: new.outcome is not None,
+            lambda: new.read_end() is not None,
         )
 
 
@@ -156,18 +156,18 @@ def has_workers(process: subprocess.Popen) -> bool:
     """Say whether the study's workers are there."""
     try:
         found = psutil.Process(process.pid).children()
-        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+        return any("sweeplab.sweep.work.worker" in each.cmdline() for each in found)
     except psutil.NoSuchProcess:  # one of them, just now
         return process.poll() is None
 
 
 def read_cost(folder: StudyFolder) -> float:
-    """Return the median microseconds of reading the orders when there are no new ones."""
+    """Return the median microseconds of reading the commands when there are no new ones."""
     store = steering.open_store(folder)
     times = []
     for _ in range(500):
         started = time.perf_counter()
-        store.heed()
+        store.poll_commands()
         times.append(time.perf_counter() - started)
     return sorted(times)[len(times) // 2] * 1e6
 
@@ -209,8 +209,8 @@ def main() -> None:
             most, seconds = max(each for each, _ in found), sorted(seconds for _, seconds in found)
             middle = f"{seconds[len(seconds) // 2]:.2f} ({seconds[0]:.2f}–{seconds[-1]:.2f})"
             rows.append([kind, f"{n_within} of {len(found)}", str(most), middle])
-    print(f"\nreading the orders: {cost:.0f} µs, once an evaluation\n")
-    print_table(["order", "within one evaluation", "most evaluations", "seconds"], rows)
+    print(f"\nreading the commands: {cost:.0f} µs, once an evaluation\n")
+    print_table(["command", "within one evaluation", "most evaluations", "seconds"], rows)
 
 
 if __name__ == "__main__":

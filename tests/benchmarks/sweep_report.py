@@ -25,11 +25,13 @@ STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 
 def plant(lab: Path, n_trials: int) -> None:
     """Write down and ship a study of so many trials in nine cells."""
-    from sweeplab.study.folder import StudyFolder, run_key
-    from sweeplab.study.identity import write_study
-    from sweeplab.study.plan import make_plan
-    from sweeplab.study.reading import read_study
+    from sweeplab.hyperparameters import Hyperparameters
+    from sweeplab.lab.identity import write_study
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
+    from sweeplab.study.file.reading import read_study
     from sweeplab.study.space import Space, facts
+    from sweeplab.sweep.planning import make_plan
     from sweeplab.tracking.tracker import TRACKERS
     from sweeplab.train.devices import settle_devices
 
@@ -46,37 +48,41 @@ def plant(lab: Path, n_trials: int) -> None:
         cell, values = cells[at % 9], settle_devices(draws[at % 9][at // 9])
         apart = abs(math.log10(values["learning_rate"]) + 2.5)
         rng = random.Random(at)
-        state = "diverged" if apart > 0.9 and rng.random() < 0.5 else "pruned" if apart > 0.35 else "complete"
+        lost = apart > 0.9 and rng.random() < 0.5
+        state = RunState("diverged" if lost else "pruned" if apart > 0.35 else "complete")
         last = {"complete": 300, "pruned": 100, "diverged": 50}[state]
         run = folder.run(cell.key, at // 9, 0)
         sampled = {name: values[name] for name in spec.search}
-        run.start(
-            {"study": spec.name, "key": run_key(cell.key, at // 9, 0), "cell": cell.key, "trial": at // 9, "seed": 0}
-            | {"values": values, "sampled": sampled, "facts": facts(values), "started": 1.7e9 + at}
-        )  # fmt: skip
+        key = run_key(cell.key, at // 9, 0)
+        place = {"key": key, "cell": cell.key, "trial": at // 9, "seed": 0}
+        known = {"sampled": sampled, "facts": facts(values), "started": 1.7e9 + at}
+        run.write_start(RunStart(study=spec.name, values=Hyperparameters.of(values), **place, **known))
         floor = 2.2 + apart + rng.gauss(0, 0.02)
+        trained = {"train_loss": 2.0, "learning_rate": 1e-3, "grad_norm": 1.0, "tokens_per_second": 51200.0}
         points = [
-            {"iteration": i, "train_tokens": i * 1024, "wall_seconds": i / 50 + 0.1}
-            | {"val_loss": floor + 2 / (1 + i / 50)}
-            | ({"train_loss": 2.0, "learning_rate": 1e-3, "grad_norm": 1.0, "tokens_per_second": 51200.0} if i else {})
+            CurvePoint(
+                iteration=i,
+                train_tokens=i * 1024,
+                wall_seconds=i / 50 + 0.1,
+                val_loss=floor + 2 / (1 + i / 50),
+                **(trained if i else {}),
+            )
             for i in range(0, last + 1, 50)
-        ]  # fmt: skip
+        ]
         run.append(points)
-        value = points[-1]["val_loss"]
-        run.end(
-            {
-                "state": state,
-                "iteration": last,
-                "best_val_loss": value,
-                "final_val_loss": value,
-                "value": value,
-            }
-            | {
-                "train_tokens": last * 1024,
-                "train_flops": facts(values)["train_flops"] * last / 300,
-                "error": None,
-            }
-            | {"wall_seconds": points[-1]["wall_seconds"], "ending": {"outcome": state, "value": value}}
+        value = points[-1].val_loss
+        run.write_end(
+            RunEnd(
+                state=state,
+                iteration=last,
+                best_val_loss=value,
+                final_val_loss=value,
+                value=value,
+                train_tokens=last * 1024,
+                train_flops=facts(values)["train_flops"] * last / 300,
+                wall_seconds=points[-1].wall_seconds,
+                ending=TrialEnding(state, value),
+            )
         )
         tracker.ship(run.path)
     tracker.close({"state": "complete"})

@@ -1,4 +1,4 @@
-"""The README's table of commands, from their own help: `python tests/cli/reference.py` writes it anew."""
+"""The table of commands in sweeplab/cli/README.md, from their own help: `python tests/cli/reference.py` writes it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from typer.main import get_command
 
-from sweeplab.cli import app
+import sweeplab.cli
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(sweeplab.cli.__file__).parent / "README.md"
 BEGIN, END = "<!-- commands: written by tests/cli/reference.py -->\n", "<!-- end of commands -->\n"
 
 
@@ -27,7 +27,7 @@ def leaves(command: Any, names: tuple[str, ...] = ("sweeplab",)) -> Iterator[tup
 def reference() -> str:
     """Return the table: a command with its arguments, its sentence, its options."""
     rows = ["| command | what it does | options |", "|---|---|---|"]
-    for names, command in leaves(get_command(app)):
+    for names, command in leaves(get_command(sweeplab.cli.app)):
         arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
         options = [f"`{_option(each)}`" for each in command.params if each.param_type_name == "option"]
         sentence = command.help.partition("\n")[0]

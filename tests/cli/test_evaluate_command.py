@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from trained import run_in
 
-from sweeplab.study.best import find_best
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.opening import open_run
+from sweeplab.lab.best import find_best
+from sweeplab.records.folders import StudyFolder
+from sweeplab.runs.opening import open_run
 
 
 def test_learned_positions_have_nothing_longer(cli, finished) -> None:

@@ -12,10 +12,10 @@ from trained import LETTERS, run_in
 
 from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
 from sweeplab.model.generation import Sampling
-from sweeplab.study.attending import attention_maps
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.generating import Writer, laid_out, pieces, reader, spaced
-from sweeplab.study.sample import read_samples
+from sweeplab.records.folders import StudyFolder
+from sweeplab.runs.attending import attention_maps
+from sweeplab.runs.generating import Writer, laid_out, pieces, reader, spaced
+from sweeplab.runs.sample import read_samples
 from sweeplab.tracking.loading import load_checkpoint
 
 FAMILIES = {

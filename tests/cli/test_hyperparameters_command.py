@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from sweeplab.cli.hyperparameters import hyperparameters
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE
-from sweeplab.study.markdown import parse_tables
+from sweeplab.study.file.markdown import parse_tables
 
 app = typer.Typer()
 app.command()(hyperparameters)
@@ -56,9 +56,9 @@ def test_minimal_and_category_choose_rows() -> None:
 
 def test_refuses_an_unknown_category_with_the_nearest() -> None:
     with pytest.raises(
-        BadInput, match=r"unknown category 'optimizer'; allowed: data, .*; did you mean 'optimiser'"
+        BadInput, match=r"unknown category 'optimiser'; allowed: data, .*; did you mean 'optimizer'"
     ):
-        printed("--category", "optimizer")
+        printed("--category", "optimiser")
 
 
 def test_refuses_two_forms_at_once() -> None:

@@ -5,10 +5,10 @@ import typer
 from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
-from sweeplab.cli.init import init
+from sweeplab.cli.study.manage import init
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import MINIMAL
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
 
 app = typer.Typer()
 app.command()(init)

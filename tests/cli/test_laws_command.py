@@ -57,7 +57,7 @@ def test_json(cli, good: Path, ray: Path) -> None:
         "chinchilla", 30, ["E", "A", "alpha", "B", "beta"]
     )  # fmt: skip
     assert {"value", "low", "high", "verdict"} <= found["parameters"]["E"].keys()
-    assert found["minimiser"]["alpha"] == pytest.approx(found["parameters"]["alpha"]["value"])
+    assert found["minimizer"]["alpha"] == pytest.approx(found["parameters"]["alpha"]["value"])
     refused = cli("laws", "fit", ray, *COLUMNS, "--json")
     alpha = json.loads(refused.out)["parameters"]["alpha"]
     assert (refused.code, alpha["value"], alpha["verdict"]) == (0, None, "not identified")

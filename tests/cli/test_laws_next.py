@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.analysis.laws.rules import Rules
+from sweeplab.analysis.design import Rules
 from sweeplab.cli.laws.next import next_
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
 
 STUDY = """\
 name: tiny

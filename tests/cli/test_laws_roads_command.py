@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from analysis.planted_roads import exponent, plant_isoflop
 
-from sweeplab.analysis.laws.curves import curves_of_study
+from sweeplab.analysis.compute_optimal.envelope import curves_of_study
 from sweeplab.analysis.table import curves_table, runs_table
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.ledger.begun import begun_runs
 from sweeplab.analysis.ledger.chain import append, read_chain
-from sweeplab.analysis.ledger.sizes import Counting, rows_at
+from sweeplab.analysis.ledger.targets import Counting, begun_runs, rows_at
 from sweeplab.analysis.studies import read_studies
 from sweeplab.errors import BadInput
-from sweeplab.study.folder import StudyFolder
+from sweeplab.records.folders import StudyFolder
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
 SMALL = ("--params", "2e8", "--tokens", "4e9")
@@ -81,7 +80,7 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     assert crps["law"] < min(crps["last point"], crps["log-linear line"])
     assert found["calibration"]["n"] == 1 and len(found["calibration"]["pit"]) == 1
     shown = cli("laws", "verify", "--against", later, *COLUMNS)
-    assert "inside of the interval: " in shown.out and "1 of 1 at 90%" in shown.out
+    assert "inside the interval: " in shown.out and "1 of 1 at 90%" in shown.out
 
     changed = later.read_text().replace(lines[3], lines[3].replace(",", ",1", 1))
     later.write_text(changed)

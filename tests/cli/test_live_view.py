@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from terminal import Played, Screen, play
 
-from sweeplab.cli.view import View
-from sweeplab.study.plan import make_plan
-from sweeplab.study.reading import read_study
-from sweeplab.study.supervisor import Progress
+from sweeplab.cli.study.view import View
+from sweeplab.study.file.reading import read_study
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.tracking.connection import connect, tracking_uri
 
 MANY = """\
@@ -37,8 +37,8 @@ def drawn(folder: Path):
     def draw(
         n_done: int, *events: dict, lines: int = 20, columns: int = 60, interrupts: int = 0, **settings
     ) -> str:
-        counts = {cell.key: {"counted": 4 if cell.index < n_done else 0, "best": None} for cell in cells}
-        progress = Progress(plan, counts)
+        counts = {cell.key: CellProgress(4 if cell.index < n_done else 0) for cell in cells}
+        progress = StudyProgress(plan, counts)
         view = View("many", lambda: interrupts)
         for event in ({"event": "ready", "worker": 0}, *events):
             progress.take_in(event)
@@ -87,11 +87,11 @@ def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
     assert "1 complete, 1 pruned, " in text and "2/4" in text
 
 
-def test_no_colour_where_none_is_wanted(drawn, monkeypatch) -> None:
-    colour = re.compile(r"\x1b\[[\d;]*3[1-7]")
-    assert colour.search(drawn(0, interrupts=1, color_system="standard"))
+def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
+    color = re.compile(r"\x1b\[[\d;]*3[1-7]")
+    assert color.search(drawn(0, interrupts=1, color_system="standard"))
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not colour.search(drawn(0, interrupts=1, color_system="standard"))
+    assert not color.search(drawn(0, interrupts=1, color_system="standard"))
 
 
 def test_in_a_terminal(finished) -> None:
@@ -99,7 +99,7 @@ def test_in_a_terminal(finished) -> None:
     starting, *frames = played.screen.frames
     assert "tiny: starting" in starting
     assert any("2/2" in frame and "4 of 4 trials" in frame for frame in frames)
-    assert any("bringing tracking up to date and writing the report" in frame for frame in frames)
+    assert any("updating tracking and writing the report" in frame for frame in frames)
     assert all(len(frame.splitlines()) < 30 for frame in frames)
     # The view is gone, the cursor is back, and what is left is how it ended.
     assert played.raw.rfind("\x1b[?25h") > played.raw.rfind("\x1b[?25l")
@@ -141,7 +141,7 @@ def nothing_runs(folder: Path) -> bool:
     """Say whether no process works in the folder, and tracking has no run as running."""
     commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     workers = [
-        command for command in commands if "sweeplab.study.worker" in command and str(folder) in command
+        command for command in commands if "sweeplab.sweep.work.worker" in command and str(folder) in command
     ]
     return not workers and "RUNNING" not in statuses(folder / "lab")
 
@@ -152,7 +152,7 @@ def test_ctrl_c_puts_the_runs_away_and_says_how_to_go_on(folder: Path, finished)
     assert "Traceback" not in played.raw
     rows = played.screen.text.splitlines()
     assert "tiny: interrupted; runs: 2 waiting" in rows
-    assert f"go on with: sweeplab study run tiny.yaml {' '.join(LONG)}" in rows
+    assert f"continue with: sweeplab study run tiny.yaml {' '.join(LONG)}" in rows
     assert nothing_runs(folder)
     states = sorted((folder / "lab" / "studies" / "tiny" / "runs").glob("*/*/state*"))
     assert states, "what to go on from is kept"

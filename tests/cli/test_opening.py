@@ -11,9 +11,9 @@ from trained import run_in
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.study.best import find_best
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.opening import open_run
+from sweeplab.lab.best import find_best
+from sweeplab.records.folders import StudyFolder
+from sweeplab.runs.opening import open_run
 
 
 def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sweeplab.cli.plot import plot
+from sweeplab.cli.study.show import plot
 
 EMPTY = "\u2800"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.study.folder import StudyFolder
+from sweeplab.records.folders import StudyFolder
 
-# Each moves something that a loss could rest on: neighbours in the stack, threads, seeds, patience, which evaluation.
+# Each moves something that a loss could rest on: neighbors in the stack, threads, seeds, patience, which evaluation.
 STUDIES = {
     "stacked, two workers of a thread": "engine: {workers: 2, threads: 1, stack: 8}",
     "stacked, two threads": "engine: {workers: 1, threads: 2, stack: 4}",
@@ -51,5 +51,5 @@ def test_every_cells_best_comes_to_the_same_bits(case: str, cli, folder: Path) -
         assert cli("study", "best", "tiny", "--cell", cell, "--output", "best.yaml", "--force").code == 0
         assert cli("study", "run", "best.yaml").code == 0
         again = list(StudyFolder(folder / "lab", f"tiny-n_embd{width}-{best['trial']}").runs())
-        assert {run.outcome["value"] for run in again} == {best["value"]}
+        assert {run.read_end().value for run in again} == {best["value"]}
         assert len(again) == len(best["seeds"])

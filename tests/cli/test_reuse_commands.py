@@ -12,9 +12,9 @@ import pytest
 from cli.conftest import STUDY
 from terminal import PROGRAM
 
-from sweeplab.study.description import summarise
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.sample import read_samples
+from sweeplab.lab.description import summarize
+from sweeplab.records.folders import StudyFolder
+from sweeplab.runs.sample import read_samples
 
 OWN = """\
 # Parts of my own.
@@ -53,7 +53,7 @@ def lab(finished, folder: Path) -> Path:
 
 
 def values(lab: Path, name: str) -> list[float]:
-    return [run.outcome["value"] for run in StudyFolder(lab, name).runs()]
+    return [run.read_end().value for run in StudyFolder(lab, name).runs()]
 
 
 def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
@@ -67,10 +67,10 @@ def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
     assert cli("study", "run", "best.yaml").code == 0
     name = f"tiny-{best['cell'].replace('=', '')}-{best['trial']}"
     (again,) = StudyFolder(lab, name).runs()
-    assert again.outcome["value"] == best["value"]
+    assert again.read_end().value == best["value"]
     (before,) = (run for run in StudyFolder(lab, "tiny").runs() if str(run.path) in best["runs"])
     curves = [
-        [(point["iteration"], point.get("val_loss"), point.get("train_loss")) for point in run.points()]
+        [(point.iteration, point.val_loss, point.train_loss) for point in run.points()]
         for run in (before, again)
     ]
     assert curves[0] == curves[1]
@@ -176,7 +176,7 @@ def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
     study = StudyFolder(folder / "lab", "own")
     best = json.loads(cli("study", "best", "own", "--json").out)
     assert best["seeds"] == [0, 1, 7] and best["values"]["activation"] == "squared" and best["threads"] == 1
-    curves = [{p["iteration"]: p["val_loss"] for p in run.points() if p.get("val_loss")} for run in study.runs()
+    curves = [{p.iteration: p.val_loss for p in run.points() if p.val_loss} for run in study.runs()
               if str(run.path) in best["runs"]]  # fmt: skip
     bits = [sum(curve[at] for curve in curves) / 3 / 0.6931471805599453 for at in (0, 10, 20)]
     assert best["value"] == pytest.approx(min(bits), rel=1e-12)
@@ -215,7 +215,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     assert decoder["bits_per_byte"] == pytest.approx(decoder["best_val_loss"] / 0.6931472, rel=0.01)
     (row,) = json.loads(cli("study", "list", "--json").out)
     assert row["best_value"] is None
-    summary = summarise(StudyFolder(folder / "lab", "tiny"), "complete")
+    summary = summarize(StudyFolder(folder / "lab", "tiny"), "complete")
     assert summary["best_run"] is None and len(summary["best_trials"]) == 2, "the best of each"
     told = cli("study", "show", "tiny", "--trial", "0", "--cell", "family=encoder").out
     assert re.search(r"^family +encoder +grid *$", told, re.MULTILINE)
@@ -238,7 +238,7 @@ def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path)
     assert found["measure"] == "best_bits_per_byte" and len(found["results"]) == 2
     for row in found["results"]:
         assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
-    assert "in bits a byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
+    assert "in bits per byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
     said = cli("report", "compare", "chars", "bytes")
     assert said.code == 2 and "`study diff` compares them in bits a byte" in said.err
     told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out

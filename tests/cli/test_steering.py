@@ -18,8 +18,8 @@ import psutil
 import pytest
 from terminal import PROGRAM, play
 
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.orders import Orders
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.trials.commands import Commands
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
@@ -75,7 +75,7 @@ def undo(cli, said: str) -> None:
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
         ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
-        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes says so"),
+        ("study rm tiny", "move tiny (4 complete runs) to the trash? --yes confirms it"),
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("watch", "logs", "stop", "pause", "resume")],
         *[(f"study {command} tny", "no study 'tny' in ") for command in ("extend", "retry", "work", "rm")],
         ("study enqueue tny learning_rate=1", "no study 'tny' in "),
@@ -119,9 +119,9 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert "seed 0: complete: reached max_iters" in printed
     assert "┤" in printed and "time: waiting" in printed
     log = cli("study", "logs", "tiny").out
-    for line in ("study: enqueue: ", "study: withdraw 2 of n_embd=16", "study: ended: complete"):
+    for line in ("study: enqueue: ", "study: withdraw trial 2 in cell n_embd=16", "study: ended: complete"):
         assert line in log
-    assert log.count(" began") == log.count("(reached max_iters)") == 5
+    assert log.count(" started") == log.count("(reached max_iters)") == 5
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_a_removed_study_leaves_its_name_free_and_comes_back(cli, lab: Path, fin
 def has_workers(process: subprocess.Popen) -> bool:
     try:
         found = psutil.Process(process.pid).children()
-        return any("sweeplab.study.worker" in each.cmdline() for each in found)
+        return any("sweeplab.sweep.work.worker" in each.cmdline() for each in found)
     except psutil.NoSuchProcess:  # one of them, just now
         return True
 
@@ -195,17 +195,17 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     wait_for(lambda: study.run("all", 1, 0).points())
     assert cli("study", "enqueue", "long", "learning_rate=5e-4").code == 0
     wait_for(lambda: study.run("all", 2, 0).points())
-    assert study.run("all", 2, 0).description["sampled"] == {"learning_rate": 5e-4}
+    assert study.run("all", 2, 0).read_start().sampled == {"learning_rate": 5e-4}
     assert cli("trial", "stop", "long", "2").code == 0
-    wait_for(lambda: study.run("all", 2, 0).outcome)
-    assert study.run("all", 2, 0).outcome["state"] == "stopped"
+    wait_for(lambda: study.run("all", 2, 0).read_end())
+    assert study.run("all", 2, 0).read_end().state == "stopped"
 
     watched = play(
         ["study", "watch", "long"],
         folder,
         signals=[(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)],
     )
-    assert watched.code == 0 and "long goes on; sweeplab study stop long ends it" in watched.screen.text
+    assert watched.code == 0 and "long continues; sweeplab study stop long stops it" in watched.screen.text
     assert process.poll() is None
 
     followers = [
@@ -223,7 +223,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
-    assert Orders.open(study.storage_url).now.status == "interrupted"
+    assert Commands.open(study.storage_url).state.status == "interrupted"
     assert (
         "study long is not running: 1 trials done; sweeplab study resume long"
         in cli("study", "stop", "long").err

@@ -34,7 +34,7 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
     assert (again["study"], again["status"], again["errors"]) == ("tiny", "complete", [])
     assert again["runs"] == {"complete": 4}
     assert again["best"]["cell"] in CELLS and again["best"]["grad_clip"] is None
-    # In a log, even one that is to have colours, a trial is a line.
+    # In a log, even one that is to have colors, a trial is a line.
     more = subprocess.run(
         [*PROGRAM, *command, "-o", "budget.trials_per_cell=3"],
         capture_output=True,

@@ -10,7 +10,7 @@ from sweeplab.hyperparameters import defaults
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.devices import settle_devices
-from sweeplab.train.optimisers import OPTIMISERS, Rates
+from sweeplab.train.optimizers import OPTIMISERS, Rates
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -59,17 +59,17 @@ def test_a_stack_on_cuda_learns_what_each_run_learns_alone() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_an_optimiser_takes_the_cpus_steps(name: str) -> None:
+def test_an_optimizer_takes_the_cpus_steps(name: str) -> None:
     layout = Layout(ModelShape(vocab_size=37, block_size=11, n_layer=2, n_head=3, n_embd=21))
-    optimiser, found = OPTIMISERS[name](layout), []
+    optimizer, found = OPTIMISERS[name](layout), []
     for device in ("cpu", "cuda"):
         generator = torch.Generator().manual_seed(0)
         weights = torch.stack([layout.initial_row(seed) for seed in range(3)]).to(device)
-        state = {key: torch.zeros(3, size, device=device) for key, size in optimiser.buffers().items()}
+        state = {key: torch.zeros(3, size, device=device) for key, size in optimizer.buffers().items()}
         for step in range(1, 6):
             gradient = torch.randn(3, layout.row_size, generator=generator)
             gradient[:, layout.n_params :] = 0.0
             rates = [Rates(1e-2 / (row + 1), 0.1, 0.9, 0.95, 1e-8, 0.9, step) for row in range(3)]
-            optimiser.update_(weights, gradient.to(device), state, rates)
+            optimizer.update_(weights, gradient.to(device), state, rates)
         found.append(weights.cpu())
     assert (found[0] - found[1]).abs().max() < 1e-4

@@ -21,7 +21,7 @@ from sweeplab.hf.importing import import_folder
 from sweeplab.model.accounting import n_params
 from sweeplab.model.declaring import declared
 from sweeplab.model.shape import ModelShape
-from sweeplab.study.generating import laid_out
+from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint
 
 

@@ -28,21 +28,44 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 GPT2 = ModelShape(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)
-LECTURE = ModelShape(65, 32, 4, 4, 64, activation="relu", qkv_bias=False, head_bias=True, tie_weights=False)
+LECTURE = ModelShape(
+    vocab_size=65,
+    block_size=32,
+    n_layer=4,
+    n_head=4,
+    n_embd=64,
+    activation="relu",
+    qkv_bias=False,
+    head_bias=True,
+    tie_weights=False,
+)
 BERT = ModelShape(
-    30522, 512, 12, 12, 768, family="encoder", norm_position="post", embedding_norm=True, n_token_types=2
+    vocab_size=30522,
+    block_size=512,
+    n_layer=12,
+    n_head=12,
+    n_embd=768,
+    family="encoder",
+    norm_position="post",
+    embedding_norm=True,
+    n_token_types=2,
 )
 ORIGINAL = ModelShape(
-    37_000, 512, 6, 8, 512, family="encoder_decoder", norm_position="post", positions="sinusoidal",
+    vocab_size=37_000, block_size=512, n_layer=6, n_head=8, n_embd=512,
+    family="encoder_decoder", norm_position="post", positions="sinusoidal",
     activation="relu", qkv_bias=False, out_bias=False, scale_embedding=True, init="xavier",
 )  # fmt: skip
 T5 = ModelShape(
-    32128, 512, 6, 8, 512, family="encoder_decoder", positions="relative", norm="rmsnorm", bias=False,
+    vocab_size=32128, block_size=512, n_layer=6, n_head=8, n_embd=512,
+    family="encoder_decoder", positions="relative", norm="rmsnorm", bias=False,
     activation="relu", head_dim=64, d_ff=2048, tie_scale=True,
 )  # fmt: skip
 PUBLISHED = {
     "gpt2": (GPT2, 124_439_808),
-    "gpt2-xl": (ModelShape(50257, 1024, 48, 25, 1600), 1_557_611_200),
+    "gpt2-xl": (
+        ModelShape(vocab_size=50257, block_size=1024, n_layer=48, n_head=25, n_embd=1600),
+        1_557_611_200,
+    ),
     "bert-base": (BERT, 109_514_298),
     "original base": (ORIGINAL, 63_045_632),
     "t5-small": (T5, 60_506_624),
@@ -76,7 +99,9 @@ def test_published_sizes_without_embeddings() -> None:
 
 
 def test_the_lectures_table() -> None:
-    shape = ModelShape(30_000, 128, 1, 8, 512, qkv_bias=False, out_bias=False)
+    shape = ModelShape(
+        vocab_size=30_000, block_size=128, n_layer=1, n_head=8, n_embd=512, qkv_bias=False, out_bias=False
+    )
     found = {term.component: (term.formula, term.each) for term in terms(shape)}
     assert found["token_embedding"] == ("V*C", 15_360_000)
     assert found["attention"] == ("C*(H+2*G)*D + H*D*C", 1_048_576)
@@ -102,7 +127,10 @@ def sizes_by_component(shape: ModelShape) -> dict[str, int]:
 
 
 def test_gated_activations_have_as_many_parameters() -> None:
-    plain, gated = (n_params(ModelShape(64, 32, 4, 6, 192, activation=each)) for each in ("gelu", "swiglu"))
+    plain, gated = (
+        n_params(ModelShape(vocab_size=64, block_size=32, n_layer=4, n_head=6, n_embd=192, activation=each))
+        for each in ("gelu", "swiglu")
+    )
     assert gated == pytest.approx(plain, rel=1e-3)
 
 
@@ -119,7 +147,9 @@ def test_active_parameters_leave_out_idle_experts() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("n_runs", [1, 3])
 def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> None:
-    shape = ModelShape(40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias)
+    shape = ModelShape(
+        vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias
+    )
     tokens = torch.zeros(n_runs, 5, 16, dtype=torch.long)
     forward, both = counted(shape, Batch(tokens, tokens), n_runs)
     # A norm's bias goes through the next product once a step, whatever the number of tokens.

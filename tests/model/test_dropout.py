@@ -36,7 +36,7 @@ def test_probability_zero_beside_another_keeps_all() -> None:
     assert (found[1] == 0).any()
 
 
-def test_a_runs_mask_depends_on_no_neighbour() -> None:
+def test_a_runs_mask_depends_on_no_neighbor() -> None:
     alone = masks(seeds=(7,), iterations=(11,), probabilities=(0.3,))
     among = masks(seeds=(3, 9, 7), iterations=(2, 400, 11), probabilities=(0.1, 0.5, 0.3))
     assert torch.equal(alone[0], among[2])

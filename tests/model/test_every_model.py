@@ -1,4 +1,4 @@
-"""Every legal choice of parts: its size, its independence of neighbours, and that it learns."""
+"""Every legal choice of parts: its size, its independence of neighbors, and that it learns."""
 
 from __future__ import annotations
 

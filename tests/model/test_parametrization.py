@@ -10,7 +10,7 @@ from sweeplab.model.layout import Layout
 from sweeplab.model.parametrization import kind, learning_rate_factor, std_factor
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.optimisers import OPTIMISERS, Rates
+from sweeplab.train.optimizers import OPTIMISERS, Rates
 from sweeplab.train.requirements import FOLLOW_WIDTH
 
 
@@ -111,12 +111,12 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
     ends = {}
     for way in ("standard", "mup"):
         layout = Layout(shape(128, parametrization=way))
-        optimiser = OPTIMISERS[name](layout)
+        optimizer = OPTIMISERS[name](layout)
         weights = torch.randn(2, layout.row_size, generator=torch.Generator().manual_seed(0))
         begin = weights.clone()
-        state = {key: torch.zeros(2, size) for key, size in optimiser.buffers().items()}
+        state = {key: torch.zeros(2, size) for key, size in optimizer.buffers().items()}
         slopes = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1))
-        optimiser.update_(weights, slopes, state, [Rates(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2)
+        optimizer.update_(weights, slopes, state, [Rates(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2)
         begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
         ends[way] = layout.views(weights - begin)
     for weight in layout.weights:

@@ -77,7 +77,15 @@ def test_routers_losses_are_means_over_what_is_no_padding(family: str, one_threa
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("count", "furthest"), [(32, 128), (8, 16), (64, 1000), (4, 3)])
 def test_buckets_agree_at_every_distance(count: int, furthest: int, causal: bool) -> None:
-    shape = ModelShape(5, 4, 1, 1, 2, relative_buckets=count, relative_max_distance=furthest)
+    shape = ModelShape(
+        vocab_size=5,
+        block_size=4,
+        n_layer=1,
+        n_head=1,
+        n_embd=2,
+        relative_buckets=count,
+        relative_max_distance=furthest,
+    )
     distance = np.arange(-2048, 2049)
     ours = relative_buckets(distance, causal, count, furthest)
     np.testing.assert_array_equal(ours, buckets(torch.from_numpy(distance), shape, causal).numpy())
@@ -88,7 +96,9 @@ def test_buckets_agree_at_every_distance(count: int, furthest: int, causal: bool
 def test_long_sequences_agree(family: str, attention: str, one_thread: None) -> None:
     """Over several blocks, strides and chunks of running sums."""
     near = {"attention": attention, "attention_window": 20, "attention_stride": 9}
-    shape = ModelShape(7, 150, 1, 2, 4, family=family, positions="rotary", **near)
+    shape = ModelShape(
+        vocab_size=7, block_size=150, n_layer=1, n_head=2, n_embd=4, family=family, positions="rotary", **near
+    )
     model = Transformer(shape)
     tokens = torch.randint(0, 7, (2, 1, 2, 150), generator=torch.Generator().manual_seed(0))
     row = random_row(model, 0)

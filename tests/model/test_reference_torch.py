@@ -80,7 +80,7 @@ def test_cross_entropy_is_torchs(smoothing: float) -> None:
 
 def test_attention_is_torchs_in_output_and_weights() -> None:
     rng = np.random.default_rng(0)
-    shape = ModelShape(13, 8, 1, 3, 12, positions="none")
+    shape = ModelShape(vocab_size=13, block_size=8, n_layer=1, n_head=3, n_embd=12, positions="none")
     sizes = {"qkv.weight": (12, 36), "qkv.bias": (36,), "out.weight": (12, 12), "out.bias": (12,)}
     weights = {f"a.{name}": rng.normal(size=size) for name, size in sizes.items()}
     x, p = rng.normal(size=(2, 8, 12)), Pass(shape, weights)
@@ -164,7 +164,16 @@ def torchs_loss(shape: ModelShape, w: Weights, batch: Batch) -> torch.Tensor:
 def test_loss_and_gradients_are_those_of_torchs_own_layers(
     family: str, activation: str, norm_position: str
 ) -> None:
-    shape = ModelShape(13, 8, 2, 3, 12, family=family, activation=activation, norm_position=norm_position)
+    shape = ModelShape(
+        vocab_size=13,
+        block_size=8,
+        n_layer=2,
+        n_head=3,
+        n_embd=12,
+        family=family,
+        activation=activation,
+        norm_position=norm_position,
+    )
     generator = torch.Generator().manual_seed(0)
     w = {
         each.name: torch.randn(each.shape, generator=generator, dtype=torch.float64)

@@ -17,7 +17,12 @@ from sweeplab.model.transformer import Transformer
 
 SHAPES = [
     ModelShape(
-        33, 12, 2, 3, 24, **dict(zip(("bias", "tie_weights", "activation", "head_bias"), each, strict=True))
+        vocab_size=33,
+        block_size=12,
+        n_layer=2,
+        n_head=3,
+        n_embd=24,
+        **dict(zip(("bias", "tie_weights", "activation", "head_bias"), each, strict=True)),
     )
     for each in itertools.product((True, False), (True, False), ("gelu", "relu"), (True, False))
 ]
@@ -43,7 +48,7 @@ def test_equals_a_plain_module_in_loss_and_gradient(shape: ModelShape) -> None:
             torch.testing.assert_close(parameter.grad, expected.data, rtol=1e-10, atol=1e-12, msg=name)
 
 
-def test_initialisation_is_gpt2s() -> None:
+def test_initialization_is_gpt2s() -> None:
     shape = ModelShape(vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=128)
     model = Transformer(shape)
     weights = {name: view[0] for name, view in model.layout.views(model.layout.initial_row(3)[None]).items()}
@@ -81,7 +86,9 @@ def test_a_short_sequence_needs_no_padding() -> None:
 
 
 def test_xavier_is_glorots_of_each_matrix() -> None:
-    shape = ModelShape(500, 64, 2, 4, 128, init="xavier", positions="none")
+    shape = ModelShape(
+        vocab_size=500, block_size=64, n_layer=2, n_head=4, n_embd=128, init="xavier", positions="none"
+    )
     layout = Transformer(shape).layout
     weights = {name: view[0] for name, view in layout.views(layout.initial_row(3)[None]).items()}
     for name, n_out in (("attention.qkv", 128), ("attention.out", 128), ("feed_forward.up", 512)):

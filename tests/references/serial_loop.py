@@ -40,7 +40,7 @@ def train(
 ) -> list[float]:
     """Train one run eagerly with fused AdamW and return its validation losses."""
     model = plain_model(values)
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.groups(values["weight_decay"]),
         lr=values["learning_rate"], betas=values["betas"], eps=values["eps"], fused=True,
     )  # fmt: skip
@@ -59,13 +59,13 @@ def train(
             total, count = 0.0, 0
         if iteration == values["max_iters"]:
             break
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = learning_rate(values, iteration)
         loss = model.loss(windows(batches.training(values["seed"], iteration)))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), values["grad_clip"])
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         total, count = total + loss.item(), count + 1
     return losses
 

@@ -10,8 +10,8 @@ import pytest
 from analysis.planted_laws import TRUTHS, losses
 from pandas import DataFrame
 
-from sweeplab.analysis.laws.assessment import assess
-from sweeplab.analysis.laws.forms import LAWS
+from sweeplab.analysis.fit.assessment import assess
+from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.points import Points
 from sweeplab.report.drawing import draw
 from sweeplab.report.panels import panel

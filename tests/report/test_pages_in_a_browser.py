@@ -27,7 +27,7 @@ CONTRAST = """
     value /= 255;
     return value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   };
-  const light = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number);
+  const light = (color) => { const [r, g, b] = color.match(/[\\d.]+/g).map(Number);
     return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
   const ground = light(getComputedStyle(document.body).backgroundColor);
   const texts = [...document.querySelectorAll(".figure text")].filter((each) => each.textContent.trim());

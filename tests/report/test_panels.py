@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
 
-from sweeplab.analysis.trials import ENDED, STATES, plain, searched_of, trials_table
+from sweeplab.analysis.trials import VALUED, WORST_FIRST, plain, searched_of, trials_table
 from sweeplab.report.drawing import draw
-from sweeplab.report.drawing.style import colours, ticks_of
+from sweeplab.report.drawing.style import colors, ticks_of
 from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.base import PanelSpec
 from sweeplab.report.panels.material import Material
-from sweeplab.report.summary import summarise
+from sweeplab.report.summary import summarize
 from sweeplab.report.words import short, written
 
 LOSS = PanelSpec("loss", x="n_params", log=("x", "y"))
@@ -201,7 +201,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     n_trials = data.draw(st.integers(1, 3))
     planted = plant(["complete"] * n_trials, layers=(1, 2), seeds=data.draw(st.integers(1, 2)))
     states = data.draw(
-        st.lists(st.sampled_from(STATES), min_size=len(planted.runs), max_size=len(planted.runs))
+        st.lists(st.sampled_from(WORST_FIRST), min_size=len(planted.runs), max_size=len(planted.runs))
     )
     losses = st.one_of(st.floats(0.5, 9), st.sampled_from([math.nan, math.inf]))
     values = data.draw(st.lists(losses, min_size=len(planted.runs), max_size=len(planted.runs)))
@@ -213,7 +213,7 @@ def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.Dat
     )
     assert len(drawn.data) + left_out == len(trials)
     assert np.isfinite(drawn.data[["x", "loss", "loss_low", "loss_high"]].to_numpy(float)).all()
-    ended = drawn.data[drawn.data["state"].isin(ENDED)]
+    ended = drawn.data[drawn.data["state"].isin(VALUED)]
     best = drawn.data[drawn.data["best"]].set_index("cell")["loss"]
     assert best.to_dict() == ended.groupby("cell")["loss"].min().to_dict()
     assert bool(drawn.missing) == ended.empty
@@ -256,20 +256,20 @@ def test_written(value: object, text: str) -> None:
 
 @pytest.mark.parametrize("ground", [(255, 255, 255), (21, 23, 27)], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [1, 2, 3, 9, 40])
-def test_colours_are_distinct_and_stand_out_from_the_ground(n: int, ground: tuple[int, int, int]) -> None:
+def test_colors_are_distinct_and_stand_out_from_the_ground(n: int, ground: tuple[int, int, int]) -> None:
     def luminance(rgb: tuple[int, ...]) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    made = [tuple(int(part) for part in re.findall(r"\d+", colour)) for colour in colours(n)]
+    made = [tuple(int(part) for part in re.findall(r"\d+", color)) for color in colors(n)]
     assert len(set(made)) == n
-    for colour in made:
-        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
+    for color in made:
+        light, dark = sorted((luminance(color), luminance(ground)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3
 
 
 def test_summary_says_what_there_is(typed, plant) -> None:
-    summary = summarise(plain(typed(plant(USUAL, seeds=2)).runs))
+    summary = summarize(plain(typed(plant(USUAL, seeds=2)).runs))
     words = dict(summary.entries)
     assert summary.study == "planted"
     assert words["Runs"] == (
@@ -285,6 +285,6 @@ def test_summary_says_what_there_is(typed, plant) -> None:
 
 
 def test_summary_of_a_study_in_which_nothing_ended(plant) -> None:
-    summary = summarise(plant(["running"]).runs)
+    summary = summarize(plant(["running"]).runs)
     assert dict(summary.entries)["Lowest loss"] == "no trial has ended with a loss yet"
     assert summary.best == {}

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeplab.analysis.ledger.chain import FILE_NAME, Entry, append
-from sweeplab.analysis.ledger.outcomes import OPEN, REFUSED, SCORED, Outcome
-from sweeplab.analysis.ledger.scoring import score
+from sweeplab.analysis.ledger.outcomes import OPEN, REFUSED, SCORED, Outcome, score
 from sweeplab.report.drawing import draw
 from sweeplab.report.panels import panel
 from sweeplab.report.panels.base import PanelSpec

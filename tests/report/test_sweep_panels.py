@@ -15,7 +15,7 @@ from sweeplab.report.panels import KINDS, panel
 from sweeplab.report.panels.base import PanelSpec, TablePanel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
-from sweeplab.study.pruned import Audited
+from sweeplab.sweep.work.pruned import Audited
 
 SWEEPS = [name for name, kind in KINDS.items() if kind.of == "sweeps"]
 

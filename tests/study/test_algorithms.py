@@ -5,7 +5,7 @@ from optuna.trial import TrialState
 from sweeplab.errors import BadInput
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS, make_pruner, make_sampler, options, optuna_class
 from sweeplab.study.cells import cells
-from sweeplab.study.checks import study_from
+from sweeplab.study.file.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Pruner, Sampler

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.study.browse import DEFAULT, browse, read_view
-from sweeplab.study.identity import write_study
+from sweeplab.lab.identity import write_study
+from sweeplab.report.browse import DEFAULT, browse, read_view
 from sweeplab.tracking.mlflow import MLflowTracker
 
 REPOSITORY = Path(__file__).parents[2]

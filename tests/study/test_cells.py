@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
+from sweeplab.lab.identity import as_written, write_study
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.cells import cells
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.identity import as_written, write_study
-from sweeplab.study.plan import make_plan
-from sweeplab.study.queueing import enqueue
-from sweeplab.study.reading import read_study, read_text
+from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.writing import study_file
 from sweeplab.study.space import Space
-from sweeplab.study.store import Store
-from sweeplab.study.writing import study_file
+from sweeplab.sweep.control.queueing import enqueue
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.store import Store
 
 STUDY = """\
 name: parts

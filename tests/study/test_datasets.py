@@ -14,9 +14,9 @@ from sweeplab.data.objectives.span import corruption
 from sweeplab.errors import BadInput
 from sweeplab.study.cells import cells
 from sweeplab.study.expressions import Expression
-from sweeplab.study.plan import make_plan
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Choices, DataSpec, Derived
+from sweeplab.sweep.planning import make_plan
 
 
 @pytest.fixture

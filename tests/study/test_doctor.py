@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from sweeplab import load_study
-from sweeplab.study.doctor import Check, examine
-from sweeplab.study.doctor.machine import (
+from sweeplab.doctor import Check, examine
+from sweeplab.doctor.machine import (
     cpu_quota,
     device_check,
     own_metadata,
@@ -25,8 +25,8 @@ from sweeplab.study.doctor.machine import (
     python_check,
     thread_check,
 )  # fmt: skip
-from sweeplab.study.doctor.places import disk_check, lab_checks, tracking_check
-from sweeplab.study.folder import StudyFolder
+from sweeplab.doctor.places import disk_check, lab_checks, tracking_check
+from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -42,11 +42,11 @@ engine: {workers: 1}
 CLAIM = """
 import os, sys
 from pathlib import Path
-from sweeplab.study.doctor.check import Patient
-from sweeplab.study.folder import StudyFolder
+from sweeplab.doctor.check import Patient
+from sweeplab.records.folders import StudyFolder
 store = Patient(StudyFolder(Path(sys.argv[1]), "ill")).store
 object.__setattr__(store.spec.budget, "trials_per_cell", 4)
-store.orders.add("start", {})
+store.commands.add("start", {})
 print(store.claim().number, flush=True)
 os._exit(0) if sys.argv[2] == "die" else sys.stdin.read()
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sweeplab.study.feed import Feed
-from sweeplab.study.plan import make_plan
-from sweeplab.study.runner import Runner
+from sweeplab.lab.feed import Feed
+from sweeplab.lab.tally import tallies
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.study.supervisor import Progress
-from sweeplab.study.tally import tallies
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,7 +23,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     for trial in (0, 1):
         own = [event["event"] for event in heard if event["trial"] == trial]
         assert own[0] == "claimed" and own.count("ended") == 1 and own[-1] == "ended"
-    progress = Progress(make_plan(spec, tmp_path / "lab")[0], {})
+    progress = StudyProgress(make_plan(spec, tmp_path / "lab")[0], {})
     for event in heard:
         progress.take_in(event)
     assert not progress.live and progress.counted == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.study.plan import make_plan
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
+from sweeplab.sweep.planning import make_plan
 
 CHAR = "corpus: python-docs, tokenizer: char"
 # What is wrong: the data's line, the line of fixed, the line that is named, the reason, and what is allowed.

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.markdown import parse_tables, parse_value, plain, read_tables
+from sweeplab.study.file.markdown import parse_tables, parse_value, plain, read_tables
 
 USUAL = """\
 # Hyperparameters

@@ -9,7 +9,7 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.model.legality import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
 from sweeplab.study.cells import cells
-from sweeplab.study.checks import study_from
+from sweeplab.study.file.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.space import Cell, Space, facts
 from sweeplab.study.spec import StudySpec
@@ -138,4 +138,6 @@ def test_facts_count_active_parameters() -> None:
 
 def test_a_run_of_before_has_the_defaults() -> None:
     old = {"vocab_size": 65, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, "bias": False}
-    assert ModelShape.of(old) == ModelShape(65, 8, 2, 2, 8, bias=False)
+    assert ModelShape.of(old) == ModelShape(
+        vocab_size=65, block_size=8, n_layer=2, n_head=2, n_embd=8, bias=False
+    )

@@ -8,12 +8,13 @@ import shutil
 import pytest
 
 from sweeplab.errors import BadInput
+from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.expressions import Expression
-from sweeplab.study.plan import bytes_in_words, make_plan
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, Choices, DataSpec, Derived, Engine, Pruner, Range, Sampler, Track
+from sweeplab.sweep.planning import make_plan
 
 
 @pytest.fixture

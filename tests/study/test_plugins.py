@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.study.identity import as_written, check_same_study, write_study
-from sweeplab.study.reading import read_study
+from sweeplab.lab.identity import as_written, check_same_study, write_study
+from sweeplab.study.file.reading import read_study
 
 STUDY = """\
 name: own
@@ -98,7 +98,7 @@ READ = """
 import sys
 from pathlib import Path
 from sweeplab.errors import BadInput
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
 for file in sys.argv[1:]:
     try:
         print(read_study(Path(file)).plugins[0].provides)
@@ -125,8 +125,8 @@ def as_written_by(file: Path) -> dict:
 
 def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_path: Path) -> None:
     from sweeplab.data.dataset import prepare
-    from sweeplab.study.folder import StudyFolder
-    from sweeplab.study.plan import describe_data
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.study.datasets import describe_data
 
     spec = read_study(file, allow_plugins=True)
     (plugin,) = spec.plugins

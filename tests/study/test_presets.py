@@ -11,12 +11,12 @@ from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hyperparameters import MINIMAL, defaults
 from sweeplab.model.accounting import n_params
-from sweeplab.study.models import model_of, models_of
-from sweeplab.study.plan import make_plan
-from sweeplab.study.presets import preset, preset_names
-from sweeplab.study.reading import read_study, read_text
-from sweeplab.study.schema import study_schema
-from sweeplab.study.template import study_text
+from sweeplab.runs.models import model_of, models_of
+from sweeplab.study.file.presets import preset, preset_names
+from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.schema import study_schema
+from sweeplab.study.file.template import study_text
+from sweeplab.sweep.planning import make_plan
 from sweeplab.train.schedule import learning_rate
 
 PUBLISHED = {
@@ -87,7 +87,7 @@ def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
         published = values["n_embd"] ** -0.5 * min(step**-0.5, step * 4000**-1.5)
         assert learning_rate(values, step - 1) == pytest.approx(published, rel=2e-3)
     adam = {
-        "optimiser": "adam",
+        "optimizer": "adam",
         "betas": (0.9, 0.98),
         "eps": 1e-9,
         "weight_decay": 0.0,

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
-from sweeplab.study.document import MAX_DEPTH, MAX_NODES
 from sweeplab.study.expressions import Expression
-from sweeplab.study.reading import MAX_BYTES, read_study
+from sweeplab.study.file.document import MAX_DEPTH, MAX_NODES
+from sweeplab.study.file.reading import MAX_BYTES, read_study
 from sweeplab.study.spec import Choices, Derived, Divisors, Range
 
 WHOLE = """\
@@ -298,7 +298,7 @@ def test_an_alias_bomb_is_refused_at_once(problems):
     assert "the alias *a0 is not read" in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]
 
 
-def test_a_missing_file_is_named_with_its_neighbour(write, tmp_path):
+def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
     write(SMALL)
     with pytest.raises(BadInput, match=r"stdy.yaml: no such file; did you mean 'study.yaml'"):
         read_study(tmp_path / "stdy.yaml")

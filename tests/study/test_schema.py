@@ -7,9 +7,9 @@ from ruamel.yaml import YAML
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.cells import cells
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.schema import study_schema
 from sweeplab.study.rules import facts
-from sweeplab.study.schema import study_schema
 from sweeplab.study.space import Space
 
 STUDIES = Path(__file__).parents[2] / "studies"

@@ -11,7 +11,7 @@ from optuna.trial import FixedTrial
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.cells import cells
-from sweeplab.study.checks import study_from
+from sweeplab.study.file.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space
@@ -310,7 +310,7 @@ def _entries(row):
 
 # Not what some rule holds against another row: drawn at random few go together. What divides what is tested above.
 # Of these any value goes with the others' defaults.
-_WITH_DEFAULTS = {"block_size", "batch_size", "mask_share", "span_length", "optimiser"}
+_WITH_DEFAULTS = {"block_size", "batch_size", "mask_share", "span_length", "optimizer"}
 _TOGETHER = set().union(*(rule.names for rule in rules(study(), 65) if len(rule.names) > 1)) - _WITH_DEFAULTS
 _FREE = [
     row

@@ -27,7 +27,9 @@ DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
 
 def test_importing_the_types_imports_nothing_heavy():
     heavy = "{'torch', 'optuna', 'scipy', 'numpy', 'pandas', 'mlflow'} & set(sys.modules)"
-    code = f"import sys, sweeplab.study.reading, sweeplab.study.spec, sweeplab.study.space; print({heavy})"
+    code = (
+        f"import sys, sweeplab.study.file.reading, sweeplab.study.spec, sweeplab.study.space; print({heavy})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

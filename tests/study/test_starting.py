@@ -15,14 +15,14 @@ from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.exporting import export_run
 from sweeplab.hf.importing import import_folder
+from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.cells import cells
-from sweeplab.study.identity import check_same_study, write_study
-from sweeplab.study.plan import make_plan
-from sweeplab.study.reading import read_study
-from sweeplab.study.runner import Runner
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, Choices, DataSpec, Track
 from sweeplab.study.starting import read_start, start_weights
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.runner import Runner
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -49,7 +49,7 @@ def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained:
     folder, store = opened(spec)
     Runner(spec, store, dataset, folder).work()
     (run,) = folder.runs()
-    losses = [point["val_loss"] for point in run.points() if point.get("val_loss") is not None]
+    losses = [point.val_loss for point in run.points() if point.val_loss is not None]
     assert losses[0] == last_loss(trained)
     assert losses[-1] < losses[0] - 0.05
 

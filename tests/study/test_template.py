@@ -12,9 +12,9 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.cells import cells
-from sweeplab.study.reading import read_study
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.template import SEARCHED, range_in_words, scalar, study_text
 from sweeplab.study.space import Space
-from sweeplab.study.template import SEARCHED, range_in_words, scalar, study_text
 
 SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
 

@@ -8,12 +8,12 @@ from sweeplab.analysis.table import _tokens_at
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import defaults
 from sweeplab.study.cells import cells
-from sweeplab.study.checks import study_from
+from sweeplab.study.file.checks import study_from
 from sweeplab.study.places import Complaints, Places
 from sweeplab.study.rules import facts
-from sweeplab.study.runner import Runner
 from sweeplab.study.spec import Budget
-from sweeplab.train.optimisers import OPTIMISERS
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.train.optimizers import OPTIMISERS
 from sweeplab.train.requirements import FOLLOW_WIDTH
 
 
@@ -34,13 +34,13 @@ def test_parts_that_do_not_divide_the_batch_are_refused() -> None:
         points(fixed={"grad_accum": 5})
 
 
-def test_mup_goes_with_optimisers_that_follow_the_width() -> None:
-    found = points(grid={"parametrization": ["standard", "mup"], "optimiser": list(OPTIMISERS)})
-    chosen = {each["optimiser"] for each in found if each["parametrization"] == "mup"}
+def test_mup_goes_with_optimizers_that_follow_the_width() -> None:
+    found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMISERS)})
+    chosen = {each["optimizer"] for each in found if each["parametrization"] == "mup"}
     assert chosen == set(FOLLOW_WIDTH)
     assert len(found) == len(OPTIMISERS) + len(chosen)
-    with pytest.raises(BadInput, match=r'where optimiser is "sgd", parametrization is "mup"'):
-        points(fixed={"parametrization": "mup", "optimiser": "sgd"})
+    with pytest.raises(BadInput, match=r'where optimizer is "sgd", parametrization is "mup"'):
+        points(fixed={"parametrization": "mup", "optimizer": "sgd"})
 
 
 def test_tokens_of_a_batch_that_warms_up() -> None:
@@ -54,7 +54,7 @@ def test_tokens_of_a_batch_that_warms_up() -> None:
 def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset) -> None:
     spec = tiny(
         values={
-            "optimiser": "muon",
+            "optimizer": "muon",
             "grad_accum": 2,
             "ema": 0.9,
             "batch_warmup_iters": 7,
@@ -67,10 +67,8 @@ def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset)
     runs = list(folder.runs())
     assert len(runs) == 2
     for run in runs:
-        values, planned = run.description["values"], run.description["facts"]["train_tokens"]
-        assert run.outcome["state"] == "complete"
-        assert run.outcome["train_tokens"] == planned < 20 * 4 * 16
-        counted = _tokens_at({name: str(value) for name, value in values.items()})
-        assert [counted(point["iteration"]) for point in run.points()] == [
-            point["train_tokens"] for point in run.points()
-        ]
+        start, end = run.read_start(), run.read_end()
+        assert end.state == "complete"
+        assert end.train_tokens == start.facts["train_tokens"] < 20 * 4 * 16
+        counted = _tokens_at({name: str(value) for name, value in start.values.items()})
+        assert all(counted(point.iteration) == point.train_tokens for point in run.points())

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 import sweeplab
-from sweeplab.study.identity import as_written
-from sweeplab.study.reading import read_study
-from sweeplab.study.writing import REMOVED, edited, flow, study_file
+from sweeplab.lab.identity import as_written
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.writing import REMOVED, edited, flow, study_file
 
 FILE = """\
 # What this is for.

@@ -14,7 +14,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
-from sweeplab.tracking.describe import COLOUR_OF_STATE
+from sweeplab.tracking.describe import COLOR_OF_STATE
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import Description, TrackingUnavailable
 
@@ -104,7 +104,7 @@ def test_a_nested_run(
     tags = run.data.tags
     assert tags["sweeplab.key"] == f"nested {state}/n_embd=32/7/3"
     assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == ("n_embd=32", "7", "3")
-    assert tags.get("mlflow.runColor") == COLOUR_OF_STATE.get(state)
+    assert tags.get("mlflow.runColor") == COLOR_OF_STATE.get(state)
     assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.01}')
     assert tags["mlflow.source.git.commit"] == "abc123"
     assert tags.get("sweeplab.error") == ("ValueError: no" if state == "failed" else None)
@@ -188,14 +188,15 @@ def test_files_are_kept_with_the_study(
 def test_more_than_fits_one_call(
     tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], writer: Any
 ) -> None:
-    parent = tracker.open({})
-    values = {f"value_{each}": each for each in range(250)} | {"long": "x" * 10_000}
-    folder = run_folder(values=values)
+    params = {f"value_{each}": each for each in range(250)} | {"long": "x" * 10_000}
+    parent = tracker.open({"params": params})
+    known = client.get_run(parent).data.params
+    assert len(known) == 251 and known["long"] == "x" * 6000
+    folder = run_folder()
     writer.append(folder, writer.lines(*range(30, 530)))
     tracker.ship(folder)
     (run,) = nested(client, parent)
-    assert len(run.data.params) == 251
-    assert run.data.params["long"] == "x" * 6000
+    assert len(run.data.params) == len(writer.values)
     assert [point.step for point in tracker.history(run.info.run_id, "val_loss")] == [
         0,
         10,

@@ -17,7 +17,8 @@ from urllib.request import urlopen
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.tracking.tracker import ENDED, TRACKERS, Tracker
+from sweeplab.records.runs import RunState
+from sweeplab.tracking.tracker import TRACKERS, Tracker
 
 
 class TrackerContract:
@@ -115,7 +116,7 @@ class TrackerContract:
         assert [each.timestamp_ms - 1_700_000_000_250 for each in curve] == [5_000, 10_000, 15_000, 120_000]
         assert run.state == "complete"
 
-    @pytest.mark.parametrize("state", ENDED)
+    @pytest.mark.parametrize("state", [state for state in RunState if state.is_finished])
     def test_says_how_a_run_ended(
         self, state: str, tracker: Tracker, run_folder: Callable[..., Path]
     ) -> None:

@@ -55,8 +55,8 @@ PLOTS = """[...document.querySelectorAll(".js-plotly-plot")]
   .map((plot) => ({
     axes: [...plot.querySelectorAll(".xtitle, .ytitle")].map((each) => each.textContent),
     traces: plot.data
-      .map((trace) => ({name: trace.name, x: [...trace.x], y: [...trace.y], colour: trace.marker?.color}))
-      .filter((trace) => !/^#.{8}$/.test(trace.colour))
+      .map((trace) => ({name: trace.name, x: [...trace.x], y: [...trace.y], color: trace.marker?.color}))
+      .filter((trace) => !/^#.{8}$/.test(trace.color))
   }))"""
 ORDER = [4, 2, 0, 1, 3]
 
@@ -132,12 +132,12 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
     assert sorted(zip(trace["x"], trace["y"], strict=True)) == sorted((run[4], run[3]) for run in RUNS)
     drawn = {int(each["name"].split("#")[1].split()[0]): each for each in lines["traces"]}
     assert drawn.keys() == set(range(len(RUNS))) and len(lines["traces"]) == len(RUNS)
-    colours = {}
+    colors = {}
     for number, (state, _, _, loss, _) in enumerate(RUNS):
         assert drawn[number]["x"] == [0, 640, 1280, 1920], "tokens"
         assert drawn[number]["y"] == pytest.approx([loss + 1 - i / 30 for i in (0, 10, 20, 30)])
-        colours.setdefault(drawn[number]["colour"], set()).add(state)
-    told_apart = {colour: colours[colour] for colour in ("#b3b3b3", "#2e7d32", "#e65100")}
+        colors.setdefault(drawn[number]["color"], set()).add(state)
+    told_apart = {color: colors[color] for color in ("#b3b3b3", "#2e7d32", "#e65100")}
     assert told_apart == {"#b3b3b3": {"pruned"}, "#2e7d32": {"stopped"}, "#e65100": {"diverged"}}
     # Below, side by side: everything that runs differ in.
     compared = ("sweeplab.state", "sweeplab.cell", "learning_rate", "best_val_loss", "n_params")

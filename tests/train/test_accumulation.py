@@ -38,7 +38,7 @@ def losses_and_ends(stack: Stack):
 @pytest.mark.parametrize("n_parts", [2, 3, 4, 12])
 def test_parts_are_the_batch_at_once(n_parts: int, values_of, tokens) -> None:
     # SGD leaves the gradient that it was given.
-    values = values_of(batch_size=12, dropout=0.0, optimiser="sgd", weight_decay=0.0)
+    values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0)
     whole, loss = after_one_step(values, tokens)
     parts, loss_of_parts = after_one_step(values | {"grad_accum": n_parts}, tokens)
     assert loss_of_parts == pytest.approx(loss, rel=1e-6)
@@ -98,7 +98,7 @@ def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
 
 
 def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
-    values = values_of(batch_size=12, dropout=0.0, optimiser="sgd", weight_decay=0.0, batch_warmup_iters=5)
+    values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0, batch_warmup_iters=5)
     found, loss = after_one_step(values, tokens)  # of 12 * 1 / 6 = 2 rows
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
@@ -118,7 +118,7 @@ def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
 def test_warming_up_shares_a_stack_and_parts_do_not(values_of) -> None:
     plain = shape_key(values_of())
     assert shape_key(values_of(batch_warmup_iters=9, momentum=0.5, decay_share=0.5)) == plain
-    others = [{"grad_accum": 2}, {"optimiser": "lion"}, {"ema": 0.9}, {"parametrization": "mup"}]
+    others = [{"grad_accum": 2}, {"optimizer": "lion"}, {"ema": 0.9}, {"parametrization": "mup"}]
     assert len({shape_key(values_of(**each)) for each in others} | {plain}) == 5
 
 

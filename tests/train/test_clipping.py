@@ -23,7 +23,7 @@ def test_clips_each_row_by_its_own_limit() -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_a_row_is_clipped_alike_beside_any_neighbour() -> None:
+def test_a_row_is_clipped_alike_beside_any_neighbor() -> None:
     gradient = torch.randn(4, BLOCK, generator=torch.Generator().manual_seed(4))
     gradient[1] = float("nan")
     alone = gradient[2:3].clone()

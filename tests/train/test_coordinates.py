@@ -11,7 +11,7 @@ from sweeplab.data.batches import changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.model import feed_forward
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
-from sweeplab.train.optimisers import adamw
+from sweeplab.train.optimizers import adamw
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -40,20 +40,20 @@ def grown(values_of, tokens):
 
 
 @pytest.mark.parametrize(
-    ("optimiser", "head", "changed"),
+    ("optimizer", "head", "changed"),
     [
         ("adamw", "token_embedding", {}),
         ("adamw", "head.weight", {"tie_weights": False}),
         ("lion", "token_embedding", {"learning_rate": 5e-4}),
     ],
 )
-def test_flat_under_mup_and_growing_under_standard(optimiser, head, changed, grown) -> None:
-    before, after = grown("standard", optimiser=optimiser, **changed)
+def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, grown) -> None:
+    before, after = grown("standard", optimizer=optimizer, **changed)
     assert min(before.values()) > 0.4
     assert min(after.values()) > 0.4
     assert after[head] > 0.6
-    before, after = grown("mup", optimiser=optimiser, **changed)
-    # The head begins as its root falls, and what is learnt makes up for it.
+    before, after = grown("mup", optimizer=optimizer, **changed)
+    # The head begins as its root falls, and what is learned makes up for it.
     assert before.pop(head) == pytest.approx(-0.5, abs=0.1)
     assert -0.45 < after.pop(head) < 0.1
     assert max(map(abs, before.values())) < 0.1

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sweeplab.data.batches import Batch
-from sweeplab.study.engines import SETTINGS
+from sweeplab.sweep.work.worker import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack
@@ -115,7 +115,7 @@ torch.save(train_in_stacks_of(int(sys.argv[3]), runs, tokens), sys.argv[4])
 
 
 @pytest.mark.parametrize("fault", ["learning rate", "weight"])
-def test_a_diverging_neighbour_changes_no_bit(fault, unlike, tokens) -> None:
+def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
     runs = unlike("P")
     found = {}
     for broken in (False, True):
@@ -183,7 +183,7 @@ def test_another_seed_is_another_run(values_of, tokens) -> None:
 RESUME = """
 import sys, numpy as np, torch
 from pathlib import Path
-from sweeplab.study.engines import SETTINGS
+from sweeplab.sweep.work.worker import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.laws.assessment import Estimate, assess, find_law
-from sweeplab.analysis.laws.fitting import fit
+from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
+from sweeplab.analysis.fit.fitting import fit
 from sweeplab.analysis.points import Points, points_of_trials, select_trials
-from sweeplab.analysis.selection import Selection, with_models
+from sweeplab.analysis.trials import Selection, with_models
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:

@@ -1,7 +1,17 @@
-"""What has come of a sealed forecast: by the folders of its runs, or by a table that has grown since.
+"""How good a forecast was: its error, whether its interval held, and its CRPS.
+
+The continuous ranked probability score is in log units, like an absolute error, which it is for a forecast without
+a spread; lower is better. Of a normal distribution, with z = (x - mean) / sd, it is (Gneiting and Raftery 2007,
+Strictly proper scoring rules, prediction, and estimation, equation 21, with the sign turned)
+
+    CRPS = sd * (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))
+
+What has come of a sealed forecast: by the folders of its runs, or by a table that has grown since.
 
 A study's runs say when they began, and a forecast is before all of them. A table has no times: there the rows of then
 are found by their digests, and have to be all there, unchanged, with the forecast's own row not among them.
+
+Whether forecasts say how far they may be believed: coverage by level and PIT values, over all that are scored.
 """
 
 from __future__ import annotations
@@ -9,23 +19,97 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.analysis.columns import Array
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.ledger.begun import BegunRun, begun_in_words, begun_runs, runs_at, time_in_words
+from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.ledger.chain import Entry
-from sweeplab.analysis.ledger.digest import data_digest, row_marks, study_digest
-from sweeplab.analysis.ledger.scoring import Score, score
-from sweeplab.analysis.ledger.sizes import Counting, rows_at
-from sweeplab.analysis.ledger.targets import Place, Target
+from sweeplab.analysis.ledger.targets import (
+    BegunRun,
+    Counting,
+    Place,
+    Target,
+    begun_in_words,
+    begun_runs,
+    data_digest,
+    row_marks,
+    rows_at,
+    runs_at,
+    study_digest,
+    time_in_words,
+)
 from sweeplab.analysis.points import Points, read_points
 from sweeplab.errors import BadInput, Problem, nearest
+
+LAW = "law"
+LAST_POINT = "last point"
+LOG_LINE = "log-linear line"
+_STANDARD = NormalDist()
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal distribution of a log loss; with sd 0 it is a forecast without a spread."""
+
+    mean: float
+    sd: float
+
+    def crps(self, value: float) -> float:
+        """Return the continuous ranked probability score at `value`."""
+        if self.sd == 0:
+            return abs(value - self.mean)
+        z = (value - self.mean) / self.sd
+        within = z * (2 * _STANDARD.cdf(z) - 1) + 2 * _STANDARD.pdf(z) - 1 / math.sqrt(math.pi)
+        return self.sd * within
+
+    def pit(self, value: float) -> float:
+        """Return the probability of less than `value`: even from 0 to 1 if forecasts are calibrated."""
+        if self.sd == 0:
+            return 0.5 if value == self.mean else float(value > self.mean)
+        return _STANDARD.cdf((value - self.mean) / self.sd)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What came of a forecast: `error_log` is log(outcome / predicted), `error_nats` outcome - predicted.
+
+    `crps` has the law's and the naive forecasters' that could be made, in log units.
+    """
+
+    outcome: float
+    error_log: float
+    error_nats: float
+    covered: bool
+    pit: float
+    crps: Mapping[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self) | {"crps": dict(self.crps)}
+
+
+def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float) -> Score:
+    """Return the score of a sealed prediction, given the loss that came of it."""
+    at = math.log(outcome)
+    law = Normal(**predicted["log_loss"])
+    others = {name: Normal(**said["log_loss"]) for name, said in naive.items() if said["log_loss"]}
+    return Score(
+        outcome=outcome,
+        error_log=at - math.log(predicted["loss"]),
+        error_nats=outcome - predicted["loss"],
+        covered=predicted["low"] <= outcome <= predicted["high"],
+        pit=law.pit(at),
+        crps={name: each.crps(at) for name, each in ({LAW: law} | others).items()},
+    )
+
 
 VERSION: Final = 1  # of what an entry says of a forecast
 SCORED: Final = "scored"
@@ -110,8 +194,8 @@ class Runs:
 
     def _digest(self, name: str) -> str | None:
         """Return the digest of a study; None where it has not been run."""
-        from sweeplab.study.folder import StudyFolder
-        from sweeplab.study.listing import read_spec
+        from sweeplab.lab.listing import read_spec
+        from sweeplab.records.folders import StudyFolder
 
         if name not in self._digests:
             folder = StudyFolder(self._lab, name)
@@ -124,7 +208,7 @@ class Runs:
     def _reading(self, names: Sequence[str], counting: Counting) -> tuple[tuple[BegunRun, ...], Points | str]:
         """Return the runs that have begun, the first first, and the points, or why there are none."""
         from sweeplab.analysis.studies import read_studies
-        from sweeplab.study.folder import StudyFolder
+        from sweeplab.records.folders import StudyFolder
 
         key = repr((sorted(names), counting))
         if key not in self._read:
@@ -220,3 +304,113 @@ def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], why: str = "")
 
 def _counting(said: Mapping[str, Any]) -> Counting:
     return Counting(Conventions(**said["conventions"]), said["columns"])
+
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+_SURE = 0.9  # the level of the interval about a share
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many outcomes were inside of the central intervals of one level.
+
+    `low` and `high` bound the share that forecasts like these would reach (Clopper and Pearson 1934, 90%).
+    """
+
+    level: float
+    covered: int
+    n: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """Return the part of the outcomes that was inside."""
+        return self.covered / self.n
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self) | {"share": self.share}
+
+
+@dataclass(frozen=True)
+class Skill:
+    """The mean CRPS of the law and of a naive forecaster, over the forecasts that have both, in log units."""
+
+    n: int
+    law: float
+    naive: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the law's part of the naive CRPS: under 1 the law is the better forecaster."""
+        return self.law / self.naive if self.naive > 0 else None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All scored forecasts together; `pit` has the probability of less than the outcome, a value a forecast.
+
+    `by_verdict` has the coverage of those intervals that were sealed. Forecasts of one run, or from one fit, err
+    together: `n_runs` and `n_fits` say how many there are of each.
+    """
+
+    n: int
+    n_runs: int
+    n_fits: int
+    coverage: tuple[Coverage, ...]
+    by_verdict: Mapping[str, Coverage]
+    pit: tuple[float, ...]
+    skill: Mapping[str, Skill]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "n": self.n,
+            "n_runs": self.n_runs,
+            "n_fits": self.n_fits,
+            "coverage": [each.as_dict() for each in self.coverage],
+            "by_verdict": {verdict: each.as_dict() for verdict, each in self.by_verdict.items()},
+            "pit": list(self.pit),
+            "crps": {name: asdict(each) | {"ratio": each.ratio} for name, each in self.skill.items()},
+        }
+
+
+def calibrate(outcomes: Iterable[Outcome]) -> Calibration:
+    """Return the calibration of those outcomes that have a score; without any, it has no coverage."""
+    scored = [(each.entry.forecast, each.score) for each in outcomes if each.score]
+    pit = np.array([score.pit for _, score in scored])
+    runs = {
+        (*(said["run"]["studies"] or said["source"]["names"]), *sorted(said["at"].items()))
+        for said, _ in scored
+    }
+    fits = {(said["data"]["digest"], said["fit"]["law"], said["fit"]["delta"]) for said, _ in scored}
+    verdicts = [said["predicted"]["verdict"]["verdict"] for said, _ in scored]
+    skill = {}
+    for name in (LAST_POINT, LOG_LINE):
+        both = [score.crps for _, score in scored if name in score.crps]
+        if both:
+            means = [float(np.mean([each[who] for each in both])) for who in (LAW, name)]
+            skill[name] = Skill(len(both), *means)
+    return Calibration(
+        n=len(scored),
+        n_runs=len(runs),
+        n_fits=len(fits),
+        coverage=tuple(_coverage(level, pit) for level in LEVELS) if scored else (),
+        by_verdict={
+            verdict: _coverage(LEVEL, pit[[each == verdict for each in verdicts]])
+            for verdict in dict.fromkeys(verdicts)
+        },
+        pit=tuple(map(float, pit)),
+        skill=skill,
+    )
+
+
+def _coverage(level: float, pit: Array) -> Coverage:
+    from scipy.stats import beta
+
+    n, covered = len(pit), int((np.abs(2 * pit - 1) <= level).sum())
+    tail = (1 - _SURE) / 2
+    low = float(beta.ppf(tail, covered, n - covered + 1)) if covered else 0.0
+    high = float(beta.ppf(1 - tail, covered + 1, n - covered)) if covered < n else 1.0
+    return Coverage(level, covered, n, low, high)

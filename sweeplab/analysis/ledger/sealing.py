@@ -1,4 +1,12 @@
-"""From a law and a table to sealed forecasts: what is said, and what is refused before it is said."""
+"""What a law says of a run to come: an interval for its loss, and what naive forecasters say instead.
+
+The interval has two parts, added in quadrature on each side of the law's log loss: how far the law itself may be off
+there (its profile, calibrated by F for few rows) and a run's noise, at the same quantile of Student's t. For a linear
+law with normal errors that is the classical prediction interval. It takes the form of the law for right: that the
+form may be wrong is what the scores are for.
+
+From a law and a table to sealed forecasts: what is said, and what is refused before it is said.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +16,167 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.laws.assessment import Assessment
-from sweeplab.analysis.laws.verdicts import IDENTIFIED
-from sweeplab.analysis.ledger.begun import BegunRun, begun_in_words, begun_runs, runs_at
+import numpy as np
+
+from sweeplab.analysis.fit.assessment import IDENTIFIED, Assessment, Verdict, gate, judge
+from sweeplab.analysis.fit.fitting import Fit
+from sweeplab.analysis.fit.forms import loss_at
+from sweeplab.analysis.fit.intervals import LEVEL, Shared, profile
 from sweeplab.analysis.ledger.chain import Entry, append
-from sweeplab.analysis.ledger.digest import code_version, data_digest, row_marks
-from sweeplab.analysis.ledger.outcomes import VERSION
-from sweeplab.analysis.ledger.prediction import Prediction, naive_forecasts, predict
-from sweeplab.analysis.ledger.sizes import SIZES, Counting, rows_at
-from sweeplab.analysis.ledger.targets import CellTargets, Target
+from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE, VERSION, Normal
+from sweeplab.analysis.ledger.targets import (
+    SIZES,
+    BegunRun,
+    CellTargets,
+    Counting,
+    Target,
+    begun_in_words,
+    begun_runs,
+    code_version,
+    data_digest,
+    row_marks,
+    rows_at,
+    runs_at,
+)
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
-    from sweeplab.study.folder import StudyFolder
+    from sweeplab.records.folders import StudyFolder
+
+
+METHOD = "profile of the law (F quantile) and a run's noise (t quantile), added in quadrature in log loss"
+_NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
+_FEWEST_FOR_A_LINE = 3
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The loss that a law predicts of a run, with its prediction interval at `level`.
+
+    `log_loss` is the normal distribution of the log loss whose interval this is; `law_low` and `law_high` bound
+    the law alone, and `noise` is the sd of a run's log loss about the law.
+    """
+
+    loss: float
+    low: float
+    high: float
+    level: float
+    log_loss: Normal
+    law_low: float
+    law_high: float
+    noise: float
+    verdict: Verdict
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self) | {"method": METHOD}
+
+
+@dataclass(frozen=True)
+class Naive:
+    """A forecast without a law, or why there is none."""
+
+    log_loss: Normal | None
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+
+def predict(
+    points: Points, fit: Fit, shared: Shared | None, at: Mapping[str, float], seeds: int = 1
+) -> Prediction:
+    """Return what the law says of the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
+
+    Raises:
+        BadInput: the law reads what the point does not say, or the rows leave the loss there without a limit.
+    """
+    if missing := [name for name in fit.law.columns if name not in at]:
+        raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
+    quantity = loss_at(fit.law, fit.center, at)
+    interval = profile(fit, quantity, shared)
+    if interval.open_low or interval.open_high:
+        raise BadInput(
+            f"{quantity.meaning} cannot be forecast: the {fit.n_points} rows set it no "
+            f"{'lower' if interval.open_low else 'upper'} limit, so there is no interval to seal"
+        )
+    noise, quantile = _noise(points, fit, shared, seeds)
+    low = interval.value - math.hypot(interval.value - interval.low, quantile * noise)
+    high = interval.value + math.hypot(interval.high - interval.value, quantile * noise)
+    if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
+        raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
+    return Prediction(
+        loss=math.exp(interval.value),
+        low=math.exp(low),
+        high=math.exp(high),
+        level=LEVEL,
+        log_loss=Normal((low + high) / 2, (high - low) / 2 / _NORMAL_END),
+        law_low=math.exp(interval.low),
+        law_high=math.exp(interval.high),
+        noise=noise,
+        verdict=judge(quantity, interval, fit, gate(quantity, points, fit)),
+    )
+
+
+def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]:
+    """Return what is said without a law: the loss of the next smaller run, and the line of log loss on log C.
+
+    Without FLOPs in the table, the line is on what the table has of N and D.
+    """
+    x_name = next(
+        (name for name in ("flops", "params", "tokens") if name in points.columns and name in at), ""
+    )
+    if not x_name:
+        none = Naive(None, "the table and the point share no column")
+        return {LAST_POINT: none, LOG_LINE: none}
+    x, y = np.log(points.columns[x_name]), np.log(points.columns["loss"])
+    where = math.log(at[x_name])
+    smaller = np.flatnonzero(x <= where)
+    if smaller.size:
+        last = smaller[np.argmax(x[smaller])]
+        nearest = Naive(Normal(float(y[last]), 0.0), f"the loss of the row with the next smaller {x_name}")
+    else:
+        nearest = Naive(None, f"every row has more {x_name}")
+    return {LAST_POINT: nearest, LOG_LINE: _line(points, x_name, where)}
+
+
+def _line(points: Points, x_name: str, where: float) -> Naive:
+    """Return the prediction of a weighted straight line of log loss on the log of one column."""
+    from scipy.stats import t as t_distribution
+
+    x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
+    total = float(weights.sum())
+    center = float(weights @ x) / total
+    spread = float(weights @ (x - center) ** 2)
+    if points.n < _FEWEST_FOR_A_LINE or spread < 1e-12:
+        return Naive(None, f"{points.n} rows at {len(np.unique(x))} values of {x_name} make no line")
+    slope = float(weights @ ((x - center) * y)) / spread
+    offset = float(weights @ y) / total
+    residual = y - offset - slope * (x - center)
+    variance = float(weights @ residual**2) / (points.n - 2)
+    error = math.sqrt(variance * (1 / float(np.median(weights)) + 1 / total + (where - center) ** 2 / spread))
+    quantile = float(t_distribution.ppf((1 + LEVEL) / 2, points.n - 2))
+    mean = offset + slope * (where - center)
+    return Naive(Normal(mean, error * quantile / _NORMAL_END), f"log loss as a line of log {x_name}")
+
+
+def _noise(points: Points, fit: Fit, shared: Shared | None, seeds: int) -> tuple[float, float]:
+    """Return the sd of a run's log loss about the law, and the quantile of t that belongs to it.
+
+    Residuals count as they are, outliers too: a run to come may be one. The mean of several seeds is taken as
+    quieter only as far as the rows of the table are such means.
+    """
+    from scipy.stats import t as t_distribution
+
+    freedom = fit.spare
+    residual, weights = fit.residuals(), fit.rows.weights
+    variance = float(weights @ residual**2) / fit.spare / min(seeds, float(np.median(weights)))
+    if shared and shared.shared > 0:  # a run to come may be of a group of its own
+        freedom = max(1, min(shared.n_groups - 1, fit.spare))
+        variance = max(variance, shared.own + shared.shared)
+    return math.sqrt(variance), float(t_distribution.ppf((1 + LEVEL) / 2, freedom))
 
 
 @dataclass(frozen=True)
@@ -113,7 +268,7 @@ def _forecast(
         "fit": {
             "law": fit.law.name,
             "formula": fit.law.formula,
-            "parameters": fit.minimiser(),
+            "parameters": fit.minimizer(),
             "verdicts": {each.quantity.name: each.verdict.verdict for each in assessment.estimates},
             "delta": assessment.delta,
             "delta_log_units": delta if math.isfinite(delta) else None,

@@ -19,8 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.dimensions import Dimension
-from sweeplab.analysis.sweep.trials import Sweep, has_ended
+from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended
 from sweeplab.analysis.trials import tasks_of
 
 if TYPE_CHECKING:

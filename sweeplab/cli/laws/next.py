@@ -1,87 +1,66 @@
-"""`sweeplab laws next`: the runs that make a number certain for few FLOPs."""
+"""`sweeplab laws next`: the runs that narrow a number's interval most for their FLOPs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from sweeplab.analysis.laws.rules import Rules
-from sweeplab.cli.laws.source import Columns, Count, Source, is_file, points_from
-from sweeplab.cli.options import AsJson, Lab
+from sweeplab.analysis.design import Rules
+from sweeplab.cli.laws.source import Columns, Count, Law, Source, counting_of, is_file, names_in, points_from
+from sweeplab.cli.options import AsJson, Lab, option
+from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.laws.candidates import Candidates
+    from sweeplab.analysis.design.candidates import Candidates
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.study.spec import StudySpec
 
 
 def next_(
     source: Source,
-    flops: Annotated[
-        float, typer.Option(metavar="C", help="FLOPs to spend on all runs.", show_default=False)
-    ],
+    flops: Annotated[float, option("C", "FLOPs to spend on all runs.")],
     quantity: Annotated[
-        str,
-        typer.Option(
-            metavar="QUANTITY",
-            help="What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.",
-        ),
+        str, option("QUANTITY", "What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.")
     ] = "exponent",
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROLE=NUMBER,…", help="Where loss-at is: params=…,tokens=….", show_default=False
-        ),
-    ] = None,
+    at: Annotated[str | None, option("ROLE=NUMBER,…", "Point of loss-at: params=…,tokens=….")] = None,
     candidates: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|NAME=FROM:TO:COUNT,…",
-            help="Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
-            show_default=False,
+        option(
+            "FILE|NAME=FROM:TO:COUNT,…",
+            "Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
         ),
     ] = None,
-    most_runs: Annotated[
-        int, typer.Option(metavar="RUNS", min=1, help="Choose at most so many.")
-    ] = Rules.most_runs,
+    most_runs: Annotated[int, option("RUNS", "Choose at most so many runs.", min=1)] = Rules.most_runs,
     most_each: Annotated[
-        int, typer.Option(metavar="TIMES", min=1, help="Run a candidate at most so often, with other seeds.")
+        int, option("TIMES", "Run a candidate at most so often, with other seeds.", min=1)
     ] = Rules.most_each,
     most_share: Annotated[
-        float, typer.Option(metavar="SHARE", help="Have at most this share of the runs at the corners.")
+        float, option("SHARE", "Place at most this share of the runs at the corners.")
     ] = Rules.most_share,
     misfit: Annotated[
-        float, typer.Option(metavar="SHARE", min=0, help="Allow for a law that is so far wrong.")
+        float, option("SHARE", "Allow for a law that is wrong by this share.", min=0)
     ] = Rules.misfit,
-    law: Annotated[str, typer.Option("--law", metavar="LAW", help="A law as of `laws fit`.")] = "chinchilla",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Write a study's runs as a study file.", show_default=False
-        ),
-    ] = None,
+    law: Law = "chinchilla",
+    output: Annotated[Path | None, option("FILE", "Write a study's runs as a study file.")] = None,
     columns: Columns = None,
     count: Count = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the runs that tell most about a number.
+    """Choose the runs that say most about a number.
 
-    Beside them stands what they, and a grid of equal cost, would do to the interval.
+    It shows what they would do to its interval, and what a grid of equal cost would.
 
     \b
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
-    from sweeplab.analysis.laws.assessment import find_law, parse_target
-    from sweeplab.analysis.laws.fitting import fit
-    from sweeplab.analysis.laws.next_runs import find_quantity, next_runs
-    from sweeplab.analysis.laws.next_study import next_study_text
-    from sweeplab.cli.laws.show_next import print_next
-    from sweeplab.cli.tables import print_json
+    from sweeplab.analysis.design.candidates import next_study_text
+    from sweeplab.analysis.design.next_runs import find_quantity, next_runs
+    from sweeplab.analysis.fit.assessment import find_law, parse_target
+    from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
 
     if output and is_file(source):
@@ -89,52 +68,74 @@ def next_(
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points = points_from(source, columns, lab, count)
-    spec, choice = _candidates(source, points, candidates, flops, columns, count, lab)
+    spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
     found = fit(points, form)
-    chosen = next_runs(found, find_quantity(found, points, quantity, target), choice, rules)
-    said = chosen.as_dict()
+    chosen = next_runs(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
-        runs = said["runs"]
-        why = (
-            f"Chosen by `laws next` to tell {said['quantity']}; then: sweeplab laws fit {source},{spec.name}"
-        )
-        cells, times = [run["cell"] for run in runs], [run["times"] for run in runs]
+        why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
+        cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]
         text = next_study_text(spec, cells, times, why)
         try:
             write_whole(output, text.encode())
         except OSError as error:
             raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from error
-        said["study_file"] = str(output)
-    if as_json:
-        print_json(said)
-    else:
-        print_next(said)
+        chosen["study_file"] = str(output)
+    print_found(chosen, as_json, _print_runs)
 
 
 def _candidates(
-    source: str,
-    points: Points,
-    asked: str | None,
-    flops: float,
-    columns: str | None,
-    count: str | None,
-    lab: Path | None,
+    source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
-    """Return what there is to choose from; with the study that it is of, if it is one."""
-    from sweeplab.analysis.columns import parse_columns
-    from sweeplab.analysis.conventions import parse_conventions
-    from sweeplab.analysis.laws.candidates import of_axes, of_file, of_points, parse_axes
-    from sweeplab.analysis.laws.next_study import study_candidates
+    """Return the runs to choose from, and the study that they belong to, if any."""
+    from sweeplab.analysis.design.candidates import of_axes, of_file, of_points, parse_axes, study_candidates
 
-    a_file = asked is not None and is_file(asked)
-    axes = parse_axes(asked) if asked and not a_file else None
+    file = Path(asked) if asked and is_file(asked) else None
+    axes = parse_axes(asked) if asked and not file else None
     if is_file(source):
-        if asked and a_file:
-            return None, of_file(points, Path(asked))
+        if file:
+            return None, of_file(points, file)
         return None, of_axes(points, axes) if axes else of_points(points, flops)
-    if a_file:
+    if file:
         raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, and no file")
-    names = [name.strip() for name in source.split(",")]
-    roles = parse_columns(columns) if columns else None
-    spec, found = study_candidates(lab, names, axes, roles, parse_conventions(count) if count else None)
+    spec, found = study_candidates(lab, names_in(source), axes, counting.columns, counting.conventions)
     return spec, found if axes else found.like(points, flops)
+
+
+def _print_runs(chosen: dict[str, Any]) -> None:
+    spent, budget = chosen["spent_flops"], chosen["budget_flops"]
+    say(f"{chosen['quantity']}: {chosen['meaning']}")
+    say(f"{chosen['n_runs']} runs for {spent:.3g} of {budget:.3g} FLOPs\n")
+    repeated = chosen["n_runs"] > len(chosen["runs"])
+    rows = [
+        {
+            "cell": ",".join(f"{name}={value}" for name, value in run.get("cell", {}).items()) or None,
+            **{name: f"{run[name]:.3g}" for name in ("params", "tokens", "tokens_per_param")},
+            "times": run["times"] if repeated else None,
+            "FLOPs": f"{run['flops']:.3g}",
+            "of the budget": f"{run['share_of_budget']:.1%}",
+            "of the information": f"{run['share_of_information']:.1%}",
+        }
+        for run in chosen["runs"]
+    ]
+    print_rows(rows, text=("cell",))
+    say()
+    width = chosen["width"]
+    for name, words in (
+        ("now", "of the table as it is"),
+        ("after", "with these runs"),
+        ("grid_of_equal_cost", "with a grid of equal cost"),
+    ):
+        say(f"{chosen['level']:.0%} interval {words}: {_width(width[name], width['is_factor'])}")
+    if (flops := chosen["grid_flops_for_the_same"]) is not None:
+        say(f"a grid would take {flops:.3g} FLOPs for the same, {flops / spent:.2g} times as many")
+    say_warnings(chosen["warnings"])
+    if file := chosen.get("study_file"):
+        say(f"written to {file}; sweeplab study run {file} trains them")
+
+
+def _width(width: dict[str, float | None], is_factor: bool) -> str:
+    if width["at_fit"] is None:
+        return "too wide for any number"
+    sign = "a factor " if is_factor else "±"
+    ends = [cell_text(width[name]) for name in ("low", "high")]
+    return f"{sign}{cell_text(width['at_fit'])} ({' to '.join(ends)} over the fits that the table allows)"

@@ -1,45 +1,55 @@
-"""Where the points of every `laws` command come from: a table's file, or studies."""
+"""What `laws` commands read: the points of a table's file or of studies, and the ledger of forecasts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from sweeplab.cli.completion import tables_and_studies
+from sweeplab.cli.options import argument, option
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
+    from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.analysis.studies import Studies
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE|STUDY",
-        help="A .csv or .parquet file, or studies: small,other.",
-        show_default=False,
-        autocompletion=tables_and_studies,
+    argument(
+        "FILE|STUDY", "A .csv or .parquet file, or studies: small,other.", autocompletion=tables_and_studies
     ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        metavar="ROLE=COLUMN,…",
-        help="Where params, tokens, loss, flops and group stand; COLUMN*1e9 scales.",
-        show_default=False,
-    ),
+    option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops and group; COLUMN*1e9 scales."),
 ]
 Count = Annotated[
     str | None,
-    typer.Option(
-        metavar="WHAT=HOW,…",
-        help="How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
+    option(
+        "WHAT=HOW,…",
+        "How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
         "loss=nats or bits-per-byte; at=best or final.",
-        show_default=False,
     ),
 ]
+Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
+Ledger = Annotated[
+    Path | None, option("FILE", "The file of sealed forecasts.  [default: ledger.jsonl in the lab]")
+]
+
+
+def counting_of(columns: str | None, count: str | None) -> Counting:
+    """Return what --columns and --count ask for.
+
+    Raises:
+        BadInput: an unknown role or convention.
+    """
+    from sweeplab.analysis.conventions import Conventions, parse_conventions
+    from sweeplab.analysis.ledger.targets import Counting
+    from sweeplab.analysis.points import parse_columns
+
+    conventions = parse_conventions(count) if count else Conventions()
+    return Counting(conventions, parse_columns(columns) if columns else {})
 
 
 def points_from(source: str, columns: str | None, lab: Path | None, count: str | None = None) -> Points:
@@ -48,14 +58,12 @@ def points_from(source: str, columns: str | None, lab: Path | None, count: str |
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
-    from sweeplab.analysis.conventions import parse_conventions
-    from sweeplab.analysis.points import parse_columns, read_points
+    from sweeplab.analysis.points import read_points
 
-    asked = parse_columns(columns) if columns else {}
-    conventions = parse_conventions(count) if count else None
+    counting = counting_of(columns, count)
     if is_file(source):
-        return read_points(Path(source), asked, conventions)
-    return studies_from(source, lab).points(asked, conventions)
+        return read_points(Path(source), counting.columns, counting.conventions)
+    return studies_from(source, lab).points(counting.columns, counting.conventions)
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
@@ -66,15 +74,28 @@ def studies_from(source: str, lab: Path | None) -> Studies:
     """
     from sweeplab.analysis.studies import read_studies
 
-    names = [name.strip() for name in source.split(",")]
+    names = names_in(source)
     if files := [name for name in names if is_file(name)]:
         raise BadInput(Problem(f"{files[0]!r} is a file", "studies, with commas between them"))
     return read_studies(lab, names)
 
 
+def names_in(text: str) -> list[str]:
+    """Return the names between commas."""
+    return [name.strip() for name in text.split(",")]
+
+
 def is_file(source: str) -> bool:
-    """Say whether a source is a table's file: one that is there, or a name that could only be one."""
+    """Return whether a source is a table's file: an existing one, or a name that could only be one."""
     from sweeplab.analysis.points import SUFFIXES
 
     path = Path(source)
     return path.is_file() or ("," not in source and path.suffix in SUFFIXES)
+
+
+def ledger_file(given: Path | None, lab: Path | None) -> Path:
+    """Return the ledger's path: the given one, else the lab's."""
+    from sweeplab.analysis.ledger.chain import FILE_NAME
+    from sweeplab.records.folders import lab_folder
+
+    return (given or lab_folder(lab) / FILE_NAME).expanduser().absolute()

@@ -101,7 +101,7 @@ def _mixed(counted: Array, weight: float, copied: Array | None) -> Array:
 
 
 def _weight(counted: Array, copied: Array | None) -> float:
-    """Return the weight of what may be copied at which both explain the tokens best, by expectation maximisation."""
+    """Return the weight of what may be copied at which both explain the tokens best, by expectation maximization."""
     if copied is None:
         return 0.0
     weight = 0.5

@@ -69,7 +69,7 @@ def _before(rows: Ids) -> list[Ids]:
 
 
 def _around(rows: Ids) -> list[Ids]:
-    """Return a place's neighbours by their distance, one from each side."""
+    """Return a place's neighbors by their distance, one from each side."""
     return [shifted(rows, side * by) for by in range(1, LONGEST // 2 + 1) for side in (1, -1)]
 
 
@@ -95,12 +95,12 @@ class NextTokenTask(Task):
 
 @final
 class MaskedTask(Task):
-    """The neighbours on both sides as they are shown, and the token itself where it is not hidden."""
+    """The neighbors on both sides as they are shown, and the token itself where it is not hidden."""
 
-    method = "n-grams of both sides' neighbours"
+    method = "n-grams of both sides' neighbors"
 
     def examples(self) -> Examples:
-        """Return each token of the text with its neighbours, of which as many are hidden as a model's are."""
+        """Return each token of the text with its neighbors, of which as many are hidden as a model's are."""
         text, share = self._text(), self.values["mask_share"]
         noise = Noise(generator_key(0, "baseline"))
         fate = noise.integers(text.size, 2**31).reshape(text.shape) / 2**31 / share * 10

@@ -48,12 +48,6 @@ def special_tokens(values: Values) -> SpecialTokens:
     return SpecialTokens(values["vocab_size"], names, values.get("special"))
 
 
-def task_of(values: Values) -> str:
-    """Return in a few words what a run's loss is of; that of an objective which is not known is its name."""
-    kind = known_objective(values)
-    return kind.task(values) if kind else str(values["objective"])
-
-
 def known_objective(values: Values) -> type[Objective] | None:
     """Return a run's objective, None where it is not known; a table that names none is of next tokens."""
     name = values.get("objective")

@@ -17,7 +17,7 @@ from sweeplab.model.attention import query_factor
 from sweeplab.model.declaring import declared
 from sweeplab.model.shape import ModelShape
 
-# Neighbouring columns of a weight: how many, and what theirs are in units of ours.
+# Neighboring columns of a weight: how many, and what theirs are in units of ours.
 Columns = Sequence[tuple[int, float]]
 
 

@@ -25,7 +25,7 @@ def in_blocks(x: Tensor, n: int, width: int) -> Tensor:
     return F.pad(x, (0, 0, 0, n * width - x.shape[-2])).view(*x.shape[:-2], n, width, x.shape[-1])
 
 
-def with_neighbours(x: Tensor, causal: bool) -> Tensor:
+def with_neighbors(x: Tensor, causal: bool) -> Tensor:
     """Return blocks [..., n, width, D] with the one before (and after) each: [..., n, 2 or 3 times width, D]."""
     import torch
     from torch.nn import functional as F
@@ -46,7 +46,7 @@ def near(q: Tensor, k: Tensor, n_keys: int, width: int, sight: Sight) -> tuple[T
     import torch
 
     n = q.shape[-3]
-    found = scores(q, with_neighbours(k, sight.causal))
+    found = scores(q, with_neighbors(k, sight.causal))
     own = torch.arange(width, device=q.device)
     keys = torch.arange(found.shape[-1], device=q.device) - (width if n > 1 else 0)
     distances = own[:, None] - keys
@@ -75,7 +75,7 @@ def _attend(
     n = blocks(length, width)
     q, k, v = (in_blocks(each, n, width) for each in (q, k, v))
     found = weights(*near(q, k, length, width, sight))
-    mixed = (drop(found) if drop else found).matmul(with_neighbours(v, sight.causal))
+    mixed = (drop(found) if drop else found).matmul(with_neighbors(v, sight.causal))
     return mixed.flatten(2, 3)[:, :, :length]
 
 

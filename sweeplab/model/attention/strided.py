@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sweeplab.model.attention.base import Kind, Sight, blocks, products, scores, weights
-from sweeplab.model.attention.local import in_blocks, n_near, near, with_neighbours
+from sweeplab.model.attention.local import in_blocks, n_near, near, with_neighbors
 from sweeplab.model.attention.recall import recalling
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _attend(
     found = weights(found, hidden)
     found = drop(found) if drop else found
     n_close = n_near(n, stride, sight.causal)
-    mixed = found[..., :n_close].matmul(with_neighbours(v, sight.causal))
+    mixed = found[..., :n_close].matmul(with_neighbors(v, sight.causal))
     if n > 1:
         column = found[..., n_close:].transpose(-2, -3).matmul(v.transpose(-2, -3))
         mixed = mixed + column.transpose(-2, -3)

@@ -22,7 +22,7 @@ from sweeplab.model.reference.functions import (
     Step,
     chain,
     elu_plus_one,
-    normalise,
+    normalize,
     same,
     scaled,
     softmax,
@@ -139,7 +139,7 @@ def attend(p: Pass, name: str, q: Array, k: Array, v: Array, bias: Array, visibl
     linear = p.shape.attention == "linear"
     scale = 1.0 if linear else 1.0 / math.sqrt(q.shape[-1])
     scores = np.where(visible, scale * (q @ k.swapaxes(2, 3)) + bias, 0.0 if linear else -np.inf)
-    weights, back_weights = normalise(scores) if linear else softmax(scores)
+    weights, back_weights = normalize(scores) if linear else softmax(scores)
 
     def back(dy: Array) -> tuple[Array, Array, Array, Array]:
         d_scores = np.where(visible, back_weights(dy @ v.swapaxes(2, 3)), 0.0)

@@ -17,7 +17,7 @@ from sweeplab.model.reference.functions import (
     Step,
     chain,
     log_sum_exp,
-    normalise,
+    normalize,
     same,
     softmax,
 )
@@ -61,9 +61,9 @@ def experts(p: Pass, name: str, present: Mask, x: Array) -> Step:
 
 
 def route(p: Pass, name: str, part: Array, x: Array) -> Step:
-    """Return each token's shares of its n_expert_active best experts [N, E]: their softmax, normalised anew.
+    """Return each token's shares of its n_expert_active best experts [N, E]: their softmax, normalized anew.
 
-    (A lone one's softmax is kept: normalised it would be one, and have no gradient.) Two losses keep a router
+    (A lone one's softmax is kept: normalized it would be one, and have no gradient.) Two losses keep a router
     sound, means over the tokens that are no padding (`part` of each [N, 1]), and their gradients join here.
     Balance (Fedus et al., Switch): E sum_e f_e P_e, f_e the share of choices that expert e got, P_e its mean
     softmax; f_e is a count and has no derivative. z (Zoph et al., ST-MoE): the mean square of log sum exp.
@@ -74,7 +74,7 @@ def route(p: Pass, name: str, part: Array, x: Array) -> Step:
     best = np.argsort(-scores, axis=-1, kind="stable")[:, :active]
     chosen = np.zeros(scores.shape)
     np.put_along_axis(chosen, best, 1.0, axis=-1)
-    shares, back_shares = (normalise if active > 1 else same)(given * chosen)
+    shares, back_shares = (normalize if active > 1 else same)(given * chosen)
     log_sum, back_log_sum = log_sum_exp(scores)
     uneven = n_expert / active * (part * chosen).sum(0)
     p.side_loss += p.router_balance * float(((part * given).sum(0) * uneven).sum())

@@ -119,7 +119,7 @@ ACTIVATIONS: dict[str, Function] = {"relu": relu, "gelu": gelu, "relu2": relu2, 
 GATES: dict[str, Function] = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh}
 
 
-def normalise(x: Array) -> Step:
+def normalize(x: Array) -> Step:
     """Divide by the sum over the last axis, none where the sum is nothing: dx = (dy - sum(dy y)) / sum x."""
     total = x.sum(-1, keepdims=True)
     share = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
@@ -128,10 +128,10 @@ def normalise(x: Array) -> Step:
 
 
 def softmax(x: Array) -> Step:
-    """Normalise exp x, whose derivative is itself; -inf has no share, and a row of nothing else gives zeros."""
+    """Normalize exp x, whose derivative is itself; -inf has no share, and a row of nothing else gives zeros."""
     highest = x.max(-1, keepdims=True)
     exponential = np.exp(x - np.where(np.isfinite(highest), highest, 0.0))
-    y, back_share = normalise(exponential)
+    y, back_share = normalize(exponential)
     return y, lambda dy: exponential * back_share(dy)
 
 

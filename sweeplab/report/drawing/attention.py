@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 COLUMNS = 4
 MOST_TICKS = 24
-# From nothing, whatever the ground, by the colours of all figures.
+# From nothing, whatever the ground, by the colors of all figures.
 _SCALE = [
     [0.0, f"rgba({','.join(map(str, ORDERED[0]))},0)"],
     *(
-        [share, f"rgb({','.join(map(str, colour))})"]
-        for share, colour in zip((0.4, 0.7, 1.0), ORDERED, strict=True)
+        [share, f"rgb({','.join(map(str, color))})"]
+        for share, color in zip((0.4, 0.7, 1.0), ORDERED, strict=True)
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeplab.report.drawing.style import axis_of, colours, padded, symbols
+from sweeplab.report.drawing.style import axis_of, colors, padded, symbols
 from sweeplab.report.panels.coordinates import CoordinatesPanel
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ def draw_coordinates(panel: CoordinatesPanel) -> go.Figure:
     widths = padded(panel.data["n_embd"].min(), panel.data["n_embd"].max(), True)
     for column, step in enumerate(panel.steps, start=1):
         at = panel.data[panel.data["step"] == step]
-        for layer, colour, symbol in zip(layers, colours(len(layers)), symbols(), strict=False):
+        for layer, color, symbol in zip(layers, colors(len(layers)), symbols(), strict=False):
             rows = at[at["layer"] == layer]
             figure.add_scatter(
                 x=rows["n_embd"], y=rows["size"], mode="lines+markers", row=1, col=column,
-                name=layer, legendgroup=layer, showlegend=column == 1, line={"color": colour, "width": 1.5},
-                marker={"color": colour, "symbol": symbol, "size": 6},
+                name=layer, legendgroup=layer, showlegend=column == 1, line={"color": color, "width": 1.5},
+                marker={"color": color, "symbol": symbol, "size": 6},
                 hovertemplate=f"{layer}, step {step}<br>n_embd %{{x}}: %{{y:.4g}}<extra></extra>",
             )  # fmt: skip
         title = f"{panel.x.title}, {f'step {step}' if step else 'at the start'}"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.compute import PHASES
+from sweeplab.analysis.sweep.costs import PHASES
 from sweeplab.analysis.sweep.differences import ALL_CELLS, DIFFERENT
-from sweeplab.analysis.trials import STATES
-from sweeplab.report.drawing.style import GREY, axis_of, colours, padded, symbols
+from sweeplab.analysis.trials import WORST_FIRST
+from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols
 from sweeplab.report.panels.differences import DifferencesPanel
 from sweeplab.report.panels.importances import ImportancePanel
 from sweeplab.report.panels.pruning import ComputePanel, PruningPanel
@@ -17,9 +17,9 @@ from sweeplab.report.panels.pruning import ComputePanel, PruningPanel
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_GIVEN, _MIDDLE, _LOST = colours(3)
+_GIVEN, _MIDDLE, _LOST = colors(3)
 _FAINT = "rgba(128,128,128,0.45)"
-# What came of the compute, by colour; evaluation is hatched.
+# What came of the compute, by color; evaluation is hatched.
 _STATES = {
     "complete": _GIVEN,
     "stopped": "rgb(110,150,220)",
@@ -47,19 +47,19 @@ def draw_importances(panel: ImportancePanel) -> go.Figure:
             name="one cell", marker={"color": _FAINT, "size": 6}, customdata=cells[["scope"]],
             hovertemplate="%{customdata[0]}: %{x:.0%}<extra></extra>",
         )  # fmt: skip
-    looks = zip(panel.scopes.items(), colours(len(panel.scopes)), symbols(), strict=False)
-    for at, (((study, scope), name), colour, symbol) in enumerate(looks):
+    looks = zip(panel.scopes.items(), colors(len(panel.scopes)), symbols(), strict=False)
+    for at, (((study, scope), name), color, symbol) in enumerate(looks):
         rows = data[(data["study"] == study) & (data["scope"] == scope)]
         y = [
             names.index(each) + (at - (len(panel.scopes) - 1) / 2) * apart for each in rows["hyperparameter"]
         ]
         figure.add_scatter(
             x=rows["chance"].clip(upper=1.0), y=y, mode="markers", showlegend=False, hoverinfo="skip",
-            marker={"symbol": "line-ns-open", "size": 13, "color": colour, "line": {"width": 1.5}},
+            marker={"symbol": "line-ns-open", "size": 13, "color": color, "line": {"width": 1.5}},
         )  # fmt: skip
         figure.add_scatter(
             x=rows["importance"], y=y, mode="markers", name=name,
-            marker={"color": colour, "symbol": symbol, "size": 9},
+            marker={"color": color, "symbol": symbol, "size": 9},
             error_x={
                 "type": "data", "symmetric": False, "array": rows["high"] - rows["importance"],
                 "arrayminus": rows["importance"] - rows["low"], "thickness": 1.5, "width": 4,
@@ -84,12 +84,12 @@ def draw_pruning(panel: PruningPanel) -> go.Figure:
     import plotly.graph_objects as go
 
     figure, data = go.Figure(), panel.data
-    for column, name, colour in (
+    for column, name, color in (
         ("flops_spent", "trained", _GIVEN),
         ("flops_saved", "saved by pruning", _FAINT),
     ):
         figure.add_bar(
-            x=data[column], y=list(range(len(data))), orientation="h", name=name, marker={"color": colour},
+            x=data[column], y=list(range(len(data))), orientation="h", name=name, marker={"color": color},
             customdata=data[["line", "n_pruned", "n_trials", "share"]],
             hovertemplate=f"%{{customdata[0]}}: {name} %{{x:.3s}} FLOPs<br>%{{customdata[1]}} of %{{customdata[2]}} "
             "trials pruned, %{customdata[3]:.0%} saved<extra></extra>",
@@ -109,7 +109,7 @@ def draw_compute(panel: ComputePanel) -> go.Figure:
     figure, data = go.Figure(), panel.data
     studies = list(dict.fromkeys(data["study"]))
     bars = [(study, what) for study in studies for what in ("flops", "seconds")]
-    for state in reversed(STATES):
+    for state in reversed(WORST_FIRST):
         for phase in PHASES:
             rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
             if rows.empty:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.report.drawing.style import GREY, axis_of, colours, faded, padded, symbols, ticks_of
+from sweeplab.report.drawing.style import GREY, axis_of, colors, faded, padded, symbols, ticks_of
 from sweeplab.report.panels.laws import LawPanel
 from sweeplab.report.panels.misfit import BacktestPanel
 from sweeplab.report.panels.residuals import ResidualsPanel
@@ -25,15 +25,15 @@ def draw_law(panel: LawPanel) -> go.Figure:
     import plotly.graph_objects as go
 
     figure, data, x = go.Figure(), panel.data, panel.x.column
-    looks = dict(zip(panel.lines, zip(colours(len(panel.lines)), symbols(), strict=False), strict=False))
+    looks = dict(zip(panel.lines, zip(colors(len(panel.lines)), symbols(), strict=False), strict=False))
     own = [name for name in dict.fromkeys(data["line"]) if name not in looks]
-    for name, (colour, symbol) in (looks | dict.fromkeys(own, (GREY, "circle"))).items():
+    for name, (color, symbol) in (looks | dict.fromkeys(own, (GREY, "circle"))).items():
         rows = data[data["line"] == name]
         line = rows[rows["what"] != "measured"]
         if len(line):
             figure.add_scatter(
                 x=[*line[x], *line[x][::-1]], y=[*line["high"], *line["low"][::-1]], fill="toself",
-                fillcolor=faded(colour, 0.16), line={"width": 0}, mode="lines", hoverinfo="skip",
+                fillcolor=faded(color, 0.16), line={"width": 0}, mode="lines", hoverinfo="skip",
                 legendgroup=name, showlegend=False,
             )  # fmt: skip
         for beyond, dash in ((False, "solid"), (True, "4px 4px")):
@@ -43,7 +43,7 @@ def draw_law(panel: LawPanel) -> go.Figure:
             if len(part) > 1:
                 figure.add_scatter(
                     x=part[x], y=part["loss"], mode="lines", legendgroup=name, name=name,
-                    showlegend=not beyond and name in own, line={"color": colour, "width": 2, "dash": dash},
+                    showlegend=not beyond and name in own, line={"color": color, "width": 2, "dash": dash},
                     customdata=part[["low", "high"]],
                     hovertemplate=f"{name}<br>{x} %{{x:.4s}}: %{{y:.4f}} "
                     "(%{customdata[0]:.4f} to %{customdata[1]:.4f})<extra></extra>",
@@ -52,7 +52,7 @@ def draw_law(panel: LawPanel) -> go.Figure:
         if len(points):
             figure.add_scatter(
                 x=points[x], y=points["loss"], mode="markers", legendgroup=name, name=name,
-                marker={"color": colour, "symbol": symbol, "size": 8 if len(data) < 600 else 5},
+                marker={"color": color, "symbol": symbol, "size": 8 if len(data) < 600 else 5},
                 hovertemplate=f"{name}<br>{x} %{{x:.4s}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
     losses = data[["loss", "low", "high"]]
@@ -72,16 +72,16 @@ def draw_residuals(panel: ResidualsPanel) -> go.Figure:
     data = panel.data
     figure = make_subplots(1, len(panel.axes), shared_yaxes=True, horizontal_spacing=0.03)
     reach = 1.1 * max(float(data["residual"].abs().max()), 2 * panel.sigma)
-    # One colour a size, where sizes are few, so that a pattern of one size in another's plot is seen.
+    # One color a size, where sizes are few, so that a pattern of one size in another's plot is seen.
     sizes = data["params"] if "params" in data else np.zeros(len(data))
     distinct = sorted(set(sizes))
     apart = distinct if len(distinct) <= 12 else [None]
     for at, axis in enumerate(panel.axes, start=1):
-        for size, colour, symbol in zip(apart, colours(len(apart)), symbols(), strict=False):
+        for size, color, symbol in zip(apart, colors(len(apart)), symbols(), strict=False):
             rows = data if size is None else data[sizes == size]
             figure.add_scatter(
                 x=rows[axis.column], y=rows["residual"], mode="markers", row=1, col=at,
-                marker={"color": colour, "symbol": symbol, "size": 7 if len(data) < 200 else 5},
+                marker={"color": color, "symbol": symbol, "size": 7 if len(data) < 200 else 5},
                 name="" if size is None else f"params {short(float(size))}", legendgroup=str(size),
                 showlegend=at == 1 and len(apart) > 1, customdata=rows[["loss", "fitted"]],
                 hovertemplate=f"{axis.column} %{{x:.4s}}<br>loss %{{customdata[0]:.4f}}, "
@@ -116,11 +116,11 @@ def draw_backtest(panel: BacktestPanel) -> go.Figure:
 
     figure, data, x = go.Figure(), panel.data, panel.x.column
     marks = dict(zip(panel.cuts, symbols(), strict=False))
-    for law, colour in zip(panel.laws, colours(len(panel.laws)), strict=True):
+    for law, color in zip(panel.laws, colors(len(panel.laws)), strict=True):
         rows = data[data["law"] == law]
         figure.add_scatter(
             x=rows[x], y=rows[panel.y.column], mode="markers", name=law,
-            marker={"color": colour, "symbol": [marks[cut] for cut in rows["cut"]], "size": 7},
+            marker={"color": color, "symbol": [marks[cut] for cut in rows["cut"]], "size": 7},
             customdata=rows[["cut"]],
             hovertemplate=f"{law}, fitted up to %{{customdata[0]:.3s}}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%<extra></extra>",
         )  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeplab.report.drawing.style import GREY, axis_of, colours, padded
+from sweeplab.report.drawing.style import GREY, axis_of, colors, padded
 from sweeplab.report.panels.ledger import HELD, MISSED, CalibrationPanel, LedgerPanel
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_KEPT, _, _BROKEN = colours(3)
+_KEPT, _, _BROKEN = colors(3)
 _LOOKS = {HELD: (_KEPT, "diamond"), MISSED: (_BROKEN, "x")}
 
 
@@ -29,12 +29,12 @@ def draw_ledger(panel: LedgerPanel) -> go.Figure:
         },
         hovertemplate="%{y}<br>%{x:.4f}<extra>forecast</extra>",
     )  # fmt: skip
-    for state, (colour, symbol) in _LOOKS.items():
+    for state, (color, symbol) in _LOOKS.items():
         rows = data[data["state"] == state]
         if len(rows):
             figure.add_scatter(
                 x=rows["outcome"], y=[names[at] for at in rows.index], mode="markers", name=f"outcome, {state}",
-                marker={"symbol": symbol, "size": 10, "color": colour},
+                marker={"symbol": symbol, "size": 10, "color": color},
                 hovertemplate="%{y}<br>%{x:.4f}<extra>outcome</extra>",
             )  # fmt: skip
     ends = data[["low", "high", "outcome"]].astype(float)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeplab.analysis.laws.roads import ENVELOPE, ISOFLOP, PARAMETRIC
-from sweeplab.report.drawing.style import axis_of, colours, faded, padded, symbols
+from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC
+from sweeplab.report.drawing.style import axis_of, colors, faded, padded, symbols
 from sweeplab.report.panels.roads import IsoFlopPanel, RoadsPanel
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ def draw_isoflop(panel: IsoFlopPanel) -> go.Figure:
     import plotly.graph_objects as go
 
     figure, data = go.Figure(), panel.data
-    looks = zip(panel.budgets.items(), colours(len(panel.budgets)), symbols(), strict=False)
-    for (flops, name), colour, symbol in looks:
+    looks = zip(panel.budgets.items(), colors(len(panel.budgets)), symbols(), strict=False)
+    for (flops, name), color, symbol in looks:
         of = dict(list(data[data["flops"] == flops].groupby("what")))
         hover = f"{name}<br>params %{{x:.4s}}: %{{y:.4f}}<extra></extra>"
         for what, mark, opacity in (("row", symbol, 1.0), ("far row", f"{symbol}-open", 0.7)):
@@ -26,20 +26,20 @@ def draw_isoflop(panel: IsoFlopPanel) -> go.Figure:
                 figure.add_scatter(
                     x=of[what]["params"], y=of[what]["loss"], mode="markers", name=name, legendgroup=name,
                     showlegend=what == "row", hovertemplate=hover, opacity=opacity,
-                    marker={"color": colour, "symbol": mark, "size": 7},
+                    marker={"color": color, "symbol": mark, "size": 7},
                 )  # fmt: skip
         figure.add_scatter(
             x=of["parabola"]["params"], y=of["parabola"]["loss"], mode="lines", legendgroup=name,
-            showlegend=False, hoverinfo="skip", line={"color": colour, "width": 2},
+            showlegend=False, hoverinfo="skip", line={"color": color, "width": 2},
         )  # fmt: skip
         if "minimum" in of:
             at = of["minimum"]
             figure.add_scatter(
                 x=at["params"], y=at["loss"], mode="markers", legendgroup=name, showlegend=False,
-                marker={"color": colour, "symbol": "star", "size": 15, "line": {"width": 1, "color": "white"}},
+                marker={"color": color, "symbol": "star", "size": 15, "line": {"width": 1, "color": "white"}},
                 error_x={
                     "type": "data", "symmetric": False, "array": at["high"] - at["params"],
-                    "arrayminus": at["params"] - at["low"], "thickness": 2, "width": 6, "color": colour,
+                    "arrayminus": at["params"] - at["low"], "thickness": 2, "width": 6, "color": color,
                 },
                 hovertemplate=f"{name}<br>best size %{{x:.4s}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
@@ -54,24 +54,24 @@ def draw_roads(panel: RoadsPanel) -> go.Figure:
     import plotly.graph_objects as go
 
     figure, data = go.Figure(), panel.data
-    for (road, symbol), colour in zip(_MARKS.items(), colours(len(_MARKS)), strict=True):
+    for (road, symbol), color in zip(_MARKS.items(), colors(len(_MARKS)), strict=True):
         own = data[data["road"] == road]
         line, marks = own[own["what"] == "line"], own[own["what"] != "line"]
         if len(line):
             figure.add_scatter(
                 x=[*line["flops"], *line["flops"][::-1]], y=[*line["high"], *line["low"][::-1]], fill="toself",
-                fillcolor=faded(colour, 0.16), line={"width": 0}, mode="lines", hoverinfo="skip",
+                fillcolor=faded(color, 0.16), line={"width": 0}, mode="lines", hoverinfo="skip",
                 legendgroup=road, showlegend=False,
             )  # fmt: skip
             figure.add_scatter(
                 x=line["flops"], y=line["params"], mode="lines", name=road, legendgroup=road,
-                showlegend=marks.empty, line={"color": colour, "width": 2},
+                showlegend=marks.empty, line={"color": color, "width": 2},
                 hovertemplate=f"{road}<br>%{{x:.4s}} FLOPs: %{{y:.4s}} parameters<extra></extra>",
             )  # fmt: skip
         if len(marks):
             figure.add_scatter(
                 x=marks["flops"], y=marks["params"], mode="markers", name=road, legendgroup=road,
-                marker={"color": colour, "symbol": symbol, "size": 10},
+                marker={"color": color, "symbol": symbol, "size": 10},
                 error_y={
                     "type": "data", "symmetric": False, "array": marks["high"] - marks["params"],
                     "arrayminus": marks["params"] - marks["low"], "thickness": 1.5, "width": 4,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
-from sweeplab.report.drawing.style import GREY, axis_of, colours, padded, symbols
+from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols
 from sweeplab.report.panels.positions import PositionsPanel
 from sweeplab.report.panels.runs import CurvesPanel, HeatMapPanel, LossPanel
 
@@ -25,7 +25,7 @@ def draw_loss(panel: LossPanel) -> go.Figure:
     lines = list(dict.fromkeys(panel.data["line"]))
     # Many trials fade, so that the best ones stay in front of them.
     crowd = max(0.3, min(1.0, (200 / len(panel.data)) ** 0.5))
-    for name, colour, symbol in zip(lines, colours(len(lines)), symbols(), strict=False):
+    for name, color, symbol in zip(lines, colors(len(lines)), symbols(), strict=False):
         rows = panel.data[panel.data["line"] == name]
         for pruned, mark, opacity in ((False, symbol, 0.4 * crowd), (True, f"{symbol}-open", 0.65 * crowd)):
             faint = rows[~rows["best"] & ((rows["state"] == "pruned") == pruned)]
@@ -33,14 +33,14 @@ def draw_loss(panel: LossPanel) -> go.Figure:
                 continue
             figure.add_scatter(
                 x=faint["x"], y=faint["loss"], mode="markers", legendgroup=name, showlegend=False,
-                marker={"color": colour, "symbol": mark, "size": 7, "opacity": opacity},
+                marker={"color": color, "symbol": mark, "size": 7, "opacity": opacity},
                 customdata=faint[["cell", "trial", "state"]], hovertemplate=_hover(panel),
             )  # fmt: skip
         best = rows[rows["best"]]
         spread = (best["loss_high"] - best["loss"], best["loss"] - best["loss_low"])
         figure.add_scatter(
             x=best["x"], y=best["loss"], mode="lines+markers", legendgroup=name, name=name,
-            line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": 9},
+            line={"color": color, "width": 2}, marker={"color": color, "symbol": symbol, "size": 9},
             error_y={
                 "type": "data", "symmetric": False, "array": spread[0], "arrayminus": spread[1],
                 "visible": bool((best["seeds"] > 1).any()), "thickness": 1.2, "width": 4,
@@ -61,7 +61,7 @@ def draw_heat_map(panel: HeatMapPanel) -> go.Figure:
     """Draw the best loss of each pair of sizes as a field."""
     import plotly.graph_objects as go
 
-    # Fields too small for their number are read by a scale of colours.
+    # Fields too small for their number are read by a scale of colors.
     crowded = len(panel.data) > 80
     table = panel.data.pivot_table(index=panel.y.column, columns=panel.x.column, values="loss", aggfunc="min")
     figure = go.Figure(
@@ -94,13 +94,13 @@ def draw_curves(panel: CurvesPanel) -> go.Figure:
     )  # fmt: skip
     cells = list(dict.fromkeys(panel.best["cell"]))
     mode = "lines+markers" if len(panel.best) <= 40 * len(cells) else "lines"
-    for cell, colour, symbol in zip(cells, colours(len(cells)), symbols(), strict=False):
+    for cell, color, symbol in zip(cells, colors(len(cells)), symbols(), strict=False):
         rows = panel.best[panel.best["cell"] == cell]
         trial = rows["trial"].iloc[0]
         figure.add_trace(
             kind(
                 x=rows["x"], y=rows["value"], mode=mode, name=str(cell).replace(",", ", "),
-                line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": 5},
+                line={"color": color, "width": 2}, marker={"color": color, "symbol": symbol, "size": 5},
                 hovertemplate=f"{cell}, trial {trial}<br>%{{x:.4s}}: %{{y:.4f}}<extra></extra>",
             )
         )  # fmt: skip
@@ -123,11 +123,11 @@ def draw_positions(panel: PositionsPanel) -> go.Figure:
 
     figure, (x, y) = go.Figure(), (panel.data["position"], panel.data["loss"])
     times = list(dict.fromkeys(panel.data["times"]))
-    for each, colour in zip(times, colours(len(times)), strict=True):
+    for each, color in zip(times, colors(len(times)), strict=True):
         rows = panel.data[panel.data["times"] == each]
         figure.add_scatter(
             x=rows["position"], y=rows["loss"], mode="lines", name=f"{each} x block_size",
-            line={"color": colour, "width": 1.5},
+            line={"color": color, "width": 1.5},
             hovertemplate=f"{each} x block_size, position %{{x}}: %{{y:.4f}}<extra></extra>",
         )  # fmt: skip
     if times[-1] > 1:

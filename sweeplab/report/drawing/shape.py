@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeplab.report.drawing.style import GREY, axis_of, colours, padded, symbols
+from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols
 from sweeplab.report.panels.shape import ShapePanel
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ def draw_shape(panel: ShapePanel) -> go.Figure:
             line={"color": GREY, "width": 1.5, "dash": "4px 4px"},
         )  # fmt: skip
     values = sorted(shapes[panel.line].unique())
-    for value, colour, symbol in zip(values, colours(len(values)), symbols(), strict=False):
+    for value, color, symbol in zip(values, colors(len(values)), symbols(), strict=False):
         rows = shapes[shapes[panel.line] == value].sort_values([x, y])
         sizes = [11 if on else 6 for on in rows["on_frontier"]] if over_size else 8
         single = rows["tokens"].nunique() <= 1 and rows[x].is_unique
         figure.add_scatter(
             x=rows[x], y=rows[y], mode="lines+markers" if single and not over_size else "markers",
-            name=f"{panel.line} {value:g}", line={"color": colour, "width": 1.5},
-            marker={"color": colour, "symbol": symbol, "size": sizes, "opacity": 1},
+            name=f"{panel.line} {value:g}", line={"color": color, "width": 1.5},
+            marker={"color": color, "symbol": symbol, "size": sizes, "opacity": 1},
             customdata=rows[["name", "n_layer", "n_embd"]],
             hovertemplate="%{customdata[0]}<br>n_layer %{customdata[1]:g}, n_embd %{customdata[2]:g}<br>"
             f"{x} %{{x:.4s}}: %{{y:.4f}}<extra></extra>",

@@ -1,7 +1,7 @@
-"""How every figure looks: colours, axes and round numbers.
+"""How every figure looks: colors, axes and round numbers.
 
 Ink, grid and ground are left to the page's style, so that a figure can be dark.
-Colours run in order of size from indigo over magenta to orange: apart for the colour-blind along blue-yellow,
+Colors run in order of size from indigo over magenta to orange: apart for the color-blind along blue-yellow,
 and each at least 3:1 against white and against near-black. Shape of the marker says the same once more.
 """
 
@@ -19,8 +19,8 @@ GREY = "rgb(128,128,128)"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
-def colours(n: int) -> list[str]:
-    """Return `n` colours in order, evenly spread from the scale's one end to the other."""
+def colors(n: int) -> list[str]:
+    """Return `n` colors in order, evenly spread from the scale's one end to the other."""
     if n == 1:
         return [_rgb(ORDERED[0])]
     result = []
@@ -75,10 +75,10 @@ def symbols() -> Iterator[str]:
         yield from SYMBOLS
 
 
-def faded(colour: str, share: float) -> str:
-    """Return a colour that lets so much of what is below it through."""
-    return colour.replace("rgb(", "rgba(").replace(")", f",{share:g})")
+def faded(color: str, share: float) -> str:
+    """Return a color that lets so much of what is below it through."""
+    return color.replace("rgb(", "rgba(").replace(")", f",{share:g})")
 
 
-def _rgb(colour: Sequence[int]) -> str:
-    return f"rgb({','.join(str(part) for part in colour)})"
+def _rgb(color: Sequence[int]) -> str:
+    return f"rgb({','.join(str(part) for part in color)})"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.dimensions import Dimension
-from sweeplab.analysis.sweep.trials import has_ended
-from sweeplab.report.drawing.style import GREY, axis_of, colours, padded, symbols, ticks_of
+from sweeplab.analysis.sweep.trials import Dimension, has_ended
+from sweeplab.report.drawing.style import GREY, axis_of, colors, padded, symbols, ticks_of
 from sweeplab.report.panels.sweep import (
     CUT_SHORT,
     EdfPanel,
@@ -41,17 +40,17 @@ def draw_history(panel: HistoryPanel) -> go.Figure:
 
     figure, data = go.Figure(), panel.data
     lines = list(dict.fromkeys(data["line"]))
-    for line, colour, symbol in zip(lines, colours(len(lines)), symbols(), strict=False):
+    for line, color, symbol in zip(lines, colors(len(lines)), symbols(), strict=False):
         rows = data[data["line"] == line]
         ended = rows[rows["loss"].notna()]
         figure.add_scatter(
             x=ended["trial"], y=ended["loss"], mode="markers", legendgroup=line, showlegend=False,
-            marker={"color": colour, "symbol": symbol, "size": 5, "opacity": 0.45},
+            marker={"color": color, "symbol": symbol, "size": 5, "opacity": 0.45},
             hovertemplate=f"{line}<br>trial %{{x}}: %{{y:.4f}}<extra></extra>",
         )  # fmt: skip
         figure.add_scatter(
             x=rows["trial"], y=rows["best"], mode="lines", name=str(line).replace(",", ", "), legendgroup=line,
-            line={"color": colour, "width": 2, "shape": "hv"},
+            line={"color": color, "width": 2, "shape": "hv"},
             hovertemplate=f"{line}<br>best of %{{x}} trials: %{{y:.4f}}<extra></extra>",
         )  # fmt: skip
     best = data["best"]
@@ -71,11 +70,11 @@ def draw_edf(panel: EdfPanel) -> go.Figure:
     figure, data = go.Figure(), panel.data
     studies = list(dict.fromkeys(data["study"]))
     dashes = itertools.cycle(("solid", "8px 4px", "2px 3px", "10px 3px 2px 3px"))
-    for study, colour, dash in zip(studies, colours(len(studies)), dashes, strict=False):
+    for study, color, dash in zip(studies, colors(len(studies)), dashes, strict=False):
         rows = data[data["study"] == study]
         figure.add_scatter(
             x=rows["loss"], y=rows["share"], mode="lines", name=study,
-            line={"color": colour, "width": 2, "shape": "hv", "dash": dash},
+            line={"color": color, "width": 2, "shape": "hv", "dash": dash},
             hovertemplate=f"{study}<br>%{{y:.0%}} of trials at %{{x:.4f}} or below<extra></extra>",
         )  # fmt: skip
     low, high = float(data["loss"].min()), float(data["loss"].quantile(0.95))
@@ -94,19 +93,19 @@ def draw_slice(panel: SlicePanel) -> go.Figure:
     bottom, top = padded(low, panel.top, False) if panel.top > low else padded(low, low + 1e-3, False)
     for (row, column), dimension in zip(places, panel.dimensions, strict=False):
         x = dimension.coordinates(data[dimension.name])
-        for study, colour, symbol in zip(studies, colours(len(studies)), symbols(), strict=False):
+        for study, color, symbol in zip(studies, colors(len(studies)), symbols(), strict=False):
             of_study = data["study"] == study
             ended = has_ended(data) & of_study
             figure.add_scatter(
                 x=x[ended], y=data.loc[ended, panel.y.column], mode="markers", row=row, col=column,
                 name=study, legendgroup=study, showlegend=(row, column) == (1, 1),
-                marker={"color": colour, "symbol": symbol, "size": 5, "opacity": _opacity(len(data))},
+                marker={"color": color, "symbol": symbol, "size": 5, "opacity": _opacity(len(data))},
                 customdata=_told(data[ended], dimension), hovertemplate=_hover(dimension, "loss"),
             )  # fmt: skip
             lost = data["state"].isin(CUT_SHORT) & of_study
             figure.add_scatter(
                 x=x[lost], y=[top] * int(lost.sum()), mode="markers", row=row, col=column, showlegend=False,
-                marker={"color": GREY if len(studies) == 1 else colour, "symbol": "x-thin-open", "size": 6},
+                marker={"color": GREY if len(studies) == 1 else color, "symbol": "x-thin-open", "size": 6},
                 cliponaxis=False, customdata=_told(data[lost], dimension), hovertemplate=_hover(dimension, ""),
             )  # fmt: skip
         figure.update_xaxes(**_axis(dimension), row=row, col=column)
@@ -123,10 +122,10 @@ def draw_rank(panel: RankPanel) -> go.Figure:
     data = panel.data[panel.data["drawn"]]
     for at, ((row, column), (first, second)) in enumerate(zip(places, pairs, strict=True)):
         x, y = (each.coordinates(data[each.name]) for each in (first, second))
-        for name, colour, symbol, chosen in _fifths(data):
+        for name, color, symbol, chosen in _fifths(data):
             figure.add_scatter(
                 x=x[chosen], y=y[chosen], mode="markers", row=row, col=column, name=name, legendgroup=name,
-                showlegend=at == 0, marker={"color": colour, "symbol": symbol, "size": 5, "opacity": 0.8},
+                showlegend=at == 0, marker={"color": color, "symbol": symbol, "size": 5, "opacity": 0.8},
                 customdata=_told(data[chosen], first, second), hovertemplate=_hover(first, "", second),
             )  # fmt: skip
         figure.update_xaxes(**_axis(first), row=row, col=column)
@@ -145,7 +144,7 @@ def draw_parallel(panel: ParallelPanel) -> go.Figure:
     figure = go.Figure()
     data = panel.data[panel.data["drawn"]]
     columns = [each.coordinates(data[each.name]) for each in panel.dimensions]
-    for name, colour, _, chosen in _fifths(data):
+    for name, color, _, chosen in _fifths(data):
         x: list[int | None] = []
         y: list[float | None] = []
         for row in zip(*(column[chosen] for column in columns), strict=True):
@@ -154,7 +153,7 @@ def draw_parallel(panel: ParallelPanel) -> go.Figure:
         front = name == _FIFTHS[0]
         figure.add_scatter(
             x=x, y=y, mode="lines+markers" if len(columns) == 1 else "lines", name=name, hoverinfo="skip",
-            line={"color": colour, "width": 1.6 if front else 1}, opacity=(1.0 if front else 0.7) * _opacity(len(data)),
+            line={"color": color, "width": 1.6 if front else 1}, opacity=(1.0 if front else 0.7) * _opacity(len(data)),
         )  # fmt: skip
     for at, dimension in enumerate(panel.dimensions):
         figure.add_vline(x=at, line={"color": GREY, "width": 1})
@@ -190,11 +189,11 @@ def _grid(panel: SpacePanel, count: int, share_y: bool) -> tuple[go.Figure, list
 def _fifths(data: DataFrame) -> Iterator[tuple[str, str, str, Any]]:
     """Yield each fifth of the trials by where they stand, the worst first, so that the best are drawn over it."""
     order = data["standing"].rank(method="average", pct=True)
-    looks = list(zip(_FIFTHS, colours(len(_FIFTHS)), symbols(), strict=False))
-    for at, (name, colour, symbol) in reversed(list(enumerate(looks))):
+    looks = list(zip(_FIFTHS, colors(len(_FIFTHS)), symbols(), strict=False))
+    for at, (name, color, symbol) in reversed(list(enumerate(looks))):
         chosen = (order > at / 5) & (order <= (at + 1) / 5)
         if chosen.any():
-            yield name, colour, symbol, chosen
+            yield name, color, symbol, chosen
 
 
 def _axis(dimension: Dimension) -> dict[str, object]:

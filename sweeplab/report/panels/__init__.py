@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sweeplab.analysis.laws.assessment import DELTAS
-from sweeplab.analysis.laws.forms import LAWS
+from sweeplab.analysis.fit.assessment import DELTAS
+from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.report.columns import CURVES, FACTS, LOSSES, PROGRESS

@@ -9,7 +9,7 @@ import numpy as np
 from pandas import DataFrame
 
 from sweeplab.report.panels.base import Panel
-from sweeplab.study.attending import AttentionMap
+from sweeplab.runs.attending import AttentionMap
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.laws.assessment import Assessment
-from sweeplab.analysis.laws.forms import Array
-from sweeplab.analysis.laws.intervals import LEVEL, Interval, profiles
-from sweeplab.analysis.laws.quantities import Quantity
-from sweeplab.analysis.laws.verdicts import NOT_IDENTIFIED, gate, judge
+from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, Assessment, gate, judge
+from sweeplab.analysis.fit.forms import Array, Quantity
+from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
 
 _KNOTS = 4  # where the band is computed inside of the points; between them its width is interpolated
 _MORE_KNOTS = 3

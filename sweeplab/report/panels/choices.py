@@ -9,8 +9,16 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.choices import Choice, Ranking, bits_per_byte, rankings
-from sweeplab.analysis.sweep.differences import DIFFERENT, FALSE_ALARM, UNKNOWN, Difference
+from sweeplab.analysis.sweep.differences import (
+    DIFFERENT,
+    FALSE_ALARM,
+    UNKNOWN,
+    Choice,
+    Difference,
+    Ranking,
+    bits_per_byte,
+    rankings,
+)
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel
 from sweeplab.report.panels.differences import DifferencesPanel, objective_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pandas import DataFrame
 
 from sweeplab.report.panels.base import Axis, Panel, TablePanel
-from sweeplab.study.widths import CoordinateCheck
+from sweeplab.runs.coordinates import CoordinateCheck
 
 _METHOD = (
     (

@@ -7,6 +7,7 @@ from typing import Any
 
 from pandas import DataFrame
 
+from sweeplab.analysis.sweep.costs import ALPHA, FOUND, Region, regions, saved
 from sweeplab.analysis.sweep.differences import (
     ALL_CELLS,
     UNKNOWN,
@@ -14,8 +15,6 @@ from sweeplab.analysis.sweep.differences import (
     differences,
     seed_spread,
 )
-from sweeplab.analysis.sweep.pruning import saved
-from sweeplab.analysis.sweep.regions import ALPHA, FOUND, Region, regions
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel

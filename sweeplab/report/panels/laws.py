@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.laws.assessment import Assessment
-from sweeplab.analysis.laws.forms import Array
-from sweeplab.analysis.laws.intervals import LEVEL
-from sweeplab.analysis.laws.quantities import Quantity, loss_at, optimum_of
+from sweeplab.analysis.fit.assessment import Assessment
+from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of
+from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.bands import Band, band
@@ -106,17 +105,17 @@ def law_panel(spec: PanelSpec, material: Material) -> Panel:
 
 def _lines(found: Assessment, x: str) -> _Lines:
     """Return how the points and the lines of a law are told apart over one column."""
-    columns, law, centre = found.points.columns, found.fit.law, found.fit.centre
+    columns, law, center = found.points.columns, found.fit.law, found.fit.center
     ends = (float(columns[x].min()), float(columns[x].max()))
     if x == "flops" and {"params", "tokens"} <= set(law.columns):
         per_param_token = found.points.flops_per_param_token
         names, belongs, _ = _groups("params", columns["params"])
-        line = (_BEST_USE, *ends, lambda at: optimum_of(law, centre, at, per_param_token)[-1])
+        line = (_BEST_USE, *ends, lambda at: optimum_of(law, center, at, per_param_token)[-1])
         return _Lines(names, belongs, [line])
     if x not in law.columns:
         raise BadInput(f"{law.name} does not read {x}")
     if law.columns == (x,):
-        line = (law.name, *ends, lambda at: loss_at(law, centre, {x: at}))
+        line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
         return _Lines(["measured"], np.zeros(found.points.n, np.intp), [line])
     label, values, other_at = _held(columns, x)
     names, belongs, levels = _groups(label, values)
@@ -125,7 +124,7 @@ def _lines(found: Assessment, x: str) -> _Lines:
         own = columns[x][belongs == group]
 
         def at(value: float, level: float = level) -> Quantity:
-            return loss_at(law, centre, {x: value, _OTHER[x]: other_at(value, level)})
+            return loss_at(law, center, {x: value, _OTHER[x]: other_at(value, level)})
 
         lines.append((name, float(own.min()), float(own.max()), at))
     return _Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))

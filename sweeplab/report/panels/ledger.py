@@ -9,9 +9,17 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.ledger.calibration import Calibration, calibrate
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
-from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, of_study, outcomes
+from sweeplab.analysis.ledger.outcomes import (
+    REFUSED,
+    SCORED,
+    VOID,
+    Calibration,
+    Outcome,
+    calibrate,
+    of_study,
+    outcomes,
+)
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.material import Material

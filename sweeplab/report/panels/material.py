@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pandas import DataFrame
 
-from sweeplab.analysis.laws.assessment import Assessment, assess, find_law
+from sweeplab.analysis.fit.assessment import Assessment, assess, find_law
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.analysis.trials import plain
 from sweeplab.errors import BadInput
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.pruned import Audited, audited_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.work.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies

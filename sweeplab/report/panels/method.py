@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from sweeplab.analysis.laws.assessment import Assessment
-from sweeplab.analysis.laws.intervals import LEVEL, correlations
+from sweeplab.analysis.fit.assessment import Assessment
+from sweeplab.analysis.fit.intervals import LEVEL, correlations
 from sweeplab.report.words import written
 
 _FITTED = (

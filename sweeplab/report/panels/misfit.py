@@ -7,12 +7,11 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.laws.assessment import find_law
-from sweeplab.analysis.laws.backtest import SHARE_ABOVE, SHARE_BELOW
-from sweeplab.analysis.laws.comparison import Comparison, compare
-from sweeplab.analysis.laws.forms import LAWS
-from sweeplab.analysis.laws.intervals import LEVEL
-from sweeplab.analysis.laws.misfit import FLAGGED, Misfit, misfit
+from sweeplab.analysis.fit.assessment import find_law
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
+from sweeplab.analysis.misfit.form import FLAGGED, Misfit, misfit
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel

@@ -11,9 +11,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.laws.assessment import DELTAS
-from sweeplab.analysis.laws.intervals import LEVEL
-from sweeplab.analysis.laws.verdicts import IDENTIFIED
+from sweeplab.analysis.fit.assessment import DELTAS, IDENTIFIED
+from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.report.words import span, told
 
 NONE = "–"

@@ -8,8 +8,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.compute import spent
-from sweeplab.analysis.sweep.pruning import LEVEL, Cost, Saved, cost, saved
+from sweeplab.analysis.sweep.costs import LEVEL, Cost, Saved, cost, saved, spent
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.material import Material

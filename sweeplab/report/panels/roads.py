@@ -9,13 +9,11 @@ from typing import Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.laws.assessment import Assessment, find_law
-from sweeplab.analysis.laws.curves import Curves, curves_of_study
-from sweeplab.analysis.laws.forms import Array
-from sweeplab.analysis.laws.isoflop import D_OPT, N_AT, N_OPT
-from sweeplab.analysis.laws.quantities import Quantity, optimum_of
-from sweeplab.analysis.laws.roads import ENVELOPE, ISOFLOP, PARAMETRIC, Roads, roads
-from sweeplab.analysis.laws.verdicts import NEAR, NOT_IDENTIFIED
+from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Roads, roads
+from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
+from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT
+from sweeplab.analysis.fit.assessment import NEAR, NOT_IDENTIFIED, Assessment, find_law
+from sweeplab.analysis.fit.forms import Array, Quantity, optimum_of
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES
 from sweeplab.report.panels.bands import band
@@ -237,7 +235,7 @@ def _parametric(found: Roads) -> list[dict[str, Any]]:
 def _best_size(found: Assessment, budget: float, per_param_token: float) -> Quantity:
     """Return N_opt at a budget: what the tokens a parameter leave of it."""
     fit = found.fit
-    quantities = optimum_of(fit.law, fit.centre, budget, per_param_token)
+    quantities = optimum_of(fit.law, fit.center, budget, per_param_token)
     ratio = next(each for each in quantities if each.kind == "ratio")
 
     def measure(theta: Array) -> tuple[Array, Array]:

@@ -13,8 +13,8 @@ from pandas import DataFrame, Series
 from pandas.api.types import is_numeric_dtype
 
 from sweeplab.analysis.trials import (
-    ENDED,
     TRIAL,
+    VALUED,
     check_one_task,
     finite,
     grid_of,
@@ -72,7 +72,7 @@ def loss_panel(spec: PanelSpec, material: Material) -> Panel:
     runs = material.runs
     metric = spec.metric or "best_val_loss"
     trials = trials_table(runs, metric)
-    shown = trials[trials["state"].isin((*ENDED, "pruned")) & trials["loss"].notna()].copy()
+    shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
     shown["x"] = finite(shown, spec.x)
     for axis in spec.log:
         shown = shown[shown[{"x": "x", "y": "loss_low"}[axis]] > 0]
@@ -81,7 +81,7 @@ def loss_panel(spec: PanelSpec, material: Material) -> Panel:
     shown["line"] = _labels(shown, lines)
     # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
     apart = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
-    ended = shown[shown["state"].isin(ENDED)]
+    ended = shown[shown["state"].isin(VALUED)]
     shown["best"] = shown.index.isin(ended.groupby(apart)["loss"].idxmin())
     view, outside = _view(shown)
     columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
@@ -111,7 +111,7 @@ def heat_map_panel(spec: PanelSpec, material: Material) -> Panel:
     y = spec.y or (free.pop(0) if free else "")
     x = spec.x or (free.pop(0) if free else "")
     trials = trials_table(runs, metric)
-    ended = trials[trials["state"].isin(ENDED) & trials["loss"].notna()]
+    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     check_one_task(ended)
     if runs.empty or (x and y):
         missing = _missing(x, runs, ended, metric) or _missing(y, runs, ended, metric)
@@ -219,7 +219,7 @@ def _missing(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> str
     values = finite(runs, column)
     if values.isna().all() and runs[column].notna().any():
         return f"{column} is not a number"
-    if not shown["state"].isin(ENDED).any():
+    if not shown["state"].isin(VALUED).any():
         return f"no trial has ended with a {metric} yet ({counted(runs['state'])})"
     if values.nunique() == 1:
         return f"{column} is {written(values.iloc[0])} in every run"

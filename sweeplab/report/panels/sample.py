@@ -8,11 +8,11 @@ from pandas import DataFrame
 
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
+from sweeplab.records.folders import StudyFolder
 from sweeplab.report.panels.base import Panel, PanelSpec, TextPanel
 from sweeplab.report.panels.material import Material
 from sweeplab.report.words import told
-from sweeplab.study.folder import StudyFolder
-from sweeplab.study.sample import read_samples
+from sweeplab.runs.sample import read_samples
 
 
 def sample_panel(spec: PanelSpec, material: Material) -> Panel:

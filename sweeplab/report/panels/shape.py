@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.shape import Shape, shape_of
+from sweeplab.analysis.compute_optimal.shape import Shape, shape_of
 from sweeplab.analysis.trials import marks_of
 from sweeplab.errors import BadInput
 from sweeplab.report.columns import ROLES, title_of

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.sweep.dimensions import Dimension, merged
 from sweeplab.analysis.sweep.importance import WITHIN
-from sweeplab.analysis.sweep.trials import Sweep, has_ended
+from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended, merged
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import Axis, Panel, PanelSpec
 from sweeplab.report.panels.importances import importances_of
@@ -159,7 +158,7 @@ def parallel_panel(spec: PanelSpec, material: Material) -> Panel:
         title=spec.title or "Parallel coordinates",
         width=spec.width,
         data=data[data["standing"].notna()],
-        notes=("Coloured by where a trial stands in its cell; the best fifth in front.", *_thinned(data)),
+        notes=("Colored by where a trial stands in its cell; the best fifth in front.", *_thinned(data)),
         dimensions=(*(sweep.grid if not spec.params else ()), *_dimensions(spec, [sweep])),
         y=y,
     )
@@ -185,7 +184,7 @@ def rank_panel(spec: PanelSpec, material: Material) -> Panel:
         title=spec.title or "Rank of the trials over pairs of hyperparameters",
         width=spec.width,
         data=data[data["standing"].notna()],
-        notes=("Coloured by where a trial stands in its cell; those cut short stand last.", *_thinned(data)),
+        notes=("Colored by where a trial stands in its cell; those cut short stand last.", *_thinned(data)),
         dimensions=tuple(dimensions),
         y=y,
     )

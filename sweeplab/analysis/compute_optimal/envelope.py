@@ -1,0 +1,296 @@
+"""Training curves as the envelope reads them: loss over FLOPs, one curve a run, of a study or of a table's groups.
+
+The second road to the best use of compute: at each compute the size of the lowest training curve.
+
+Hoffmann et al. 2022, Training compute-optimal large language models, approach 1. Departures: the line goes through
+the places where the best size changes, not through every compute: there N_opt lies between the two sizes, while
+along a tread it grows and the best of the sizes does not. The best size never shrinks as compute grows: of all such
+paths the one of lowest summed log loss is taken, so that noise does not make it jump to and fro. A change counts
+only where both sizes have a curve on both sides of it; a curve that begins or ends changes nothing. Intervals are
+those of tables whose runs are drawn with replacement.
+
+Legend: T computes, R curves, S sizes, B draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.compute_optimal.isoflop import n_sizes
+from sweeplab.analysis.compute_optimal.lines import FEWEST, Number, no_number, number
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.fit.assessment import DECADES
+from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.points import Points, select_trials
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+FEWEST_POINTS = 3  # of a curve
+# What the rows before a run's end say, by what the learning rate did.
+SCHEDULES = {
+    "constant": "",
+    "decays": "the learning rate still decays where the curves are read: a run that had ended there would have a "
+    "lower loss, and the runs nearest to their end are favored",
+    "unknown": "whether the learning rate had decayed where the curves are read cannot be seen from a table; where "
+    "it had not, the runs nearest to their end are favored",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run: its parameters, and log loss over log FLOPs, increasing, [m]."""
+
+    name: str
+    params: float
+    log_flops: Array
+    log_loss: Array
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The runs' curves, `schedule` one of SCHEDULES; `why_none` says why there are none."""
+
+    runs: tuple[Curve, ...]
+    schedule: str
+    why_none: str = ""
+
+
+def curves_of_points(points: Points) -> Curves:
+    """Return a curve for each group of a table that has one size, and a row at each of several FLOPs."""
+    if not points.groups:
+        return Curves(
+            (), "unknown", "no curves: a table has them where --columns group=RUN says which rows are one run"
+        )
+    names = np.asarray(points.groups, object)
+    log_n, log_c = np.log(points.columns["params"]), np.log(points.columns["flops"])
+    found = []
+    for name in dict.fromkeys(points.groups):
+        rows = np.flatnonzero(names == name)
+        rows = rows[np.argsort(log_c[rows], kind="stable")]
+        rows = rows[np.diff(log_c[rows], prepend=-np.inf) > 0]
+        if len(rows) >= FEWEST_POINTS and n_sizes(log_n[rows]) == 1:
+            size = float(points.columns["params"][rows].mean())
+            found.append(Curve(name, size, log_c[rows], np.log(points.columns["loss"][rows])))
+    none = f"no curves: no group has {FEWEST_POINTS} rows of one size at different FLOPs"
+    return Curves(tuple(found), "unknown", "" if found else none)
+
+
+def curves_of_study(
+    runs: pd.DataFrame, curves: pd.DataFrame, conventions: Conventions | None = None
+) -> Curves:
+    """Return the validation curve of each trial that is a point of a study, the mean of its seeds, in nats.
+
+    FLOPs grow with the iterations; the evaluation before the first one has none.
+
+    Raises:
+        BadInput: no run has ended.
+    """
+    if runs["study"].nunique() > 1:
+        return Curves((), "unknown", "no curves: several studies have none in common; name one")
+    chosen = replace(conventions or Conventions(), loss="nats")
+    kept = select_trials(runs, None, chosen)[0].runs
+    total = kept["flops"] if "flops" in kept else 6 * kept["params"] * kept["tokens"]
+    kept = kept.assign(flops_an_iteration=total / kept["iterations"], cell=kept["cell"].astype(str))
+    key = ["cell", "trial", "seed"]
+    rows = curves[(curves["metric"] == "val_loss") & (curves["iteration"] > 0) & (curves["value"] > 0)]
+    rows = rows.assign(cell=rows["cell"].astype(str))
+    points = rows.merge(kept[[*key, "point", "params", "flops_an_iteration"]], on=key)
+    points["flops"] = points["flops_an_iteration"] * points["iteration"]
+    means = points.groupby(["point", "iteration"], sort=True)[["params", "flops", "value"]].mean()
+    found = []
+    for name, one in means.groupby(level="point", sort=False):
+        n, flops, loss = (one[column].to_numpy(float) for column in ("params", "flops", "value"))
+        if len(one) >= FEWEST_POINTS:
+            found.append(Curve(str(name), float(n[0]), np.log(flops), np.log(loss)))
+    decays = bool(kept["lr_decay"].astype("boolean").fillna(True).any())
+    none = "" if found else f"no curves: no run was evaluated {FEWEST_POINTS} times"
+    return Curves(tuple(found), "decays" if decays else "constant", none)
+
+
+def sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
+    """Return log N of the sizes, increasing, [sizes], and which curve is of which, [sizes, curves] of 0 and 1."""
+    log_n = np.log([curve.params for curve in curves])
+    order = np.argsort(log_n, kind="stable")
+    place = np.empty(len(log_n), int)
+    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > 0.01) - 1
+    belongs = np.eye(place.max() + 1)[place].T
+    return np.asarray(belongs @ log_n / belongs.sum(1)), belongs
+
+
+N_COMPUTES = 256
+N_DRAWS = 400
+_MOST_LOST = 0.2  # of the draws may leave no line
+_FAR = 1e3  # a log loss that is none: there is no curve
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The lowest loss at each compute and whose it is, the changes of the best size, and the line through them.
+
+    `log_flops`, `log_loss` and `log_n` [T] are the envelope; `changes` are (log C, log N) between two sizes.
+    """
+
+    log_flops: Array
+    log_loss: Array
+    log_n: Array
+    changes: tuple[tuple[float, float], ...]
+    n_runs: int
+    n_sizes: int
+    schedule: str
+    numbers: dict[str, Number]
+    warnings: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, with what there is to draw."""
+        return {
+            "n_runs": self.n_runs,
+            "n_sizes": self.n_sizes,
+            "schedule": self.schedule,
+            "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
+            "envelope": {
+                "flops": np.exp(self.log_flops).tolist(),
+                "loss": np.exp(self.log_loss).tolist(),
+                "params": np.exp(self.log_n).tolist(),
+            },
+            "changes": [{"flops": math.exp(c), "params": math.exp(n)} for c, n in self.changes],
+            "warnings": list(self.warnings),
+        }
+
+
+def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 0) -> Envelope:
+    """Return the envelope of training curves and the exponents of the best sizes; N_opt at a budget in FLOPs."""
+    if curves.why_none:
+        return _nothing(curves, curves.why_none, budget)
+    log_n, belongs = sizes_of(curves.runs)
+    if len(log_n) <= FEWEST:
+        return _nothing(
+            curves, f"the curves are of {len(log_n)} sizes; {FEWEST + 1} or more are needed", budget
+        )
+    begin, end = (
+        min(each.log_flops[0] for each in curves.runs),
+        max(each.log_flops[-1] for each in curves.runs),
+    )
+    log_c = np.linspace(begin, end, N_COMPUTES)
+    losses = np.stack([np.interp(log_c, each.log_flops, each.log_loss, _FAR, _FAR) for each in curves.runs])
+    own = _lowest(losses, belongs, np.ones((1, len(losses)), bool))
+    path = _path(own)[0]
+    lowest = own[0, path, np.arange(N_COMPUTES)]
+    held = lowest < _FAR
+    changes = _changes(own[0], path, log_c, log_n)
+    random = np.random.default_rng(seed)
+    drawn = random.multinomial(len(losses), np.full(len(losses), 1 / len(losses)), size=n_draws) > 0
+    numbers, warnings = _numbers(
+        curves, changes, _redrawn(losses, belongs, drawn, log_c, log_n), math.log(budget)
+    )
+    return Envelope(
+        log_flops=log_c[held],
+        log_loss=lowest[held],
+        log_n=log_n[path][held],
+        changes=tuple(map(tuple, changes.tolist())),
+        n_runs=len(curves.runs),
+        n_sizes=len(log_n),
+        schedule=curves.schedule,
+        numbers=numbers,
+        warnings=tuple(warnings),
+    )
+
+
+def _lowest(losses: Array, belongs: Array, present: NDArray[np.bool_]) -> Array:
+    """Return the lowest log loss of the curves of each size that are present, [B, S, T]."""
+    found = np.full((len(present), len(belongs), losses.shape[1]), _FAR)
+    for size, of in enumerate(belongs.astype(bool)):
+        there = np.where(present[:, of, None], losses[of], _FAR)
+        found[:, size] = there.min(1)
+    return found
+
+
+def _path(losses: Array) -> NDArray[np.intp]:
+    """Return the sizes, never smaller than before, whose summed log loss over T is lowest: [B, T]."""
+    n_draws, n_sizes, n_computes = losses.shape
+    total = losses[:, :, 0]
+    came = np.zeros((n_computes, n_draws, n_sizes), int)
+    each = np.arange(n_sizes)
+    for at in range(1, n_computes):
+        best = np.minimum.accumulate(total, axis=1)
+        came[at] = np.maximum.accumulate(np.where(total <= best, each, 0), axis=1)
+        total = best + losses[:, :, at]
+    path = np.empty((n_draws, n_computes), int)
+    path[:, -1] = total.argmin(1)
+    for at in range(n_computes - 1, 0, -1):
+        path[:, at - 1] = came[at, np.arange(n_draws), path[:, at]]
+    return path
+
+
+def _changes(losses: Array, path: NDArray[np.intp], log_c: Array, log_n: Array) -> Array:
+    """Return log C and log N of each change between two sizes that both have curves there, [changes, 2]."""
+    at = np.flatnonzero(np.diff(path))
+    old, new = path[at], path[at + 1]
+    both = (losses[old, at + 1] < _FAR) & (losses[new, at] < _FAR)
+    at, old, new = at[both], old[both], new[both]
+    return np.stack([(log_c[at] + log_c[at + 1]) / 2, (log_n[old] + log_n[new]) / 2], axis=1)
+
+
+def _redrawn(losses: Array, belongs: Array, drawn: NDArray[np.bool_], log_c: Array, log_n: Array) -> Array:
+    """Return (slope, log N at log C = 0) of each draw, NaN where it has no line, [draws, 2]."""
+    own = _lowest(losses, belongs, drawn)
+    changes = [_changes(each, path, log_c, log_n) for each, path in zip(own, _path(own), strict=True)]
+    return np.array([_line(each) if len(each) >= 2 else (math.nan, math.nan) for each in changes])
+
+
+def _line(changes: Array) -> tuple[float, float]:
+    slope, at = np.polyfit(changes[:, 0], changes[:, 1], 1)
+    return float(slope), float(at)
+
+
+def _numbers(curves: Curves, changes: Array, draws: Array, at: float) -> tuple[dict[str, Number], list[str]]:
+    if len(changes) < FEWEST:
+        why = f"the best size changes {len(changes)} times between sizes that both have curves; a line takes {FEWEST}"
+        return _none(why, at), []
+    lacking = []
+    if (decades := float(np.ptp(changes[:, 0])) / math.log(10)) < DECADES["flops"]:
+        lacking = [f"the changes span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
+    held = draws[np.isfinite(draws[:, 0])]
+    if len(held) < (1 - _MOST_LOST) * len(draws):
+        lacking.append("too few of the drawn tables have a line: the runs set it no limits")
+    slope, offset = _line(changes)
+    draws = held if len(held) else draws
+    caution = SCHEDULES[curves.schedule]
+    numbers = {}
+    for name, value, drawn in (
+        ("N_opt exponent", slope, draws[:, 0]),
+        ("D_opt exponent", 1 - slope, 1 - draws[:, 0]),
+        ("N_opt", offset + slope * at, draws @ np.array([at, 1.0])),
+    ):
+        low, high = map(float, np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
+        meaning, kind, is_log = _meanings(at)[name]
+        ends = (value, min(low, value), max(high, value))
+        numbers[name] = number(name, meaning, kind, ends, lacking, caution, is_log)
+    return numbers, [caution] if caution else []
+
+
+def _meanings(at: float) -> dict[str, tuple[str, str, bool]]:
+    return {
+        "N_opt exponent": ("N_opt goes as C to this", "exponent", False),
+        "D_opt exponent": ("D_opt goes as C to this", "exponent", False),
+        "N_opt": (f"the parameters of lowest loss for {math.exp(at):.3g} FLOPs", "ratio", True),
+    }
+
+
+def _none(why: str, at: float) -> dict[str, Number]:
+    return {name: no_number(name, meaning, kind, why) for name, (meaning, kind, _) in _meanings(at).items()}
+
+
+def _nothing(curves: Curves, why: str, budget: float) -> Envelope:
+    nothing = np.empty(0)
+    sizes = len(sizes_of(curves.runs)[0]) if curves.runs else 0
+    numbers = _none(why, math.log(budget))
+    return Envelope(nothing, nothing, nothing, (), len(curves.runs), sizes, curves.schedule, numbers, ())

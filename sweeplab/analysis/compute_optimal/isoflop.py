@@ -1,0 +1,476 @@
+"""Which rows share a compute budget: as the table has them, or in bins that a person asks for.
+
+Rows of one budget are brought to the same FLOPs before a parabola is drawn through them: along their own ray of
+tokens a parameter, and along the line of the lowest losses. It matters in wide bins and hardly elsewhere.
+
+The first road to the best use of compute: at each budget a parabola of the loss in log N, and its minimum.
+
+Hoffmann et al. 2022, Training compute-optimal large language models, approach 2. Departures: a minimum counts only
+where the parabola bends upward, and falls and rises again between the smallest and the largest size of its budget,
+by more than the noise; the noise is one share of the loss, pooled over all budgets; the line through the minima
+weighs each by its variance. A minimum's interval is Fieller's (1954), of the ratio of two coefficients: for a
+parabola that is its profile, and it has no end exactly where the rows set none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.compute_optimal.lines import (
+    FEWEST,
+    Line,
+    Noise,
+    Number,
+    line_through,
+    no_number,
+    number,
+    turning_point,
+)
+from sweeplab.analysis.fit.assessment import DECADES
+from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.intervals import Shared
+from sweeplab.analysis.points import Points
+from sweeplab.errors import BadInput, Problem
+
+Rows = NDArray[np.intp]
+SAME = 1.10  # rows that follow each other within this factor of FLOPs have one budget
+WIDEST = 1.25  # and all of them lie within this one
+SIZES = 3  # that a parabola takes
+_FAR = 1.5  # a row so far from every budget that a person names belongs to none
+_MOST_BINS = 100
+_APART = 0.01  # of log N: sizes closer than this are one
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Rows of one budget: its FLOPs, the rows' places, and log N and the log loss of these at the budget."""
+
+    flops: float
+    rows: Rows
+    log_n: Array
+    log_loss: Array
+
+
+def parse_budgets(text: str) -> int | tuple[float, ...]:
+    """Return a number of bins, or budgets in FLOPs: 8, or 1e17,3e17,1e18.
+
+    Raises:
+        BadInput: neither.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) == 1 and parts[0].isdecimal() and 1 <= int(parts[0]) <= _MOST_BINS:
+        return int(parts[0])
+    try:
+        found = tuple(sorted({float(part) for part in parts}))
+    except ValueError:
+        found = (math.nan,)
+    if not all(_MOST_BINS < each < math.inf for each in found):
+        raise BadInput(
+            Problem(f"--budgets {text!r}", "a number of bins, such as 8, or FLOPs: 1e17,3e17,1e18")
+        )
+    return found
+
+
+def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> tuple[list[Budget], str]:
+    """Return the budgets of three sizes or more, smallest first, and how the rows came to them; or why none did."""
+    log_c, log_n = np.log(points.columns["flops"]), np.log(points.columns["params"])
+    if asked is None:
+        groups, how = _found(log_c, log_n)
+    elif isinstance(asked, int):
+        groups = [
+            (float(log_c[rows].mean()), rows)
+            for rows in np.array_split(np.argsort(log_c), asked)
+            if rows.size
+        ]
+        how = f"the rows were binned by their FLOPs into {asked} budgets, as --budgets asks"
+    else:
+        groups, how = _named(log_c, asked), "the rows nearest to the budgets that --budgets names"
+    groups = [(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES]
+    if not groups:
+        return [], how if how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
+    return _levelled(points, groups), how
+
+
+def n_sizes(log_n: Array) -> int:
+    """Return how many sizes there are, those within 1% of each other as one."""
+    return int((np.diff(np.sort(log_n)) > _APART).sum()) + 1 if log_n.size else 0
+
+
+def _found(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
+    order = np.argsort(log_c)
+    breaks = np.flatnonzero(np.diff(log_c[order]) > math.log(SAME)) + 1
+    groups = [rows for rows in np.split(order, breaks) if np.ptp(log_c[rows]) <= math.log(WIDEST)]
+    groups = [rows for rows in groups if n_sizes(log_n[rows]) >= SIZES]
+    held = sum(len(rows) for rows in groups)
+    if 2 * held < len(log_c):
+        return [], (
+            f"no budgets: only {held} of {len(log_c)} rows share their FLOPs with rows of {SIZES - 1} other sizes "
+            f"(within {SAME - 1:.0%} from one to the next); --budgets 8 would bin them"
+        )
+    how = f"rows within {SAME - 1:.0%} of each other in FLOPs are one budget"
+    outside = len(log_c) - held
+    return [(float(log_c[rows].mean()), rows) for rows in groups], how + (
+        f"; {outside} rows belong to none of {SIZES} sizes" if outside else ""
+    )
+
+
+def _named(log_c: Array, asked: tuple[float, ...]) -> list[tuple[float, Rows]]:
+    at = np.log(np.array(asked))
+    nearest = np.abs(log_c[:, None] - at).argmin(1)
+    near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
+    return [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
+
+
+def _levelled(points: Points, groups: list[tuple[float, Rows]]) -> list[Budget]:
+    log_c, log_n, log_loss = (np.log(points.columns[name]) for name in ("flops", "params", "loss"))
+    at = np.array([each for each, _ in groups])
+    lowest = np.array([log_loss[rows].min() for _, rows in groups])
+    falls = np.zeros(len(groups))
+    if len(groups) > 1:
+        fall = np.polyfit(at - at.mean(), lowest, 2 if len(groups) > 4 else 1)
+        falls = np.polyval(np.polyder(fall), at - at.mean())
+    found = []
+    for (budget, rows), slope in zip(groups, falls, strict=True):
+        away = log_c[rows] - budget
+        levelled = log_loss[rows] - slope * away
+        found.append(Budget(math.exp(budget), rows, log_n[rows] - away / 2, levelled))
+    return found
+
+
+# Rows whose N is further than this factor from that of the lowest loss are left out, for far from it nothing is a
+# parabola: the first of these within which a cubic fits no better.
+REACHES = (10.0, 5.0, 3.0)
+N_OPT, D_OPT, N_AT = "N_opt exponent", "D_opt exponent", "N_opt"
+_BETWEEN = 25  # points of a parabola that is drawn
+_SKEWED = 0.95
+
+
+@dataclass(frozen=True)
+class Parabola:
+    """loss = level * (c_0 + c_1 z + c_2 z^2), z = log N - center, through the used rows of one budget.
+
+    `inverse` [3, 3] is that of the normal matrix, `pulls` [3, m] say how a coefficient moves with each row's log
+    loss, `residuals` [m] are those of losses that are divided by the level, times the root of the row's weight.
+    """
+
+    budget: Budget
+    used: NDArray[np.bool_]
+    center: float
+    level: float
+    coefficients: Array
+    inverse: Array
+    pulls: Array
+    residuals: Array
+
+    @property
+    def vertex(self) -> float:
+        """Return log N where the slope is zero."""
+        _, slope, bend = self.coefficients
+        return float(self.center - slope / (2 * bend))
+
+    @property
+    def spare(self) -> int:
+        """Return how many more rows than coefficients there are."""
+        return len(self.residuals) - 3
+
+    def loss(self, log_n: Array) -> Array:
+        """Return the parabola's loss, [m]."""
+        return np.asarray(self.level * np.polyval(self.coefficients[::-1], log_n - self.center))
+
+    def ends(self, sigma: float, reach: float) -> tuple[float, float] | None:
+        """Return the log N at which the slope is zero, or may be; None where the bend is not above the noise."""
+        _, slope, bend = map(float, self.coefficients)
+        found = turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], reach)
+        return found and (self.center + found[0], self.center + found[1])
+
+    def lean(self, n_rows: int) -> Array:
+        """Return how the vertex moves with the log loss of each row of the table, [n]."""
+        _, slope, bend = self.coefficients
+        found = np.zeros(n_rows)
+        found[self.budget.rows[self.used]] = (
+            -self.pulls[1] / (2 * bend) + slope / (2 * bend**2) * self.pulls[2]
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """What one budget says: its parabola, and log N_opt with its interval, or why it has none.
+
+    `log_d` (value, low, high) and `turn`, d log D / d log N, are absent where the table has no tokens.
+    """
+
+    parabola: Parabola
+    log_n: tuple[float, float, float] | None
+    log_d: tuple[float, float, float] | None
+    turn: float
+    why_none: str
+
+    def as_dict(self, points: Points) -> dict[str, Any]:
+        """Return it as plain values, with the rows and the parabola to draw."""
+        curve, rows = self.parabola, self.parabola.budget.rows
+        inside = curve.budget.log_n[curve.used]
+        n = np.linspace(inside.min(), inside.max(), _BETWEEN)
+        ends = {"n_opt": self.log_n, "d_opt": self.log_d}
+        said: dict[str, Any] = {
+            "flops": curve.budget.flops,
+            "n_rows": len(rows),
+            "n_used": int(curve.used.sum()),
+        }
+        for name, found in ends.items():
+            keys = (name, f"{name}_low", f"{name}_high")
+            said |= dict(zip(keys, map(math.exp, found) if found else (None,) * 3, strict=True))
+        return said | {
+            "loss": float(curve.loss(np.array([self.log_n[0]]))[0]) if self.log_n else None,
+            "why_none": self.why_none,
+            "rows": {
+                "params": points.columns["params"][rows].tolist(),
+                "loss": points.columns["loss"][rows].tolist(),
+                "used": curve.used.tolist(),
+            },
+            "parabola": {"params": np.exp(n).tolist(), "loss": curve.loss(n).tolist()},
+        }
+
+
+@dataclass(frozen=True)
+class IsoFlop:
+    """The minima of all budgets and what follows: `numbers` are the exponents, and N_opt at the budget asked for.
+
+    `how` says what a budget is here, or why there is none; `sigma` is the noise, a share of the loss.
+    """
+
+    points: Points
+    how: str
+    minima: tuple[Minimum, ...]
+    sigma: float
+    numbers: dict[str, Number]
+    line: Line | None
+    warnings: tuple[str, ...]
+    noise: Noise | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values; `line` is N over FLOPs, to draw."""
+        return {
+            "how": self.how,
+            "sigma": self.sigma if self.minima else None,
+            "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
+            "budgets": [each.as_dict(self.points) for each in self.minima],
+            "line": None if self.line is None else drawn_line(self.line, self.points.columns["flops"]),
+            "warnings": list(self.warnings),
+        }
+
+
+def isoflop(
+    points: Points,
+    asked: int | tuple[float, ...] | None = None,
+    budget: float | None = None,
+    shared: Shared | None = None,
+) -> IsoFlop:
+    """Return what parabolas at equal FLOPs say of the best use of compute.
+
+    `asked` is what `parse_budgets` returns; without it budgets are what the rows share. `budget` is the one to give
+    N_opt at (the largest of the table when None); `shared` what rows of one group have in common.
+
+    Raises:
+        BadInput: a column that is missing, fewer than three sizes.
+    """
+    check(points)
+    groups, how = budgets_of(points, asked)
+    at = math.log(budget or float(points.columns["flops"].max()))
+    parabolas, warnings = _parabolas(points, groups)
+    freedom = sum(each.spare for each in parabolas)
+    if not parabolas or freedom < 1:
+        why = how if not parabolas else f"no budget has more than {SIZES} rows: nothing shows the noise"
+        minima = tuple(Minimum(each, None, None, math.nan, why) for each in parabolas)
+        return IsoFlop(points, how, minima, math.nan, _none(why), None, ())
+    sigma = math.sqrt(sum(float(each.residuals @ each.residuals) for each in parabolas) / freedom)
+    noise = Noise(sigma**2 / points.weights, freedom, shared)
+    minima = tuple(
+        _minimum(points, each, sigma, Noise(noise.variance, freedom).reach()) for each in parabolas
+    )
+    line, numbers, said = _lines(points, minima, noise, at)
+    return IsoFlop(points, how, minima, sigma, numbers, line, (*said, *warnings), noise)
+
+
+def check(points: Points) -> None:
+    """Refuse a table without N and C, or with hardly any sizes.
+
+    Raises:
+        BadInput: a line a fault.
+    """
+    missing = [name for name in ("params", "flops", "loss") if name not in points.columns]
+    if missing:
+        raise BadInput(
+            *(
+                f"the best use of compute reads {name!r}, which the table has not"
+                f"{' (tokens would do)' if name == 'flops' else ''}; --columns says where it stands"
+                for name in missing
+            )
+        )
+    found = n_sizes(np.log(points.columns["params"]))
+    if found < SIZES:
+        raise BadInput(
+            f"the table has {found} {'size' if found == 1 else 'sizes'}; the best of them takes {SIZES}"
+        )
+
+
+def drawn_line(line: Line, flops: Array) -> dict[str, list[float]]:
+    """Return N over FLOPs with its band, as plain values."""
+    log_c = np.linspace(math.log(flops.min()), math.log(flops.max()), _BETWEEN)
+    values = [line.value(float(each))[:2] for each in log_c]
+    return {
+        "flops": np.exp(log_c).tolist(),
+        "params": [math.exp(value) for value, _ in values],
+        "low": [math.exp(max(value - half, -700.0)) for value, half in values],
+        "high": [math.exp(min(value + half, 700.0)) for value, half in values],
+    }
+
+
+def _parabolas(points: Points, groups: Sequence[Budget]) -> tuple[list[Parabola], list[str]]:
+    """Return a parabola a budget, through as many rows as make one, and what to warn of."""
+    parabolas: list[Parabola] = []
+    for reach in REACHES:
+        parabolas = [_parabola(points, each, reach) for each in groups]
+        if not _is_skewed(points, parabolas):
+            return parabolas, []
+    skewed = (
+        "the losses of a budget are no parabola: its minima lean to one side; sizes nearer to them would tell"
+    )
+    return parabolas, [skewed]
+
+
+def _parabola(points: Points, budget: Budget, reach: float) -> Parabola:
+    near = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()]) <= math.log(reach)
+    used = near if n_sizes(budget.log_n[near]) > SIZES else _nearest(budget)
+    log_n, loss = budget.log_n[used], np.exp(budget.log_loss[used])
+    weights = points.weights[budget.rows[used]]
+    center, level = float(log_n.mean()), float(loss.mean())
+    powers = np.vander(log_n - center, 3, increasing=True)
+    inverse = np.linalg.inv((powers.T * weights) @ powers)
+    pulls = inverse @ (powers.T * weights)
+    coefficients = pulls @ (loss / level)
+    residuals = np.sqrt(weights) * (loss / level - powers @ coefficients)
+    return Parabola(budget, used, center, level, coefficients, inverse, pulls * loss / level, residuals)
+
+
+def _nearest(budget: Budget) -> NDArray[np.bool_]:
+    """Return the rows of the five sizes that are nearest to that of the lowest loss, or all if there are fewer."""
+    away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
+    return np.asarray(away <= np.sort(away)[min(SIZES + 1, len(away) - 1)])
+
+
+def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
+    """Return whether a cubic in each budget fits better by more than noise: its minimum then leans to one side."""
+    from scipy.stats import f as f_distribution
+
+    long = [each for each in parabolas if each.spare >= 2]
+    left = sum(float(each.residuals @ each.residuals) for each in parabolas)
+    gained = 0.0
+    for each in long:
+        z = each.budget.log_n[each.used] - each.center
+        powers = np.vander(z, 4) * np.sqrt(points.weights[each.budget.rows[each.used]])[:, None]
+        rest = each.residuals - powers @ np.linalg.lstsq(powers, each.residuals, rcond=None)[0]
+        gained += float(each.residuals @ each.residuals - rest @ rest)
+    spare = sum(each.spare for each in parabolas) - len(long)
+    if not long or spare < 1 or left <= gained:
+        return False
+    ratio = gained / len(long) / ((left - gained) / spare)
+    return bool(ratio > f_distribution.ppf(_SKEWED, len(long), spare))
+
+
+def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Minimum:
+    ends = curve.ends(sigma, reach)
+    sizes = curve.budget.log_n[curve.used]
+    why = _unbracketed(curve, ends, sizes)
+    if why or ends is None:
+        return Minimum(curve, None, None, math.nan, why)
+    log_n = (curve.vertex, *ends)
+    if "tokens" not in points.columns:
+        return Minimum(curve, log_n, None, math.nan, "")
+    away = np.log(points.columns["flops"][curve.budget.rows]) - math.log(curve.budget.flops)
+    log_d = (np.log(points.columns["tokens"][curve.budget.rows]) - away / 2)[curve.used]
+    turn, d_center = map(float, np.polyfit(sizes - curve.center, log_d, 1))
+    d = [d_center + turn * (each - curve.center) for each in log_n]
+    return Minimum(curve, log_n, (d[0], min(d[1:]), max(d[1:])), turn, "")
+
+
+def _unbracketed(curve: Parabola, ends: tuple[float, float] | None, sizes: Array) -> str:
+    """Return why the rows do not show a minimum between them, or an empty text."""
+    lowest = float(curve.budget.log_n[curve.budget.log_loss.argmin()])
+    if ends is None:
+        return "no minimum: the losses do not bend upward by more than the noise"
+    for side, edge, end in (
+        ("smallest", sizes.min(), ends[0] - sizes.min()),
+        ("largest", sizes.max(), sizes.max() - ends[1]),
+    ):
+        if abs(lowest - edge) < 1e-9:
+            return (
+                f"no minimum: the {side} size has the lowest loss, and nothing beyond it says where that ends"
+            )
+        if end <= 0:
+            return f"no minimum: that the loss rises again towards the {side} size is not above the noise"
+    return ""
+
+
+def _lines(
+    points: Points, minima: Sequence[Minimum], noise: Noise, at: float
+) -> tuple[Line | None, dict[str, Number], list[str]]:
+    found = [each for each in minima if each.log_n]
+    said = (
+        [f"{len(minima) - len(found)} of {len(minima)} budgets have no minimum"]
+        if len(found) < len(minima)
+        else []
+    )
+    if len(found) < FEWEST:
+        return (
+            None,
+            _none(f"{len(found)} of {len(minima)} budgets have a minimum; a line takes {FEWEST}"),
+            said,
+        )
+    log_c = np.array([math.log(each.parabola.budget.flops) for each in found])
+    leans = np.stack([each.parabola.lean(points.n) for each in found])
+    lacking = []
+    if (decades := float(np.ptp(log_c)) / math.log(10)) < DECADES["flops"]:
+        lacking = [f"the minima span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
+    line = line_through(log_c, np.array([each.log_n[0] for each in found if each.log_n]), leans, noise)
+    if line.bent > 1:
+        said.append("the minima do not lie on a line: their distances from it are more than noise")
+    numbers = {N_OPT: _slope(N_OPT, line, lacking)}
+    if all(each.log_d for each in found):
+        turned = leans * np.array([each.turn for each in found])[:, None]
+        d_line = line_through(log_c, np.array([each.log_d[0] for each in found if each.log_d]), turned, noise)
+        numbers[D_OPT] = _slope(D_OPT, d_line, lacking)
+    numbers[N_AT] = number_at(line, at, lacking)
+    return line, numbers, said
+
+
+def _slope(name: str, line: Line, lacking: Sequence[str]) -> Number:
+    half = line.half_slope()
+    ends = (line.slope, line.slope - half, line.slope + half)
+    return number(name, _MEANINGS[name][0], "exponent", ends, lacking, lean=line.leans[1])
+
+
+def number_at(line: Line, log_flops: float, lacking: Sequence[str] = ()) -> Number:
+    """Return N_opt at a budget as a line has it."""
+    value, half, lean = line.value(log_flops)
+    meaning = f"the parameters of lowest loss for {math.exp(log_flops):.3g} FLOPs"
+    return number(
+        N_AT, meaning, "ratio", (value, value - half, value + half), lacking, is_log=True, lean=lean
+    )
+
+
+_MEANINGS = {
+    N_OPT: ("N_opt goes as C to this", "exponent"),
+    D_OPT: ("D_opt goes as C to this", "exponent"),
+    N_AT: ("the parameters of lowest loss at the budget", "ratio"),
+}
+
+
+def _none(why: str) -> dict[str, Number]:
+    return {name: no_number(name, *words, why) for name, words in _MEANINGS.items()}

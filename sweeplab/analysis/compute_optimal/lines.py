@@ -1,0 +1,172 @@
+"""A line through minima whose errors are known from the rows, and a number that comes of such a road.
+
+Legend: k minima, n rows. A number's `lean`, [n], is how it moves with the log loss of each row: two numbers of
+the same rows have their errors in common, and leans say how much of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
+from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.intervals import LEVEL, Shared
+
+FEWEST = 3  # minima: two make any line
+_BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a row's log loss is off by: `variance` [n], known to `freedom` degrees, and what groups share."""
+
+    variance: Array
+    freedom: int
+    shared: Shared | None = None
+
+    def of(self, lean: Array) -> float:
+        """Return the variance of a number that leans on the rows like this."""
+        own = float(lean**2 @ self.variance)
+        return own * self.shared.inflation(lean) if self.shared else own
+
+    def reach(self, freedom: int | None = None) -> float:
+        """Return how many standard deviations an interval ends from its value."""
+        from scipy.stats import t
+
+        grouped = self.shared.n_groups - 1 if self.shared and self.shared.shared > 0 else self.freedom
+        return float(t.ppf((1 + LEVEL) / 2, max(1, freedom or min(self.freedom, grouped))))
+
+
+@dataclass(frozen=True)
+class Line:
+    """log y = at + slope (log C - center), by weighted least squares.
+
+    `leans` [2, n] are those of `at` and `slope`. `bent` is how many times larger the minima's distances from the
+    line are than their own errors allow, in variance; 1 where they are not.
+    """
+
+    center: float
+    at: float
+    slope: float
+    leans: Array
+    noise: Noise
+    bent: float
+    n_minima: int
+
+    def value(self, log_flops: float) -> tuple[float, float, Array]:
+        """Return log y at a budget, half of its interval, and its lean."""
+        lean = self.leans[0] + (log_flops - self.center) * self.leans[1]
+        return self.at + (log_flops - self.center) * self.slope, self._half(lean), lean
+
+    def half_slope(self) -> float:
+        """Return half of the slope's interval."""
+        return self._half(self.leans[1])
+
+    def _half(self, lean: Array) -> float:
+        reach = self.noise.reach(self.n_minima - 2 if self.bent > 1 else None)
+        return reach * math.sqrt(self.noise.of(lean) * self.bent)
+
+
+def line_through(log_flops: Array, log_y: Array, leans: Array, noise: Noise) -> Line:
+    """Return the line through k >= 3 minima, each weighted by its own variance; `leans` are theirs, [k, n]."""
+    from scipy.stats import f as f_distribution
+
+    variances = np.array([max(noise.of(lean), 1e-300) for lean in leans])
+    weights = 1 / variances
+    center = float(weights @ log_flops / weights.sum())
+    x = log_flops - center
+    pulls = np.stack([weights / weights.sum(), weights * x / (weights @ x**2)])
+    at, slope = map(float, pulls @ log_y)
+    spare = len(x) - 2
+    misfit = float(weights @ (log_y - at - slope * x) ** 2) / spare
+    bent = misfit if misfit > f_distribution.ppf(_BENT, spare, max(1, noise.freedom)) else 1.0
+    return Line(center, at, slope, pulls @ leans, noise, bent, len(x))
+
+
+def turning_point(slope: float, bend: float, covariance: Array, reach: float) -> tuple[float, float] | None:
+    """Return between which x slope x + bend x^2 has its minimum; None where that it bends upward is not shown.
+
+    Fieller 1954: all x at which 2 bend x + slope may be zero. `covariance` [2, 2] is that of (slope, bend).
+    """
+    cov = reach**2 * covariance
+    a = 4 * (bend**2 - cov[1, 1])
+    b = 4 * (slope * bend - cov[0, 1])
+    c = slope**2 - cov[0, 0]
+    if bend <= 0 or a <= 0:
+        return None
+    root = math.sqrt(max(b * b - 4 * a * c, 0.0))
+    return (-b - root) / (2 * a), (-b + root) / (2 * a)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a road with its interval and verdict; value and ends are logs where `is_log`.
+
+    `lean` is absent where a number comes from other rows than the table's. `own` is what it varies more than its lean
+    says, a share of that variance: what it has in common with no other number.
+    """
+
+    name: str
+    meaning: str
+    kind: str
+    value: float
+    low: float
+    high: float
+    verdict: Verdict
+    is_log: bool = False
+    lean: Array | None = None
+    own: float = 0.0
+
+    @property
+    def identified(self) -> bool:
+        """Return whether there is a number to show: identified or weak."""
+        return self.verdict.verdict != NOT_IDENTIFIED
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""
+        shown = [_shown(each, self.is_log) for each in (self.value, self.low, self.high)]
+        return {
+            "value": shown[0] if self.identified else None,
+            "low": shown[1],
+            "high": shown[2],
+            "verdict": self.verdict.verdict,
+            "why": self.verdict.reason,
+            "meaning": self.meaning,
+        }
+
+
+def number(
+    name: str,
+    meaning: str,
+    kind: str,
+    ends: tuple[float, float, float],
+    lacking: Sequence[str] = (),
+    at_most: str = "",
+    is_log: bool = False,
+    lean: Array | None = None,
+) -> Number:
+    """Return a number of (value, low, high) with the verdict its width allows.
+
+    `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
+    """
+    verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking)) if lacking else by_width(kind, *ends)
+    if at_most and verdict.verdict != NOT_IDENTIFIED:
+        verdict = Verdict(WEAK, at_most)
+    return Number(name, meaning, kind, *ends, verdict, is_log, lean)
+
+
+def no_number(name: str, meaning: str, kind: str, why: str) -> Number:
+    """Return what stands for a number that there is none of."""
+    nothing = (math.nan, math.nan, math.nan)
+    return number(name, meaning, kind, nothing, [why])
+
+
+def _shown(measured: float, is_log: bool) -> float | None:
+    if not math.isfinite(measured):
+        return None
+    return math.exp(min(measured, 700.0)) if is_log else measured

@@ -1,0 +1,404 @@
+"""The shapes of a table, a row each, and regressions of their log losses.
+
+Legend: G shapes, N parameters, D tokens, a = log(n_embd / n_layer).
+
+Depth against width: what the shape of a model is worth beside its size.
+
+The log losses of the shapes are regressed on a curve in log N and on the log of the aspect ratio n_embd / n_layer:
+the second is what a shape buys at equal parameters. A shape that was trained for several lengths is one row, its
+mean with the effect of the tokens taken out: runs of one shape share what is good or bad about it, so that the
+number of shapes and not of runs gives the degrees of freedom.
+
+Legend: G shapes, N parameters, D tokens, a = log(n_embd / n_layer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.columns import Array
+from sweeplab.analysis.compute_optimal.isoflop import n_sizes
+from sweeplab.analysis.compute_optimal.lines import Number, no_number, number, turning_point
+from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.points import SHAPE, Points
+from sweeplab.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One row a shape: logs of n_layer, n_embd and N, the log loss with the tokens' effect taken out; weights."""
+
+    layer: Array
+    embd: Array
+    n: Array
+    y: Array
+    d: Array
+    weights: Array
+    place: NDArray[np.intp]
+    correction: Array
+
+    @property
+    def aspect(self) -> Array:
+        """Return a, [G]."""
+        return np.asarray(self.embd - self.layer)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Weighted least squares: coefficients by the name of their column, their covariance, and the t quantile."""
+
+    names: tuple[str, ...]
+    at: Array
+    covariance: Array
+    sigma: float
+    spare: int
+
+    @property
+    def reach(self) -> float:
+        """Return how many standard deviations an interval ends from its value."""
+        from scipy.stats import t
+
+        return float(t.ppf((1 + LEVEL) / 2, self.spare))
+
+    def along(self, **parts: float) -> tuple[float, float, float]:
+        """Return a sum of coefficients times numbers, with its interval."""
+        lean = np.array([parts.get(name, 0.0) for name in self.names])
+        value, half = float(lean @ self.at), self.reach * math.sqrt(float(lean @ self.covariance @ lean))
+        return value, value - half, value + half
+
+
+def rows_of(points: Points) -> Rows:
+    """Return a row a shape; what tokens do, seen within the shapes that have several lengths, is taken out."""
+    shapes = np.stack([points.shape[name] for name in SHAPE], axis=1)
+    unique, place = np.unique(shapes, axis=0, return_inverse=True)
+    place = place.ravel()
+    weights = np.asarray(np.bincount(place, points.weights), np.float64)
+
+    def mean(column: Array) -> Array:
+        return np.asarray(np.bincount(place, points.weights * column) / weights)
+
+    y = np.log(points.columns["loss"])
+    log_d = np.log(points.columns["tokens"]) if "tokens" in points.columns else np.zeros(points.n)
+    correction = np.zeros(points.n)
+    inside = log_d - mean(log_d)[place]
+    if np.ptp(inside) > 1e-9:  # a shape with several lengths: what tokens do is seen within it
+        z = log_d - log_d.mean()
+        powers = np.stack([z, z**2], axis=1)[:, : 2 if len(np.unique(log_d.round(6))) > 2 else 1]
+        within = powers - np.stack([mean(each) for each in powers.T], axis=1)[place]
+        root = np.sqrt(points.weights)[:, None]
+        slope = np.linalg.lstsq(within * root, (y - mean(y)[place]) * root[:, 0], rcond=None)[0]
+        correction = powers @ slope
+        log_d = np.full(points.n, log_d.mean())
+    log_n = mean(np.log(points.columns["params"]))
+    layer, embd = np.log(unique).T
+    return Rows(layer, embd, log_n, mean(y - correction), mean(log_d), weights, place, correction)
+
+
+def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
+    """Return the regression of the log losses; None where the shapes are too few, or do not tell columns apart."""
+    if np.ptp(rows.d) > 1e-9:
+        columns = columns | {"d": rows.d - rows.d.mean()}
+    design = np.stack([np.ones_like(rows.y), *columns.values()], axis=1)
+    spare = len(rows.y) - design.shape[1]
+    if spare < 1 or np.linalg.cond(design / np.maximum(np.abs(design).max(0), 1e-12)) > 1e6:
+        return None
+    inverse = np.linalg.inv((design.T * rows.weights) @ design)
+    at = inverse @ (design.T * rows.weights) @ rows.y
+    variance = float(rows.weights @ (rows.y - design @ at) ** 2) / spare
+    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), spare)
+
+
+def growth(rows: Rows) -> tuple[float, float] | None:
+    """Return p and q of N ~ n_layer^p n_embd^q; None where the shapes do not tell."""
+    design = np.stack([np.ones_like(rows.n), rows.layer, rows.embd], axis=1)
+    if np.linalg.matrix_rank(design, tol=1e-6) < 3:
+        return None
+    _, p, q = map(float, np.linalg.lstsq(design, rows.n, rcond=None)[0])
+    return (p, q) if p > 0 and q > 0 else None
+
+
+OVERLAP = 1.5  # shapes whose parameters are within this factor are compared at equal size
+FEWEST_ASPECTS = 3  # at overlapping sizes
+_CURVED_ASPECTS = 4  # a parabola of them takes one more
+_STEPS = 25
+
+MEANINGS = {
+    "depth at equal parameters": "the loss is multiplied by this where n_layer doubles and n_embd makes up for it",
+    "width at equal parameters": "the loss is multiplied by this where n_embd doubles and n_layer makes up for it",
+    "depth at equal n_embd": "the loss is multiplied by this where n_layer doubles, and the parameters grow with it",
+    "width at equal n_layer": "the loss is multiplied by this where n_embd doubles, and the parameters grow with it",
+    "best aspect ratio": "n_embd / n_layer of lowest loss at equal parameters",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point: a shape and a number of tokens (None where the table has none).
+
+    `loss_at_equal_params` is what the loss would be at the middle size and number of tokens; `on_frontier` that no
+    other cell with as many tokens has fewer or as many parameters and a loss as low.
+    """
+
+    name: str
+    n_layer: int
+    n_embd: int
+    params: float
+    tokens: float | None
+    loss: float
+    weight: float
+    loss_at_equal_params: float
+    on_frontier: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, with its aspect ratio."""
+        return {**self.__dict__, "aspect_ratio": self.n_embd / self.n_layer}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What depth and width are worth.
+
+    `cells` has every point: the heat map over (n_layer, n_embd), each loss over a size with the other fixed, and
+    with the parameters fixed, are drawn from it. `numbers` are those of MEANINGS. `size_law` is (N, loss) of the
+    curve in N at the middle aspect ratio, `middle_params` the N that losses are brought to. `growth` are p and q of
+    N ~ n_layer^p n_embd^q near these shapes.
+    """
+
+    cells: tuple[Cell, ...]
+    numbers: dict[str, Number]
+    size_law: tuple[Array, Array] | None
+    middle_params: float
+    growth: tuple[float, float] | None
+    sigma: float
+    n_shapes: int
+    says: str
+    conventions: dict[str, str]
+    dropped: dict[str, int]
+
+    @property
+    def frontier(self) -> tuple[Cell, ...]:
+        """Return the cells that none beats, by tokens and parameters."""
+        found = [each for each in self.cells if each.on_frontier]
+        return tuple(sorted(found, key=lambda each: (each.tokens or 0.0, each.params)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values.
+
+        `cells` and `frontier` are lists of cells; `fixed` has, for n_layer and for n_embd, the lines of loss over
+        it: {"over": "n_layer", "fixed": {"n_embd": 64, "tokens": …}, "x": […], "loss": […]}.
+        """
+        law = self.size_law
+        return {
+            "n_shapes": self.n_shapes,
+            "n_points": len(self.cells),
+            "level": LEVEL,
+            "sigma": self.sigma if math.isfinite(self.sigma) else None,
+            "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
+            "says": self.says,
+            "cells": [each.as_dict() for each in self.cells],
+            "frontier": [each.as_dict() for each in self.frontier],
+            "fixed": [line for over in SHAPE for line in self.lines(over)],
+            "size_law": None if law is None else {"params": law[0].tolist(), "loss": law[1].tolist()},
+            "middle_params": self.middle_params,
+            "params_grow_as": None if self.growth is None else dict(zip(SHAPE, self.growth, strict=True)),
+            "conventions": self.conventions,
+            "dropped": self.dropped,
+        }
+
+    def lines(self, over: str) -> list[dict[str, Any]]:
+        """Return the losses over n_layer or n_embd, a line for each value of the other and of the tokens."""
+        other = next(name for name in SHAPE if name != over)
+        lines: dict[tuple[int, float | None], list[Cell]] = {}
+        for each in sorted(self.cells, key=lambda each: (getattr(each, over), each.loss)):
+            lines.setdefault((getattr(each, other), each.tokens), []).append(each)
+        return [
+            {
+                "over": over,
+                "fixed": {other: fixed, "tokens": tokens},
+                "x": [getattr(each, over) for each in cells],
+                "loss": [each.loss for each in cells],
+            }
+            for (fixed, tokens), cells in sorted(
+                lines.items(), key=lambda line: (line[0][0], line[0][1] or 0.0)
+            )
+            if len({getattr(each, over) for each in cells}) > 1
+        ]
+
+
+def shape_of(points: Points) -> Shape:
+    """Return what depth and width are worth in a table, at equal parameters and with each other fixed.
+
+    Raises:
+        BadInput: a table without n_layer, n_embd or parameters.
+    """
+    missing = [name for name in SHAPE if name not in points.shape]
+    missing += [] if "params" in points.columns else ["params"]
+    if missing:
+        raise BadInput(f"the shape takes {' and '.join(missing)}, which the table has not")
+    known = np.asarray(np.isfinite(np.stack([points.shape[name] for name in SHAPE])).all(0), np.bool_)
+    points = points.only(known)
+    if not points.n:
+        raise BadInput("no row has both n_layer and n_embd")
+    rows = rows_of(points)
+    lacking = _lacking(rows)
+    numbers, law, sigma, equal = _at_equal_parameters(rows, lacking)
+    numbers = numbers | _with_the_other_fixed(rows)
+    return Shape(
+        cells=_cells(points, equal[rows.place] + rows.correction),
+        numbers={name: numbers[name] for name in MEANINGS},
+        size_law=law,
+        middle_params=math.exp(float(rows.n.mean())),
+        growth=growth(rows),
+        sigma=sigma,
+        n_shapes=len(rows.y),
+        says=_says(numbers, lacking),
+        conventions=points.conventions,
+        dropped=points.dropped | ({"without a shape": int((~known).sum())} if not known.all() else {}),
+    )
+
+
+def _lacking(rows: Rows) -> list[str]:
+    """Return what the design lacks to compare shapes at equal parameters."""
+    near = np.abs(rows.n[:, None] - rows.n) <= math.log(OVERLAP)
+    other = np.abs(rows.aspect[:, None] - rows.aspect) > 1e-6
+    compared = (near & other).any(1)
+    found = len(np.unique(rows.aspect[compared].round(6)))
+    if found >= FEWEST_ASPECTS:
+        return []
+    return [
+        f"{found} aspect ratios stand beside another one of about equal parameters (within a factor {OVERLAP}), and "
+        f"{FEWEST_ASPECTS} are needed: what shape does cannot be told from what size does"
+    ]
+
+
+def _at_equal_parameters(
+    rows: Rows, lacking: Sequence[str]
+) -> tuple[dict[str, Number], tuple[Array, Array] | None, float, Array]:
+    """Return the numbers at equal N, the curve in N, the residuals' size, and log losses brought to the middle N."""
+    x, a = rows.n - rows.n.mean(), rows.aspect - rows.aspect.mean()
+    curve = {"n": x, "n2": x**2} if n_sizes(rows.n) >= 4 else {"n": x}
+    bent = len(np.unique(a.round(6))) >= _CURVED_ASPECTS and not lacking
+    tried = [curve | {"a": a, "a2": a**2}] if bent else []
+    tried += [curve | {"a": a}, {"n": x, "a": a}]
+    found = next((each for each in (regress(rows, columns) for columns in tried) if each), None)
+    why = list(lacking) or ([] if found else [f"{len(rows.y)} shapes are too few to tell shape from size"])
+    names = ("depth at equal parameters", "width at equal parameters", "best aspect ratio")
+    if found is None or why:
+        law = found or regress(rows, {"n": x})
+        numbers = {name: no_number(name, MEANINGS[name], "loss", "; ".join(why)) for name in names}
+        return numbers, _size_law(rows, law), law.sigma if law else math.nan, _levelled(rows, law)
+    p, q = growth(rows) or (1.0, 2.0)
+    steps = {names[0]: -(1 + p / q) * math.log(2), names[1]: (1 + q / p) * math.log(2)}
+    numbers = {
+        name: number(name, MEANINGS[name], "loss", found.along(a=step), is_log=True)
+        for name, step in steps.items()
+    }
+    numbers[names[2]] = _best(found, rows)
+    return numbers, _size_law(rows, found), found.sigma, _levelled(rows, found)
+
+
+def _best(found: Regression, rows: Rows) -> Number:
+    name = "best aspect ratio"
+    meaning, middle = MEANINGS[name], float(rows.aspect.mean())
+    if "a2" not in found.names:
+        return no_number(name, meaning, "ratio", "the shapes are too few for a parabola of the aspect ratio")
+    where = [found.names.index("a"), found.names.index("a2")]
+    slope, bend = map(float, found.at[where])
+    ends = turning_point(slope, bend, found.covariance[np.ix_(where, where)], found.reach)
+    if ends is None:
+        return no_number(
+            name, meaning, "ratio", "over the aspect ratio the loss does not bend upward by more than noise"
+        )
+    low, high = rows.aspect.min() - middle, rows.aspect.max() - middle
+    if ends[0] <= low or ends[1] >= high:
+        side = "smallest" if ends[0] <= low else "largest"
+        return no_number(
+            name, meaning, "ratio", f"that the loss rises again towards the {side} one is not above the noise"
+        )
+    at = (middle - slope / (2 * bend), middle + ends[0], middle + ends[1])
+    return number(name, meaning, "ratio", at, is_log=True)
+
+
+def _with_the_other_fixed(rows: Rows) -> dict[str, Number]:
+    columns = {"layer": rows.layer - rows.layer.mean(), "embd": rows.embd - rows.embd.mean()}
+    varied = {name: column for name, column in columns.items() if np.ptp(column) > 1e-9}
+    found = regress(rows, varied) if varied else None
+    numbers = {}
+    for name, column in (("depth at equal n_embd", "layer"), ("width at equal n_layer", "embd")):
+        role = f"n_{column}"
+        if column not in varied:
+            why = f"all shapes have {role} {math.exp(float(getattr(rows, column)[0])):.0f}"
+        else:
+            why = "" if found else f"{len(rows.y)} shapes do not tell n_layer from n_embd"
+        if why or found is None:
+            numbers[name] = no_number(name, MEANINGS[name], "loss", why)
+        else:
+            ends = found.along(**{column: math.log(2)})
+            numbers[name] = number(name, MEANINGS[name], "loss", ends, is_log=True)
+    return numbers
+
+
+def _curve(found: Regression, x: Array) -> Array:
+    parts = dict(zip(found.names, found.at, strict=True))
+    return np.asarray(parts["n"] * x + parts.get("n2", 0.0) * x**2)
+
+
+def _size_law(rows: Rows, found: Regression | None) -> tuple[Array, Array] | None:
+    if found is None:
+        return None
+    x = np.linspace(rows.n.min(), rows.n.max(), _STEPS)
+    log_loss = found.at[0] + _curve(found, x - rows.n.mean())
+    return np.exp(x), np.exp(log_loss)
+
+
+def _levelled(rows: Rows, found: Regression | None) -> Array:
+    """Return by how much each shape's size moves its log loss from the middle one's, [G]."""
+    return np.zeros_like(rows.n) if found is None else _curve(found, rows.n - rows.n.mean())
+
+
+def _cells(points: Points, away: Array) -> tuple[Cell, ...]:
+    params, loss = points.columns["params"], points.columns["loss"]
+    tokens = points.columns.get("tokens")
+    alike = np.ones((points.n, points.n), bool)
+    if tokens is not None:
+        alike = np.abs(np.log(tokens[:, None] / tokens)) < 0.01
+    no_larger, no_worse = params <= params[:, None] * (1 + 1e-9), loss <= loss[:, None]
+    better = (params < params[:, None] * (1 - 1e-9)) | (loss < loss[:, None])
+    beaten = np.asarray((alike & no_larger & no_worse & better).any(1), np.bool_)
+    names = points.names or tuple(f"row {at}" for at in range(points.n))
+    return tuple(
+        Cell(
+            name=names[at],
+            n_layer=int(points.shape["n_layer"][at]),
+            n_embd=int(points.shape["n_embd"][at]),
+            params=float(params[at]),
+            tokens=None if tokens is None else float(tokens[at]),
+            loss=float(loss[at]),
+            weight=float(points.weights[at]),
+            loss_at_equal_params=float(loss[at] * math.exp(-away[at])),
+            on_frontier=not beaten[at],
+        )
+        for at in range(points.n)
+    )
+
+
+def _says(numbers: dict[str, Number], lacking: Sequence[str]) -> str:
+    """Return in a sentence what shape is worth at equal parameters."""
+    depth, best = numbers["depth at equal parameters"], numbers["best aspect ratio"]
+    if not depth.identified:
+        why = "; ".join(lacking) or depth.verdict.reason
+        return f"what depth or width buys at equal parameters is not identified: {why}"
+    share, low, high = (100 * math.expm1(each) for each in (depth.value, depth.low, depth.high))
+    ends = f"(90% interval {low:+.2f}% to {high:+.2f}%)"
+    said = f"at equal parameters twice the depth changes the loss by {share:+.2f}% {ends}"
+    if low <= 0 <= high:
+        said += ", which cannot be told from nothing"
+    if best.identified:
+        said += f"; the best aspect ratio is about {math.exp(best.value):.3g}"
+    return said

@@ -1,0 +1,374 @@
+"""Runs that could be made next: points of a log grid, of a file, or cells of a study, each with what it costs.
+
+A study's own next cells: which there could be, and the study file that trains those that were chosen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeplab.analysis.columns import named_column, own_columns, read_columns
+from sweeplab.analysis.conventions import STUDY_COLUMNS, Conventions, counted
+from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.points import Points, read_frame
+from sweeplab.errors import BadInput, Problem, nearest
+
+if TYPE_CHECKING:
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.study.spec import StudySpec
+
+
+_SIZES = ("params", "tokens")
+N_SIZES, N_RATIOS = 13, 9
+LEAST_SPAN = (
+    30.0  # tokens a parameter differ at least by this factor among the candidates, whatever the table has
+)
+MOST = 2000
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The runs to choose from: what a law reads of each, [m] a column, and the FLOPs that one costs, [m].
+
+    `cells` are their values in a study's grid; a point of a table has none. A run weighs as many rows as it has
+    seeds.
+    """
+
+    columns: Mapping[str, Array]
+    cost: Array
+    cells: tuple[Mapping[str, Any], ...] = ()
+    weight: float = 1.0
+
+    @property
+    def n(self) -> int:
+        """Return the number of candidates."""
+        return len(self.cost)
+
+    def like(self, points: Points, budget: float) -> Candidates:
+        """Return those that cost no more than a budget, with about the tokens a parameter that the table has.
+
+        Raises:
+            BadInput: there are none.
+        """
+        low, high = _ratios(points)
+        ratio = self.columns["tokens"] / self.columns["params"]
+        kept = np.flatnonzero(
+            (self.cost <= budget) & (ratio >= low * (1 - _ROUNDING)) & (ratio <= high * (1 + _ROUNDING))
+        )
+        if not len(kept):
+            least = f"the least costs {self.cost.min():.3g}"
+            raise BadInput(f"{budget:.3g} FLOPs are too few for any candidate: {least}")
+        columns = {name: column[kept] for name, column in self.columns.items()}
+        return replace(
+            self,
+            columns=columns,
+            cost=self.cost[kept],
+            cells=tuple(self.cells[k] for k in kept if self.cells),
+        )
+
+
+def parse_axes(text: str) -> dict[str, Array]:
+    """Return {"params": values, …} of "params=1e6:1e8:9,tokens=1e7:1e10:7": from, to and how many, evenly in logs.
+
+    Raises:
+        BadInput: what is no such axis, or an axis that is named twice.
+    """
+    found: dict[str, Array] = {}
+    for each in text.split(","):
+        name, _, numbers = (part.strip() for part in each.partition("="))
+        try:
+            low, high, count = (float(number) for number in numbers.split(":"))
+            ordered = 0 < low <= high < math.inf and count == int(count) and 1 <= count <= MOST
+        except ValueError:
+            ordered = False
+        if not ordered or not name or name in found:
+            raise BadInput(Problem(f"--candidates {each.strip()!r}", "NAME=FROM:TO:COUNT, each name once"))
+        found[name] = np.geomspace(low, high, int(count))
+    return found
+
+
+def of_points(points: Points, budget: float) -> Candidates:
+    """Return a log grid from the table's smallest size up to what the budget allows, at the table's tokens a parameter.
+
+    Raises:
+        BadInput: the table has no column of N or of D.
+    """
+    _check_sized(points)
+    n, ratios = points.columns["params"], np.geomspace(*_ratios(points), N_RATIOS)
+    largest = math.sqrt(budget / points.flops_per_param_token / ratios[0])
+    sizes = np.geomspace(n.min(), max(largest, n.max()), N_SIZES)
+    return _grid(points, sizes[:, None] + 0 * ratios, sizes[:, None] * ratios).like(points, budget)
+
+
+def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
+    """Return every combination of sizes and tokens; `ratio` in place of tokens is tokens a parameter.
+
+    Raises:
+        BadInput: other axes than params with tokens or ratio, more combinations than are looked at.
+    """
+    _check_sized(points)
+    known = (*_SIZES, "ratio")
+    if unknown := [name for name in axes if name not in known]:
+        what = f"--candidates has no {unknown[0]!r} for a table"
+        raise BadInput(Problem(what, ", ".join(known), nearest(unknown[0], known)))
+    if "params" not in axes or len(axes) != 2:
+        raise BadInput("--candidates of a table takes params and one of tokens and ratio")
+    sizes, other = axes["params"][:, None], next(axes[name] for name in axes if name != "params")
+    if sizes.size * other.size > MOST:
+        raise BadInput(f"--candidates are {sizes.size * other.size:,}; at most {MOST:,} are looked at")
+    return _grid(points, sizes + 0 * other, other * (sizes if "ratio" in axes else 1 + 0 * sizes))
+
+
+def of_file(points: Points, path: Path) -> Candidates:
+    """Return the candidates of a .csv or .parquet file with columns params and tokens, and flops if it has them.
+
+    Raises:
+        BadInput: no such file or column, or what is no number.
+    """
+    _check_sized(points)
+    frame = read_frame(path)
+    known = own_columns([str(name) for name in frame])
+    if missing := [name for name in _SIZES if name not in known]:
+        raise BadInput(Problem(f"{path}: no column {missing[0]!r}", ", ".join(map(str, frame))))
+    wanted = {role: known[role] for role in (*_SIZES, "flops") if role in known}
+    columns = {role: column.values for role, column in read_columns(frame, wanted, str(path)).items()}
+    if not all(np.isfinite(each).all() for each in columns.values()):
+        raise BadInput(f"{path}: a candidate lacks a number")
+    return _of_columns(points, columns)
+
+
+def _ratios(points: Points) -> tuple[float, float]:
+    """Return the least and the most tokens a parameter to look at: the table's, further apart where these are close."""
+    ratio = points.columns["tokens"] / points.columns["params"]
+    low, high = float(ratio.min()), float(ratio.max())
+    widen = math.sqrt(max(1.0, LEAST_SPAN * low / high))
+    return low / widen, high * widen
+
+
+def _grid(points: Points, params: Array, tokens: Array) -> Candidates:
+    return _of_columns(points, {"params": params.ravel(), "tokens": tokens.ravel()})
+
+
+def _of_columns(points: Points, columns: Mapping[str, Array]) -> Candidates:
+    counted = points.flops_per_param_token * columns["params"] * columns["tokens"]
+    flops = columns.get("flops", counted)
+    return Candidates({"params": columns["params"], "tokens": columns["tokens"], "flops": flops}, flops)
+
+
+def _check_sized(points: Points) -> None:
+    if missing := [name for name in _SIZES if name not in points.columns]:
+        raise BadInput(
+            f"the next runs are chosen by params and tokens; the table has no {' and '.join(missing)}"
+        )
+
+
+AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
+STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its values are
+_DRAWS = 8  # of a cell's space, to see whether its size rests on what is searched
+_LONGEST = 480  # letters of an expression, a little under what a study file may have
+
+
+def study_candidates(
+    lab: Path | None,
+    names: Sequence[str],
+    axes: Mapping[str, Array] | None = None,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+) -> tuple[StudySpec, Candidates]:
+    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
+
+    Raises:
+        BadInput: what `candidate_study` and `cell_candidates` refuse.
+    """
+    from sweeplab.lab.listing import find_study, study_names
+
+    folders = [find_study(lab, name) for name in names]
+    spec = candidate_study(folders, study_names(folders[0].lab), axes)
+    vocab_size = json.loads(folders[0].data_file.read_text(encoding="utf-8"))["vocab_size"]
+    return spec, cell_candidates(spec, vocab_size, columns or {}, conventions)
+
+
+def candidate_study(
+    folders: Sequence[StudyFolder], taken: Sequence[str] = (), axes: Mapping[str, Array] | None = None
+) -> StudySpec:
+    """Return the first study with another name and the grid of what could be run next.
+
+    That is its own sizes and lengths with values between and above, or `axes`, rounded. The seeds are as many as
+    every cell of the study has, and none that a study has used: a cell that was trained before is told anew.
+
+    Raises:
+        BadInput: there is nothing to vary, an axis is no whole number, or there are too many cells.
+    """
+    from sweeplab.hyperparameters import TABLE
+    from sweeplab.lab.listing import read_spec
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL
+    from sweeplab.study.written import Replicate
+
+    specs = [read_spec(folder) for folder in folders]
+    spec = specs[0]
+    whole = [name for name, row in TABLE.items() if row.kind == "int" and name != "seed"]
+    if unknown := [name for name in axes or () if name not in whole]:
+        what = f"--candidates has no {unknown[0]!r} for a study"
+        raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
+    if axes:
+        grid = {name: sorted({round(float(value)) for value in values}) for name, values in axes.items()}
+    else:
+        grid = {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
+    if not grid:
+        what = f"the grid of {spec.name} has no size to vary; --candidates says one"
+        raise BadInput(Problem(what, ", ".join(AXES)))
+    count = math.prod(len(values) for values in (spec.grid | grid).values())
+    if count > MOST:
+        raise BadInput(f"{count:,} cells are too many to look at: at most {MOST:,}; --candidates names fewer")
+    used = [each.seed if isinstance(each, Replicate) else each for one in specs for each in one.seeds]
+    each_cell = sum(not isinstance(each, Replicate) for each in spec.seeds)
+    seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
+    trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
+    overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
+    overrides += [f"seeds={json.dumps(seeds)}", f"budget={json.dumps({'trials_per_cell': trials})}"]
+    numbered = (f"{spec.name}-next{number}" for number in ("", *range(2, 1000)))
+    return read_study(
+        folders[0].canonical_file, overrides, next(each for each in numbered if each not in taken)
+    )
+
+
+def cell_candidates(
+    spec: StudySpec, vocab_size: int, columns: Mapping[str, str], conventions: Conventions | None = None
+) -> Candidates:
+    """Return the cells of a study with N, D and C as the points have them, and the FLOPs of all runs of each.
+
+    Cells whose size rests on what is searched are left out.
+
+    Raises:
+        BadInput: no cell is left; a column that is not known of a run before it has ended.
+    """
+    import pandas as pd
+
+    from sweeplab.study.cells import cells
+    from sweeplab.study.space import Space, facts
+
+    rows, found = [], []
+    for cell in cells(spec, vocab_size)[0]:
+        space = Space(spec, cell, vocab_size)
+        drawn = [
+            each for each in space.draws(_DRAWS if space.parameters else 1) if space.broken(each) is None
+        ]
+        sizes = [facts(each) for each in drawn]
+        if sizes and all(each == sizes[0] for each in sizes):
+            rows.append(drawn[0] | sizes[0] | {"best_val_loss": 1.0, "final_val_loss": 1.0})
+            found.append(cell.values)
+    if not rows:
+        raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
+    chosen = Conventions(params=conventions.params, flops=conventions.flops) if conventions else Conventions()
+    table, _ = counted(pd.DataFrame(rows), chosen, None)
+    known, numbers = list(map(str, table)), {}
+    for role in ("params", "tokens", "flops"):
+        name, factor, wrong = named_column(columns.get(role, role if role in table else ""), known)
+        if not wrong:
+            numbers[role] = table[name].to_numpy(float) * (factor or 1.0)
+        elif role in columns:
+            raise BadInput(Problem(f"{role}: {wrong} that is known of a run before it has ended"))
+    numbers.setdefault("flops", 6 * numbers["params"] * numbers["tokens"])
+    runs = len(spec.seeds) * (spec.budget.trials_per_cell or 1)
+    cost = runs * table[STUDY_COLUMNS["flops"]].to_numpy(float)
+    return Candidates(numbers, cost, tuple(found), weight=len(spec.seeds))
+
+
+def next_study_text(
+    spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int], why: str
+) -> str:
+    """Return the study file of some cells of a study; one that is chosen several times has as many seeds.
+
+    Of a full grid constraints name what is meant. `why` is its first line.
+    """
+    from sweeplab.lab.identity import as_written
+    from sweeplab.study.file.writing import study_file
+
+    grid = {
+        name: [each for each in values if any(cell[name] == each for cell in chosen)]
+        for name, values in spec.grid.items()
+    }
+    first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
+    kept: dict[str, Any] = {
+        "grid": {name: _plain(values) for name, values in grid.items()},
+        "constraints": [*spec.constraints, *_only(list(grid), chosen, grid)],
+    }
+    if spec.cells:
+        kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
+    written = (
+        as_written(spec)
+        | kept
+        | {
+            "seeds": [*spec.written_seeds, *_more_seeds(first, each, chosen, times)],
+        }
+    )
+    return study_file(written, [why])
+
+
+def _extended(values: Iterable[int]) -> list[int]:
+    """Return an axis with a value between each two and some above the last, all multiples of what its own share."""
+    own = sorted(set(values))
+    if len(own) < 2:
+        return own
+    unit = math.gcd(*own)
+    step = (own[-1] / own[0]) ** (1 / (len(own) - 1))
+    between = [math.sqrt(low * high) for low, high in pairwise(own)]
+    above = [own[-1] * step**power for power in range(1, STEPS_UP + 1)]
+    return sorted({*own, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
+
+
+def _only(
+    names: Sequence[str], chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
+) -> list[str]:
+    """Return constraints that leave exactly these cells of a grid: what may follow each beginning of a cell."""
+    found = []
+    for depth, name in enumerate(names):
+        following: dict[tuple[Any, ...], list[Any]] = {}
+        for cell in chosen:
+            allowed = following.setdefault(tuple(cell[each] for each in names[:depth]), [])
+            allowed += [cell[name]] if cell[name] not in allowed else []
+        for beginning, allowed in following.items():
+            if len(allowed) == len(grid[name]):
+                continue
+            other = [f"{each} != {value!r}" for each, value in zip(names, beginning, strict=False)]
+            only = " or ".join(
+                [*other, *(f"{name} == {value!r}" for value in grid[name] if value in allowed)]
+            )
+            without = [value for value in grid[name] if value not in allowed]
+            each_out = [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
+            found += [only] if len(only) <= _LONGEST else each_out
+    return found
+
+
+def _more_seeds(
+    first: int, each: int, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the seeds of cells that are run more than once: as few as the length of an expression allows."""
+    found: list[dict[str, Any]] = []
+    for repeat in range(1, max(times)):
+        meant = [
+            " and ".join(f"{name} == {value!r}" for name, value in cell.items())
+            for cell, count in zip(chosen, times, strict=True)
+            if count > repeat
+        ]
+        parts: list[str] = []
+        for one in meant:
+            joined = f"{parts[-1]} or {one}" if parts else one
+            parts = [*parts[:-1], joined] if parts and len(joined) <= _LONGEST else [*parts, one]
+        for when in parts:
+            found += [{"seed": first + len(found) + k, "when": when} for k in range(each)]
+    return found
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    return [list(value) if isinstance(value, tuple) else value for value in values]

@@ -1,0 +1,436 @@
+"""Which runs tell most of one number for their FLOPs, allowing for a law that is a little wrong.
+
+Legend: B parameter vectors, p parameters, m candidates, K departures, n_k how often candidate k is run.
+
+A c-optimal choice (Elfving 1952; Atkinson, Donev and Tobias 2007, chapter 10) makes the variance of one number of
+the parameters small. For a law that is not linear this rests on the parameters, so the log of the variance is
+averaged over vectors that the table allows (Chaloner and Larntz 1989). Such a choice leans on the law's form: it
+goes to the ends, where a law that is a little wrong misleads most. So the variance has the square of a bias beside
+it (Box and Draper 1959): what departures of a given size, products of the logs of the columns, do to the number,
+over what they do to a fit of all rows and candidates alike. Departure from these: few departures, of one size.
+
+What to run next: the runs that make the interval of one number narrow for few FLOPs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.design import Rules
+from sweeplab.analysis.design.candidates import Candidates
+from sweeplab.analysis.fit.assessment import TOLERANCES
+from sweeplab.analysis.fit.fitting import Fit, solve
+from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of, parameters_of
+from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.points import Points
+from sweeplab.errors import BadInput, Problem, nearest
+
+_SWEEPS = 20
+_WEIGHTS = (0.2, 1.0, 5.0)  # of a run's price in runs against that in FLOPs
+_BETTER = 1e-6  # an exchange has to gain at least this share
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a table tells of a number, and what every candidate would add; all errors are in units of the noise.
+
+    `known` is the table's information [B, p, p] and `leaning` its pull by each departure [B, p, K]; `slope` is the
+    number's gradient [B, p]; `jacobian` [B, p, m] and `departures` [B, K, m] are the candidates'.
+    """
+
+    known: Array
+    leaning: Array
+    slope: Array
+    jacobian: Array
+    departures: Array
+
+    def error(self, counts: Array) -> Array:
+        """Return the number's expected squared error when candidates are run `counts` [m] times: [B]."""
+        lean, leaning, _ = self._state(counts)
+        off = (lean[:, :, None] * leaning).sum(1)
+        return np.asarray((lean * self.slope).sum(1) + (off**2).sum(1))
+
+    def variance(self, counts: Array) -> Array:
+        """Return the part of it that noise has, [B]."""
+        return np.asarray((self._state(counts)[0] * self.slope).sum(1))
+
+    def after_each(self, counts: Array) -> Array:
+        """Return the expected squared error after one more run of each candidate: [B, m]."""
+        lean, leaning, inverse = self._state(counts)
+        moved = inverse @ self.jacobian
+        told = (lean[:, None, :] @ self.jacobian)[:, 0]
+        known = 1 + (self.jacobian * moved).sum(1)
+        off = (lean[:, None, :] @ leaning)[:, 0, :, None]
+        off = off + (told / known)[:, None] * (self.departures - leaning.transpose(0, 2, 1) @ moved)
+        return np.asarray((lean * self.slope).sum(1)[:, None] - told**2 / known + (off**2).sum(1))
+
+    def shares(self, counts: Array) -> Array:
+        """Return the share of the number's information that the runs of each candidate have, of all rows': [m]."""
+        lean = self._state(counts)[0]
+        each = counts * (lean[:, None, :] @ self.jacobian)[:, 0] ** 2
+        return np.asarray((each / (lean * self.slope).sum(1)[:, None]).mean(0))
+
+    def _state(self, counts: Array) -> tuple[Array, Array, Array]:
+        repeated = self.jacobian * counts
+        inverse = np.asarray(
+            np.linalg.inv(self.known + repeated @ self.jacobian.transpose(0, 2, 1)), np.float64
+        )
+        leaning = self.leaning + repeated @ self.departures.transpose(0, 2, 1)
+        return (inverse @ self.slope[:, :, None])[:, :, 0], leaning, inverse
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a choice may spend: FLOPs in all, runs in all and of one candidate, on those that are `allowed`, [m].
+
+    `cost` is by candidate, [m]; those at the `corners`, [m], may have `most_share` of the runs.
+    """
+
+    budget: float
+    cost: Array
+    allowed: NDArray[np.bool_]
+    corners: NDArray[np.bool_]
+    most_runs: int
+    most_each: int
+    most_share: float
+
+    @cached_property
+    def most_corners(self) -> int:
+        """Return how many runs may be at the corners."""
+        return int(self.most_share * self.most_runs)
+
+    def left(self, counts: Array) -> float:
+        """Return the FLOPs that are left."""
+        return self.budget - float(counts @ self.cost)
+
+    def open(self, counts: Array) -> NDArray[np.bool_]:
+        """Return which candidates may be run once more: [m]."""
+        free = self.allowed & (self.cost <= self.left(counts)) & (counts < self.most_each)
+        if counts.sum() >= self.most_runs:
+            free[:] = False
+        if counts[self.corners].sum() >= self.most_corners:
+            free &= ~self.corners
+        return np.asarray(free)
+
+
+def choose(prospect: Prospect, limits: Limits) -> Array:
+    """Return how often each candidate is run: greedily by what a run tells for its price, then by exchanges.
+
+    A run's price is its share of the FLOPs that are left and of the runs that are left; how the two are weighed is
+    tried in several ways, and the best choice is taken.
+    """
+    found = []
+    for weight in _WEIGHTS:
+        counts = _greedy(prospect, limits, weight)
+        for _ in range(_SWEEPS):
+            if not _exchanged(prospect, limits, counts):
+                break
+        found.append(counts)
+    return min(found, key=lambda counts: float(np.log(prospect.error(counts)).mean()))
+
+
+def _greedy(prospect: Prospect, limits: Limits, weight: float) -> Array:
+    counts = np.zeros(len(limits.cost))
+    while (free := limits.open(counts)).any():
+        gain = np.log(prospect.error(counts))[:, None] - np.log(prospect.after_each(counts))
+        price = limits.cost / limits.left(counts) + weight / (limits.most_runs - counts.sum())
+        worth = np.where(free, gain.mean(0) / price, -np.inf)
+        best = int(worth.argmax())
+        if worth[best] <= 0:
+            break
+        counts[best] += 1
+    return counts
+
+
+def _exchanged(prospect: Prospect, limits: Limits, counts: Array) -> bool:
+    """Put every run where it tells most, in place, and a further one where there is room; return whether any moved."""
+    any_moved = False
+    for here in [*np.flatnonzero(counts), None]:
+        now = np.log(prospect.error(counts)).mean()
+        if here is not None:
+            counts[here] -= 1
+        then = np.where(limits.open(counts), np.log(prospect.after_each(counts)).mean(0), np.inf)
+        best = int(then.argmin())
+        if then[best] < now - _BETTER:
+            counts[best] += 1
+            any_moved = True
+        elif here is not None:
+            counts[here] += 1
+    return any_moved
+
+
+N_VECTORS = 64
+# The sd of the log of a scale and of an exponent: what is known where no row tells it.
+_SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
+_WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
+_FEW_SPARE, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
+_CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens a parameter
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How far the ends of the interval are from the value, at the fit and for 10% and 90% of the vectors."""
+
+    at_fit: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class NextRuns:
+    """The chosen runs, and what they and a grid of equal cost would do to the interval of the quantity.
+
+    `counts` is how often each candidate is run, `shares` which part of the number's information it will have.
+    """
+
+    quantity: Quantity
+    rules: Rules
+    candidates: Candidates
+    counts: NDArray[np.int64]
+    shares: Array
+    now: Widths
+    after: Widths
+    grid: Widths
+    grid_flops: float | None
+    warnings: tuple[str, ...]
+
+    @property
+    def spent(self) -> float:
+        """Return the FLOPs of the chosen runs."""
+        return float(self.counts @ self.candidates.cost)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values; a width is a factor where the quantity is a log, and null where it is too wide
+        for the number to be told at all.
+        """
+        return {
+            "quantity": self.quantity.name,
+            "meaning": self.quantity.meaning,
+            "level": LEVEL,
+            "budget_flops": self.rules.budget,
+            "spent_flops": self.spent,
+            "n_runs": int(self.counts.sum()),
+            "runs": [self._run(int(k)) for k in np.flatnonzero(self.counts)],
+            "width": {
+                "is_factor": self.quantity.is_log,
+                "now": self._width(self.now),
+                "after": self._width(self.after),
+                "grid_of_equal_cost": self._width(self.grid),
+            },
+            "grid_flops_for_the_same": self.grid_flops if self._told(self.after) else None,
+            "warnings": list(self.warnings),
+        }
+
+    def _run(self, k: int) -> dict[str, Any]:
+        columns, cells = self.candidates.columns, self.candidates.cells
+        return {
+            **({"cell": dict(cells[k])} if cells else {}),
+            "params": float(columns["params"][k]),
+            "tokens": float(columns["tokens"][k]),
+            "tokens_per_param": float(columns["tokens"][k] / columns["params"][k]),
+            "times": int(self.counts[k]),
+            "flops": float(self.counts[k] * self.candidates.cost[k]),
+            "share_of_budget": float(self.counts[k] * self.candidates.cost[k] / self.rules.budget),
+            "share_of_information": float(self.shares[k]),
+        }
+
+    def _told(self, width: Widths) -> bool:
+        tolerance = TOLERANCES[self.quantity.kind]
+        most = math.log(tolerance.weak) if tolerance.is_factor else tolerance.weak
+        return max(width.at_fit, width.high) <= most
+
+    def _width(self, width: Widths) -> dict[str, float | None]:
+        shown = math.exp if self.quantity.is_log else float
+        told = self._told(width)
+        return {name: shown(number) if told else None for name, number in asdict(width).items()}
+
+
+def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] | None = None) -> Quantity:
+    """Return what is to be told: exponent (of N_opt), loss-at (`at` says where), or any number of the law.
+
+    What is the best for a budget is so for `at`'s flops, else for the table's largest.
+
+    Raises:
+        BadInput: the law has no such number; loss-at without all that the law reads.
+    """
+    law, at = fit.law, at or {}
+    known = parameters_of(law, fit.center)
+    budget = at.get("flops") or float(points.columns["flops"].max())
+    known += optimum_of(law, fit.center, budget, points.flops_per_param_token)
+    missing = [column for column in law.columns if column not in at]
+    known += [] if missing else [loss_at(law, fit.center, at)]
+    wanted = _WORDS.get(name, name)
+    if wanted == _WORDS["loss-at"] and missing:
+        raise BadInput(
+            f"the loss at a point takes --at with {' and '.join(missing)} too; {law.name} reads it"
+        )
+    names = [each.name for each in known]
+    if wanted not in names:
+        words = [short for short, long in _WORDS.items() if long in names or short == "loss-at"]
+        allowed = [*words, *(each for each in names if each not in _WORDS.values())]
+        raise BadInput(
+            Problem(f"{law.name} has no {name!r} to tell", ", ".join(allowed), nearest(name, allowed))
+        )
+    return known[names.index(wanted)]
+
+
+def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules) -> NextRuns:
+    """Return the candidates whose runs shrink the quantity's interval most, under the rules.
+
+    Raises:
+        BadInput: no candidate costs between the least share of the budget and all of it, or tells anything.
+    """
+    allowed = (candidates.cost >= rules.least_share * rules.budget) & (candidates.cost <= rules.budget)
+    if not allowed.any():
+        raise BadInput(
+            f"no candidate costs {rules.least_share:.1%} to 100% of {rules.budget:.3g} FLOPs: they cost "
+            f"{candidates.cost.min():.3g} to {candidates.cost.max():.3g}"
+        )
+    vectors = likely_vectors(fit)
+    prospect = prospect_of(fit, quantity, vectors, candidates, rules.misfit)
+    limits = Limits(
+        budget=rules.budget,
+        cost=candidates.cost,
+        allowed=allowed,
+        corners=corners(candidates),
+        most_runs=rules.most_runs,
+        most_each=rules.most_each,
+        most_share=rules.most_share,
+    )
+    counts = choose(prospect, limits)
+    if not counts.any():
+        raise BadInput(
+            f"no candidate that may be run makes {quantity.name} more certain; other --candidates may, or a larger "
+            "--most-share, or a smaller --misfit"
+        )
+    none, even = np.zeros(candidates.n), allowed / float(candidates.cost[allowed].sum())
+    after = _widths(fit, prospect, counts)
+
+    def grid(budget: float) -> Widths:
+        return _widths(fit, prospect, even * budget)
+
+    return NextRuns(
+        quantity=quantity,
+        rules=rules,
+        candidates=candidates,
+        counts=counts.astype(np.int64),
+        shares=prospect.shares(counts),
+        now=_widths(fit, prospect, none),
+        after=after,
+        grid=grid(rules.budget),
+        grid_flops=_flops_for(lambda budget: grid(budget).at_fit <= after.at_fit, rules.budget),
+        warnings=tuple(_warnings(fit, candidates, counts, rules)),
+    )
+
+
+def likely_vectors(fit: Fit, count: int = N_VECTORS, seed: int = 0) -> Array:
+    """Return the fit's vector and refits of the table under random weights, [B, p].
+
+    The weights are exponential (Rubin 1981, The Bayesian bootstrap): no row is left out, so nine rows are enough.
+    Refits with a parameter at the end of its range are left out.
+    """
+    weights = np.random.default_rng(seed).exponential(size=(count, fit.n_points)) * fit.rows.weights
+    found = solve(fit.law, np.tile(fit.theta, (count, 1)), replace(fit.rows, weights=weights)).theta
+    low, high = fit.law.bounds(fit.rows.log_loss)
+    margin = 1e-3 * (high - low)
+    inside = ((found > low + margin) & (found < high - margin)).all(1)
+    return np.concatenate([fit.theta[None], found[inside]])
+
+
+def prospect_of(
+    fit: Fit, quantity: Quantity, vectors: Array, candidates: Candidates, misfit: float
+) -> Prospect:
+    """Return what the table tells of a quantity and what a run of each candidate would add."""
+    law, n = fit.law, fit.n_points
+    logs = {
+        name: np.concatenate([fit.rows.logs[name], np.log(candidates.columns[name]) - fit.center[name]])
+        for name in law.columns
+    }  # the rows, then the candidates: the range where the law is used
+    jacobian = law.derivatives(vectors, logs)[1]
+    bend = _departures(logs)
+    # What of a departure the law takes up when all of them are fitted alike is no error of the number.
+    taken = np.linalg.pinv(jacobian.transpose(0, 2, 1)) @ bend.T
+    left = bend - taken.transpose(0, 2, 1) @ jacobian
+    here, there, left_here, left = jacobian[:, :, :n], jacobian[:, :, n:], left[:, :, :n], left[:, :, n:]
+    noise = max(fit.sigma, 1e-6)
+    scale, scale_here = math.sqrt(candidates.weight) / noise, np.sqrt(fit.rows.weights) / noise
+    here = here * scale_here
+    spread = np.array([_SCALE_PRIOR if name in law.scales else _EXPONENT_PRIOR for name in law.parameters])
+    return Prospect(
+        known=here @ here.transpose(0, 2, 1) + np.diag(spread**-2),
+        leaning=here @ (left_here * scale_here).transpose(0, 2, 1) * misfit,
+        slope=quantity.measure(vectors)[1],
+        jacobian=there * scale,
+        departures=left * (scale * misfit),
+    )
+
+
+def corners(candidates: Candidates) -> NDArray[np.bool_]:
+    """Return which candidates lie in the outermost fifth both by size and by tokens a parameter."""
+    size = np.log(candidates.columns["params"])
+    ratio = np.log(candidates.columns["tokens"]) - size
+    return _outer(size) & _outer(ratio)
+
+
+def _outer(log: Array) -> NDArray[np.bool_]:
+    reach = float(np.ptp(log))
+    place = (log - log.min()) / reach if reach else np.full(len(log), 0.5)
+    return np.asarray(np.abs(place - 0.5) > 0.5 - _CORNER)
+
+
+def _departures(logs: Mapping[str, Array]) -> Array:
+    """Return the products of the columns' logs, each with a range of about 1: [K, n]."""
+    z = [
+        (column - (column.max() + column.min()) / 2) / max(float(np.ptp(column)), 1e-9)
+        for column in logs.values()
+    ]
+    return np.array(
+        [(4 if i == j else 2) * one * other for i, one in enumerate(z) for j, other in enumerate(z) if i <= j]
+    )
+
+
+def _widths(fit: Fit, prospect: Prospect, counts: Array) -> Widths:
+    from scipy.stats import f as f_distribution
+
+    spare = max(fit.n_points + float(counts.sum()) - len(fit.theta), 1.0)
+    half = np.sqrt(prospect.variance(counts) * float(f_distribution.ppf(LEVEL, 1, spare)))
+    return Widths(float(half[0]), *map(float, np.quantile(half, [0.1, 0.9])))
+
+
+def _warnings(fit: Fit, candidates: Candidates, counts: Array, rules: Rules) -> list[str]:
+    said = []
+    if fit.spare < _FEW_SPARE:
+        said.append(
+            f"{fit.n_points} rows for {len(fit.theta)} parameters: the choice rests on a rough fit; "
+            "choose again when part of the runs are done"
+        )
+    for name in fit.law.columns:
+        largest = float(np.log(candidates.columns[name][counts > 0].max()))
+        beyond = largest - fit.center[name] - float(fit.rows.logs[name].max())
+        if beyond > math.log(_FAR):
+            times = f"{math.exp(beyond):.0f} times the {name} of any row"
+            said.append(f"the largest run has {times}: no row says that the law holds there")
+    left = 1 - float(counts @ candidates.cost) / rules.budget
+    if left > _MUCH_LEFT:
+        full = counts.sum() >= rules.most_runs
+        why = "there may be no more runs" if full else "no other candidate may be run, or tells more"
+        said.append(f"{left:.0%} of the budget is left: {why}")
+    return said
+
+
+def _flops_for(enough: Callable[[float], bool], start: float) -> float | None:
+    """Return the least budget, within a hundredth, that is enough; None where a thousand times the start is not."""
+    low, high = start / 1e3, start * 1e3
+    if not enough(high):
+        return None
+    while high > low * 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

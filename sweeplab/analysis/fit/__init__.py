@@ -1,0 +1,1 @@
+"""One law fitted to one table, and how far its numbers may be believed."""

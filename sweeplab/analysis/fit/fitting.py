@@ -1,0 +1,454 @@
+"""Many fits at once: Levenberg-Marquardt on a sum of Huber losses of log residuals, within bounds.
+
+Legend: S parameter vectors at once, p parameters, n rows.
+
+Where fits start: a grid of exponents, with the scales that are best for each in closed form.
+
+For given exponents and g a form is linear in the scales (variable projection, Golub and Pereyra 1973).
+
+One law fitted to one table: its noise, its optimum, and how the optimum was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.fit.forms import Array, Law, Measure
+from sweeplab.analysis.points import Points
+from sweeplab.errors import BadInput
+
+MAX_STEPS = 300
+_EXACT = 1e-14  # log residuals of this size are rounding
+STILL = 1e-13
+_LEAST = 1e-12
+_FREE = 1e-9  # damping that holds no step back: a damped one promises little along a flat valley
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is fitted: centered logs of the columns, logs of the losses [n], weights [n] or [S, n], and delta.
+
+    delta is where the Huber loss turns from a square into a line; infinite is least squares.
+    """
+
+    logs: dict[str, Array]
+    log_loss: Array
+    weights: Array
+    delta: float
+
+    def objective(self, law: Law, theta: Array) -> Array:
+        """Return the sum of weighted Huber losses: [S]."""
+        return _huber(self.log_loss - law.log_loss(theta, self.logs), self.delta, self.weights)
+
+    def of(self, chosen: NDArray[np.bool_]) -> Rows:
+        """Return the rows as the chosen vectors see them."""
+        return self if self.weights.ndim == 1 else replace(self, weights=self.weights[chosen])
+
+
+class Pull(NamedTuple):
+    """A spring between a quantity and a target, 0.5 * strength * (quantity - target)^2, for every vector.
+
+    Where such a sum is lowest, the objective is lowest among all vectors with the same value of the quantity:
+    every solution is a point of its profile, however strong the spring is.
+    """
+
+    measures: Sequence[Measure]  # vectors [S, p] to values [S] and gradients [S, p]
+    which: NDArray[np.intp]  # [S]: the measure of each vector
+    targets: Array  # [S]
+    strengths: Array  # [S]
+
+    def measured(self, theta: Array) -> tuple[Array, Array]:
+        """Return each vector's own quantity, [S], and its gradient, [S, p]."""
+        value, slope = np.empty(len(theta)), np.empty_like(theta)
+        for k in np.unique(self.which):
+            mine = self.which == k
+            value[mine], slope[mine] = self.measures[k](theta[mine])
+        return value, slope
+
+    def of(self, chosen: NDArray[np.bool_]) -> Pull:
+        """Return the springs of the chosen vectors."""
+        return Pull(self.measures, self.which[chosen], self.targets[chosen], self.strengths[chosen])
+
+
+class Solution(NamedTuple):
+    """Vectors [S, p], their objectives [S] without any spring, and which of them came to rest."""
+
+    theta: Array
+    objective: Array
+    converged: Array
+
+
+def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: float = STILL) -> Solution:
+    """Return the vectors of lowest objective that are reached from `theta`, [S, p], each on its own.
+
+    A step that is not held back and promises less than the share `still` of the objective is the last.
+    """
+    low, high = law.bounds(rows.log_loss)
+    theta = np.clip(theta, low, high)
+    lowest, converged = np.empty(len(theta)), np.zeros(len(theta), bool)
+    damping, beyond = np.full(len(theta), 1e-3), np.ones(len(theta))
+    rounding = np.broadcast_to(_EXACT**2 * rows.weights.sum(-1) / 2, len(theta))
+    live = np.arange(len(theta))
+    own, spring, here = rows, pull, _look(law, theta, rows, beyond, pull)
+    for _ in range(MAX_STEPS):
+        step, promised = _step(here, theta[live], damping[live], low, high)
+        there = np.clip(theta[live] + step, low, high)
+        beyond[live] = np.maximum(beyond[live] * 0.2, _LEAST)
+        new = _look(law, there, own, beyond[live], spring)
+        better = new.value <= here.value
+        little = promised <= still * here.value
+        ended = (little & (~better | (damping[live] <= _FREE))) | (here.value <= rounding[live])
+        ended |= (there == theta[live]).all(1) & better
+        ended |= ~better & (damping[live] > 1e12)
+        here = here.replaced(better, new)
+        theta[live] = np.where(better[:, None], there, theta[live])
+        lowest[live] = here.objective
+        eased = damping[live] * np.where(little, 1e-3, 0.2)
+        damping[live] = np.where(better, np.maximum(eased, _LEAST), damping[live] * 4)
+        beyond[live] = np.where(better, beyond[live], 1.0)
+        converged[live] = ended
+        if ended.all():
+            break
+        if ended.any():
+            going = ~ended
+            live, here, own = live[going], _View(*(each[going] for each in here)), own.of(going)
+            spring = spring and spring.of(going)
+    return Solution(theta, lowest, converged)
+
+
+class _View(NamedTuple):
+    """What is seen from vectors: the objective, with the spring too, its slope, curvature and steps' scale."""
+
+    objective: Array  # [S]
+    value: Array  # [S]
+    gradient: Array  # [S, p]
+    hessian: Array  # [S, p, p]
+    scale: Array  # [S, p]: what damping is a share of
+
+    def replaced(self, where: NDArray[np.bool_], other: _View) -> _View:
+        if where.all():
+            return other
+        for mine, new in zip(self, other, strict=True):
+            mine[where] = new[where]
+        return self
+
+
+def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) -> _View:
+    """Return what is seen from `theta`; `beyond` is the share of the curvature of rows beyond delta, [S].
+
+    Beyond delta the Huber loss is a line and has no curvature. With that of the parabola that touches it (share 1)
+    no step overshoots, but where many rows lie beyond, steps creep; so the share is let go as steps succeed.
+    """
+    fitted, jacobian = law.derivatives(theta, rows.logs)
+    residual = rows.log_loss - fitted
+    size = np.abs(residual)
+    inside = np.minimum(size, rows.delta)
+    objective = (rows.weights * (inside * (size - 0.5 * inside))).sum(1)
+    weights = rows.weights * np.minimum(1.0, rows.delta / np.maximum(size, 1e-300))
+    gradient = -(jacobian @ (weights * residual)[:, :, None])[:, :, 0]
+    bent = (
+        weights if math.isinf(rows.delta) else np.where(size < rows.delta, weights, beyond[:, None] * weights)
+    )
+    hessian = (jacobian * bent[:, None, :]) @ jacobian.transpose(0, 2, 1)
+    scale = hessian[:, np.arange(theta.shape[1]), np.arange(theta.shape[1])]
+    if not math.isinf(rows.delta):
+        scale = (jacobian**2 @ weights[:, :, None])[:, :, 0]
+    if pull is None:
+        return _View(objective, objective, gradient, hessian, scale)
+    at, slope = pull.measured(theta)
+    away = at - pull.targets
+    gradient += (pull.strengths * away)[:, None] * slope
+    hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
+    scale += pull.strengths[:, None] * slope**2
+    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian, scale)
+
+
+def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return a damped step of each vector, [S, p], and how much lower it promises to be, [S]."""
+    # A parameter at its bound that would go beyond it stays where it is in this step.
+    held = ((theta <= low) & (view.gradient > 0)) | ((theta >= high) & (view.gradient < 0))
+    gradient = np.where(held, 0.0, view.gradient)
+    diagonal = np.arange(theta.shape[1])
+    curvature = view.hessian[:, diagonal, diagonal]
+    hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, view.hessian)
+    floor = 1e-12 * view.scale.max(1, keepdims=True) + 1e-300
+    hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) + damping[:, None] * np.maximum(
+        view.scale, floor
+    )
+    step = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+    return step, np.asarray(-0.5 * (gradient * step).sum(1))
+
+
+def _huber(residual: Array, delta: float, weights: Array) -> Array:
+    size = np.abs(residual)
+    inside = np.minimum(size, delta)
+    loss = inside * (size - 0.5 * inside)
+    return np.asarray((weights * loss).sum(1))
+
+
+GRID = np.geomspace(0.03, 1.8, 12)
+POWERS = (0.5, 1.0, 2.0)
+BLOCK = 3  # of 3 x 3 exponents the best is a start, so that starts lie in different valleys
+ENOUGH = 1000  # rows to choose starts by
+_SEEN = 1e-2  # of the loss: what a steep term is at the smallest row
+_ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
+
+
+def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
+    """Return the vectors to start from, best first: [S, p]. The rows' weights are those of one table, [n].
+
+    The best of each block of `block` x `block` exponents is a start.
+    """
+    rows = _thinned(rows)
+    exponents = tuple(dict.fromkeys(term.exponent for term in law.terms if term.exponent))
+    free_power = bool(law.power) and law.power not in exponents
+    axes = [range(len(GRID))] * len(exponents) + [range(len(POWERS))] * free_power
+    where = np.array(list(product(*axes)))
+    theta = np.zeros((len(where), len(law.parameters)))
+    for at, name in enumerate(exponents):
+        theta[:, law.index(name)] = GRID[where[:, at]]
+    if free_power:
+        theta[:, law.index(law.power)] = np.array(POWERS)[where[:, -1]]
+    theta[:, [law.index(name) for name in law.scales]] = _best_scales(law, theta, rows)
+    objective = rows.objective(law, theta)
+    blocks = where.copy()
+    blocks[:, : len(exponents)] //= block
+    order = np.argsort(objective, kind="stable")
+    _, first = np.unique(blocks[order], axis=0, return_index=True)
+    return theta[order[np.sort(first)]]
+
+
+def turns(law: Law, theta: Array, rows: Rows) -> Array:
+    """Return a vector, [p], and what it may have missed, [S, p], for a design that hardly tells terms apart.
+
+    Valleys in which a term fades out are long and bent: one vector for each term has it gone. A term as steep as may
+    be, seen by the smallest rows alone, is a valley of its own; and two terms may have taken each other's place.
+    """
+    low, high = law.bounds(rows.log_loss)
+    scale = {term: law.index(term.scale) for term in law.terms}
+    powers = {term: law.index(term.exponent) for term in law.terms if term.exponent}
+    found = [theta]
+    for term, at in scale.items():
+        gone = theta.copy()
+        gone[at] = low[at]
+        if term not in powers:
+            found.append(gone)
+            continue
+        for other in powers.keys() - {term}:  # takes its part
+            gone[scale[other]] = np.logaddexp(theta[scale[other]], theta[at])
+        steep = gone.copy()
+        steep[powers[term]] = high[powers[term]]
+        steep[at] = rows.log_loss.mean() + np.log(_SEEN) + steep[powers[term]] * rows.logs[term.column].min()
+        found += [gone, steep]
+    if len(powers) == 2:
+        first, second = ([scale[term], power] for term, power in powers.items())
+        turned = theta.copy()
+        turned[first + second] = theta[second + first]
+        found.append(turned)
+    return np.array(found)
+
+
+def _thinned(rows: Rows) -> Rows:
+    """Return the rows, or as many as starts take, drawn at random but the same every time."""
+    n = len(rows.log_loss)
+    if n <= ENOUGH:
+        return rows
+    kept = np.random.default_rng(0).choice(n, ENOUGH, replace=False)
+    logs = {name: column[kept] for name, column in rows.logs.items()}
+    return replace(rows, logs=logs, log_loss=rows.log_loss[kept], weights=rows.weights[kept])
+
+
+def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
+    """Return the logs of the best non-negative scales of each vector, [S, k], by trying every set of terms."""
+    g = law.joined_by(theta)[:, None]
+    columns = np.stack(
+        [
+            np.exp(-theta[:, law.index(term.exponent), None] * rows.logs[term.column] / g)
+            if term.exponent
+            else np.ones((len(theta), len(rows.log_loss)))
+            for term in law.terms
+        ],
+        axis=1,
+    )
+    # Divided by L^(1/g), residuals are those of the log of the loss, to first order and up to g.
+    columns *= np.exp(-rows.log_loss / g)[:, None, :]
+    normal = (columns * rows.weights) @ columns.transpose(0, 2, 1)
+    aim = (columns * rows.weights).sum(2)
+    n_terms = len(law.terms)
+    best, gained = np.zeros((len(theta), n_terms)), np.full(len(theta), -np.inf)
+    for count in range(1, n_terms + 1):
+        for chosen in combinations(range(n_terms), count):
+            part = normal[:, chosen][:, :, chosen]
+            part = part + 1e-12 * np.trace(part, axis1=1, axis2=2)[:, None, None] * np.eye(count)
+            found = np.linalg.solve(part, aim[:, chosen, None])[:, :, 0]
+            gain = np.where((found > 0).all(1), (found * aim[:, chosen]).sum(1), -np.inf)
+            better = gain > gained
+            gained = np.where(better, gain, gained)
+            best[better] = 0.0
+            best[np.ix_(better, np.array(chosen))] = found[better]
+    mean = float(rows.log_loss.mean())
+    absent = np.exp(mean / g) * _ABSENT ** (1 / g)
+    return np.asarray(g * np.log(np.maximum(best, absent)))
+
+
+EFFICIENT = 1.345  # Huber's delta in sigmas: 95% as efficient as least squares under normal noise
+LITERATURE = 1e-3  # the delta of Hoffmann et al. 2022
+LEAST_SQUARES = math.inf
+_SMALLEST_DELTA = 1e-9
+_SAME = 1e-6  # starts within this share of the lowest objective have reached it
+_ROUNDS = 3
+_POLISHES = 10
+_NEAR = 1e-8  # of the objective: how near to rest a start goes before the best is polished
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The vector of lowest objective, and all that says how it was found.
+
+    `theta` [p] is at the `center` of the table (the mean logs of the columns); `sigma` is the robust scale of
+    the residuals, in shares of the loss; `objective` is the sum of Huber losses.
+    """
+
+    law: Law
+    rows: Rows
+    center: Mapping[str, float]
+    theta: Array
+    objective: float
+    sigma: float
+    n_starts: int
+    n_reached: int
+    converged: bool
+
+    @property
+    def n_points(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows.log_loss)
+
+    @property
+    def spare(self) -> int:
+        """Return how many more rows than parameters there are."""
+        return self.n_points - len(self.theta)
+
+    def residuals(self) -> Array:
+        """Return the log residuals, [n]."""
+        return np.asarray(self.rows.log_loss - self.law.log_loss(self.theta[None], self.rows.logs)[0])
+
+    def at_bound(self) -> tuple[str, ...]:
+        """Return the parameters that stand at the end of what a fit may reach."""
+        low, high = self.law.bounds(self.rows.log_loss)
+        margin = 1e-6 * (high - low)
+        at = (self.theta <= low + margin) | (self.theta >= high - margin)
+        return tuple(name for name, bound in zip(self.law.parameters, at, strict=True) if bound)
+
+    def minimizer(self) -> dict[str, float]:
+        """Return the parameters as the law's formula has them. No estimate: that takes an interval."""
+        natural = dict(zip(self.law.parameters, map(float, self.theta), strict=True))
+        for term in self.law.terms:
+            shift = natural[term.exponent] * self.center[term.column] if term.exponent else 0.0
+            natural[term.scale] = math.exp(min(natural[term.scale] + shift, 700.0))
+        return natural
+
+    def predict(self, columns: Mapping[str, Array]) -> Array:
+        """Return the law's loss at rows of the columns it reads, [n]."""
+        logs = {
+            name: np.log(np.asarray(columns[name], float)) - self.center[name] for name in self.law.columns
+        }
+        return np.asarray(np.exp(self.law.log_loss(self.theta[None], logs)[0]))
+
+
+def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
+    """Return the law's fit; `delta` in log units, infinite for least squares, None for 1.345 robust sigmas.
+
+    Raises:
+        BadInput: fewer rows than the law has parameters and one to spare, a column that is missing or never
+            varies, losses that are all equal.
+    """
+    _check(points, law)
+    rows, center = _rows(points, law)
+    begin = starts(law, rows)
+    sigma = math.nan
+    if delta is None:
+        theta, sigma = _noise(law, rows, begin)
+        rows = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
+        begin = np.concatenate([theta[None], begin])
+    else:
+        rows = replace(rows, delta=delta)
+    solution = solve(law, begin, rows, still=_NEAR)
+    last = _polished(law, solution, rows)
+    lowest = float(last.objective[0])
+    found = Fit(
+        law=law,
+        rows=rows,
+        center=center,
+        theta=last.theta[0],
+        objective=lowest,
+        sigma=sigma,
+        n_starts=len(begin),
+        n_reached=int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum()),
+        converged=bool(last.converged[0]),
+    )
+    return found if delta is None else replace(found, sigma=robust_sigma(found.residuals(), len(found.theta)))
+
+
+def robust_sigma(residuals: Array, n_params: int) -> float:
+    """Return 1.4826 times the median of the n - p largest sizes: a fit brings about p residuals near zero."""
+    sizes = np.sort(np.abs(residuals))[n_params:]
+    return float(1.4826 * np.median(sizes))
+
+
+def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
+    """Return the best vector alone, [1, p], at rest, after looking where starts hardly lead."""
+    for _ in range(_POLISHES):
+        best = np.argmin(solution.objective)
+        before = float(solution.objective[best])
+        solution = solve(law, turns(law, solution.theta[best], rows), rows)
+        best = np.argmin(solution.objective)
+        if solution.converged[best] and solution.objective[best] >= before * (1 - STILL):
+            break
+    return Solution(*(each[[best]] for each in solution))
+
+
+def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
+    """Return a fit and the scale of its residuals that agree with each other, from least squares on."""
+    sigma = math.inf
+    for _ in range(_ROUNDS):
+        bent = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
+        solution = solve(law, begin, bent, still=_NEAR if len(begin) > 1 else STILL)
+        begin = solution.theta[[int(np.argmin(solution.objective))]]
+        residuals = rows.log_loss - law.log_loss(begin, rows.logs)[0]
+        sigma = robust_sigma(residuals, len(law.parameters))
+    return begin[0], sigma
+
+
+def _rows(points: Points, law: Law) -> tuple[Rows, dict[str, float]]:
+    logs = {name: np.log(points.columns[name]) for name in law.columns}
+    center = {name: float(column.mean()) for name, column in logs.items()}
+    centered = {name: column - center[name] for name, column in logs.items()}
+    return Rows(centered, np.log(points.columns["loss"]), points.weights, LEAST_SQUARES), center
+
+
+def _check(points: Points, law: Law) -> None:
+    problems: list[Any] = []
+    n_params = len(law.parameters)
+    if points.n <= n_params:
+        problems.append(
+            f"{points.n} rows for the {n_params} parameters of {law.name}; it takes {n_params + 1} or more"
+        )
+    for name in law.columns:
+        if name not in points.columns:
+            problems.append(
+                f"{law.name} reads {name!r}, which the table has not; --columns says where it stands"
+            )
+        elif np.ptp(np.log(points.columns[name])) < 1e-9 and points.n:
+            problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
+    if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:
+        problems.append(f"all losses are {points.columns['loss'][0]:.4g}; no law can be told from that")
+    if problems:
+        raise BadInput(*problems)

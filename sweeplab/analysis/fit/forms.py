@@ -1,0 +1,320 @@
+"""The published forms of a scaling law, as one table: a form that is added is a row of it.
+
+Legend: N parameters, D tokens, C FLOPs, L loss; S parameter vectors at once, p parameters, n rows.
+
+Every form here is a sum of powers, joined with a power of its own:
+
+    L^(1/g) = sum over k of t_k^(1/g),   t_k = scale_k / X_k^exponent_k,   X one of N, D, C (E has no X)
+
+with g = 1 in most. In logs this is g * logsumexp(log t_k / g), and log t_k is linear in the log of the scale and
+in the exponent: so one formula gives the values, one the derivatives and one the starts of all forms.
+A vector holds the logs of the scales at the center of the table, where they do not depend on the exponents,
+and the exponents and g as they are.
+
+What people want of a law: its parameters, and what follows from them for a budget.
+
+Legend: S parameter vectors at once, p parameters. N_opt and D_opt are the parameters and tokens of lowest loss
+for a budget C = k N D, with k = 6 unless FLOPs were counted.
+
+At the optimum both terms fall alike, alpha (A/N^alpha)^(1/g) = beta (B/D^beta)^(1/g), so that for every form here
+log N_opt = (log A - log B + beta log(C/k) + g log(alpha/beta)) / (alpha + beta): N_opt goes as
+C^(beta/(alpha+beta)) (Hoffmann et al. 2022, equation 4, where g is 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Measure = Callable[[Array], tuple[Array, Array]]  # vectors [S, p] to values [S] and gradients [S, p]
+
+EXPONENT_BOUNDS = (0.005, 3.0)
+POWER_BOUNDS = (0.2, 5.0)
+SCALE_REACH = 25.0  # a term that is exp(-25) of the loss is no term
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term scale / column^exponent; without a column it is the scale alone."""
+
+    scale: str
+    exponent: str = ""
+    column: str = ""
+
+
+E, N, D, C = (
+    Term("E"),
+    Term("A", "alpha", "params"),
+    Term("B", "beta", "tokens"),
+    Term("A", "alpha", "flops"),
+)
+
+
+@dataclass(frozen=True)
+class Law:
+    """A form: what it says, where it comes from, and its terms; `power` names the parameter g, if it is not 1."""
+
+    name: str
+    formula: str
+    source: str
+    departures: str
+    terms: tuple[Term, ...]
+    power: str = ""
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Return the names of the parameters, in the order of a vector."""
+        names = [name for term in self.terms for name in (term.scale, term.exponent)]
+        return tuple(dict.fromkeys(name for name in (*names, self.power) if name))
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of a table that the form reads, besides the loss."""
+        return tuple(dict.fromkeys(term.column for term in self.terms if term.column))
+
+    @cached_property
+    def scales(self) -> tuple[str, ...]:
+        """Return the parameters that a vector holds as logs."""
+        return tuple(term.scale for term in self.terms)
+
+    def index(self, name: str) -> int:
+        """Return where a parameter stands in a vector."""
+        return self.parameters.index(name)
+
+    def bounds(self, log_loss: Array) -> tuple[Array, Array]:
+        """Return the lowest and the highest vector that a fit may reach."""
+        reach = (float(log_loss.mean()) - SCALE_REACH, float(log_loss.max()) + SCALE_REACH)
+        own = dict.fromkeys(self.scales, reach)
+        if self.power and self.power not in {term.exponent for term in self.terms}:
+            own[self.power] = POWER_BOUNDS
+        low, high = zip(*(own.get(name, EXPONENT_BOUNDS) for name in self.parameters), strict=True)
+        return np.array(low), np.array(high)
+
+    def joined_by(self, theta: Array) -> Array:
+        """Return g of each vector: [S]."""
+        return theta[:, self.index(self.power)] if self.power else np.ones(len(theta))
+
+    def log_loss(self, theta: Array, logs: Mapping[str, Array]) -> Array:
+        """Return the log of the loss: [S, n]; `logs` are the centered logs of the columns: [n] or [S, n]."""
+        return self._joined(theta, logs)[0]
+
+    def derivatives(self, theta: Array, logs: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Return the log of the loss, [S, n], and its derivatives by the parameters, [S, p, n]."""
+        value, shares = self._joined(theta, logs)
+        jacobian = np.zeros((len(theta), len(self.parameters), value.shape[1]))
+        for k, term in enumerate(self.terms):
+            jacobian[:, self.index(term.scale)] += shares[:, k]
+            if term.exponent:
+                jacobian[:, self.index(term.exponent)] -= shares[:, k] * logs[term.column]
+        if self.power:  # the derivative by g is the entropy of the shares
+            entropy = -(shares * np.log(np.maximum(shares, 1e-300))).sum(1)
+            jacobian[:, self.index(self.power)] += entropy
+        return value, jacobian
+
+    def _joined(self, theta: Array, logs: Mapping[str, Array]) -> tuple[Array, Array]:
+        g = self.joined_by(theta)[:, None, None] if self.power else 1.0
+        n = np.broadcast_shapes(*(logs[name].shape for name in self.columns))[-1]
+        terms = np.empty((len(theta), len(self.terms), n))
+        for k, term in enumerate(self.terms):
+            terms[:, k] = theta[:, self.index(term.scale), None]
+            if term.exponent:
+                terms[:, k] -= theta[:, self.index(term.exponent), None] * logs[term.column]
+        terms /= g
+        highest = terms.max(1, keepdims=True)
+        np.exp(terms - highest, out=terms)
+        total = terms.sum(1, keepdims=True)
+        terms /= total
+        return np.asarray((g * (highest + np.log(total)))[:, 0]), terms
+
+
+_CHINCHILLA = "Hoffmann et al. 2022, Training compute-optimal large language models, equation 2"
+_KAPLAN = "Kaplan et al. 2020, Scaling laws for neural language models"
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        Law("chinchilla", "L = E + A/N^alpha + B/D^beta", _CHINCHILLA, "none", (E, N, D)),
+        Law(
+            "tied",
+            "L = E + A/N^alpha + B/D^alpha",
+            "chinchilla with one exponent",
+            "N_opt and D_opt then grow alike by assumption",
+            (E, N, Term("B", "alpha", "tokens")),
+        ),
+        Law(
+            "kaplan",
+            "L = ((A/N^alpha)^(1/beta) + B^(1/beta)/D)^beta",
+            f"{_KAPLAN}, equation 1.5",
+            "written with A = N_c^alpha and B = D_c^beta; fitted to logs",
+            (N, D),
+            "beta",
+        ),
+        Law(
+            "joint",
+            "L = (E^(1/gamma) + (A/N^alpha)^(1/gamma) + (B/D^beta)^(1/gamma))^gamma",
+            "Droppo and Elibol 2021, Scaling laws for acoustic models",
+            "the challenger: at gamma 1 it is chinchilla, else N and D act on each other",
+            (E, N, D),
+            "gamma",
+        ),
+        Law("power-n", "L = E + A/N^alpha", f"{_KAPLAN}, with E", "E is fitted, theirs is 0", (E, N)),
+        Law("power-d", "L = E + B/D^beta", f"{_KAPLAN}, with E", "E is fitted, theirs is 0", (E, D)),
+        Law("power-c", "L = E + A/C^alpha", f"{_KAPLAN}, with E", "E is fitted, theirs is 0", (E, C)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of the law; `measure` gives its value, or its log where `is_log`, and the gradient.
+
+    `kind` names its tolerances. `needs` are the columns whose spread it stands on.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    measure: Measure
+    needs: tuple[str, ...]
+    is_log: bool = False
+    derived: bool = True
+
+    def shown(self, measured: float) -> float:
+        """Return the number itself of what `measure` gives."""
+        return math.exp(min(measured, 700.0)) if self.is_log else measured
+
+
+def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
+    """Return the law's own parameters, as its formula has them."""
+    own = {term.scale: term for term in law.terms} | {
+        term.exponent: term for term in law.terms if term.exponent
+    }
+    found = []
+    for name in law.parameters:
+        term = own.get(name)
+        slope = np.zeros(len(law.parameters))
+        slope[law.index(name)] = 1.0
+        if term and name == term.scale and term.exponent:
+            slope[law.index(term.exponent)] += center[term.column]
+        needs = tuple(
+            each.column for each in law.terms if each.column and name in (each.scale, each.exponent)
+        )
+        kind, meaning = _WORDS_OF.get(name, ("exponent", "the exponent of {columns}"))
+        if name == law.power and not term:
+            kind, meaning, needs = "power", "how the terms are joined; 1 is a plain sum", law.columns
+        found.append(
+            Quantity(
+                name=name,
+                kind=kind,
+                meaning=meaning.format(columns=" and ".join(needs)),
+                measure=_linear(slope),
+                needs=needs or law.columns,
+                is_log=name in law.scales,
+                derived=False,
+            )
+        )
+    return found
+
+
+_WORDS_OF = {
+    "E": ("irreducible", "the loss that no size and no data take away"),
+    "A": ("scale", "the scale of the term of {columns}"),
+    "B": ("scale", "the scale of the term of {columns}"),
+}
+
+
+def optimum_of(
+    law: Law, center: Mapping[str, float], budget: float, per_param_token: float
+) -> list[Quantity]:
+    """Return what follows for the best use of compute; nothing for a law without both N and D."""
+    if not {"params", "tokens"} <= set(law.columns):
+        return []
+    both = ("params", "tokens")
+    total = math.log(budget / per_param_token) - center["params"] - center["tokens"]
+    shift = center["tokens"] - center["params"]
+    n_at, d_at = _exponents(law)
+
+    def sizes(theta: Array) -> tuple[Array, Array]:
+        return _log_n_opt(law, theta, total)
+
+    def ratio(theta: Array) -> tuple[Array, Array]:
+        n, slope = sizes(theta)
+        return total - 2 * n + shift, -2 * slope
+
+    def share(theta: Array) -> tuple[Array, Array]:
+        alpha, beta = theta[:, n_at], theta[:, d_at]
+        slope = np.zeros_like(theta)
+        slope[:, n_at] -= beta / (alpha + beta) ** 2
+        slope[:, d_at] += alpha / (alpha + beta) ** 2
+        return beta / (alpha + beta), slope
+
+    def other_share(theta: Array) -> tuple[Array, Array]:
+        value, slope = share(theta)
+        return 1 - value, -slope
+
+    def loss(theta: Array) -> tuple[Array, Array]:
+        n = sizes(theta)[0][:, None]
+        value, jacobian = law.derivatives(theta, {"params": n, "tokens": total - n})
+        return value[:, 0], jacobian[:, :, 0]  # at the optimum it does not depend on where that is
+
+    exponents = [
+        Quantity("N_opt exponent", "exponent", "N_opt goes as C to this", share, both),
+        Quantity("D_opt exponent", "exponent", "D_opt goes as C to this", other_share, both),
+    ]
+    at = f"{budget:.3g} FLOPs"
+    return [
+        *(exponents if n_at != d_at else []),  # tied: one half, whatever the data say
+        Quantity("tokens per parameter", "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
+        Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both, is_log=True),
+    ]
+
+
+def loss_at(law: Law, center: Mapping[str, float], target: Mapping[str, float]) -> Quantity:
+    """Return the loss at one point of the columns that the law reads."""
+    logs = {name: np.array([math.log(target[name]) - center[name]]) for name in law.columns}
+
+    def measure(theta: Array) -> tuple[Array, Array]:
+        value, jacobian = law.derivatives(theta, logs)
+        return value[:, 0], jacobian[:, :, 0]
+
+    where = ", ".join(f"{name} {target[name]:.3g}" for name in law.columns)
+    return Quantity("loss at target", "loss", f"the loss at {where}", measure, law.columns, is_log=True)
+
+
+def log_optimum(law: Law, theta: Array, center: Mapping[str, float], budget: float, k: float) -> float:
+    """Return the log of N_opt at a budget for one vector, [p]."""
+    total = math.log(budget / k) - center["params"] - center["tokens"]
+    return float(_log_n_opt(law, theta[None], total)[0][0] + center["params"])
+
+
+def _log_n_opt(law: Law, theta: Array, total: float) -> tuple[Array, Array]:
+    """Return the centered log of N_opt for centered log N + log D = `total`, [S], and its gradient, [S, p]."""
+    n_at, d_at = _exponents(law)
+    alpha, beta, g = theta[:, n_at], theta[:, d_at], law.joined_by(theta)
+    scale = {term.column: law.index(term.scale) for term in law.terms}
+    both = alpha + beta
+    value = theta[:, scale["params"]] - theta[:, scale["tokens"]] + beta * total + g * np.log(alpha / beta)
+    value = value / both
+    slope = np.zeros_like(theta)
+    slope[:, scale["params"]] += 1 / both
+    slope[:, scale["tokens"]] -= 1 / both
+    slope[:, n_at] += (g / alpha - value) / both
+    slope[:, d_at] += (total - g / beta - value) / both
+    if law.power:
+        slope[:, law.index(law.power)] += np.log(alpha / beta) / both
+    return value, slope
+
+
+def _exponents(law: Law) -> tuple[int, int]:
+    where = {term.column: law.index(term.exponent) for term in law.terms if term.column}
+    return where["params"], where["tokens"]
+
+
+def _linear(slope: Sequence[float] | Array) -> Measure:
+    vector = np.asarray(slope, float)
+    return lambda theta: (theta @ vector, np.broadcast_to(vector, theta.shape))

@@ -1,0 +1,358 @@
+"""Rows that share an error: all runs of one size, or all points of one curve.
+
+The errors are taken as e_i + s_group(i), each independent. Their two variances come from two moments of the
+residuals r = M (e + s): E[r'r] and E[r'Z Z'r], with M what the fit leaves of an error and Z the groups' columns
+(Henderson's method). What a shared error does to a number then follows from how the number leans on the rows.
+
+How wide a number is: its profile, calibrated for few rows.
+
+A value of a quantity belongs to the interval if the law, held to it, fits not much worse: the objective may rise
+until 2 dF E[psi'] / E[psi^2] reaches the quantile of F(1, n - p), and not of chi-squared, which is too narrow for
+small tables. For least squares that is the classical profile of the residual variance with n - p degrees.
+
+Refits of resampled tables: an interval that asks nothing of the errors but that rows, or groups, are alike.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.fit.fitting import Fit, Pull, solve, starts
+from sweeplab.analysis.fit.forms import Array, Quantity
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The variances of the rows' own errors and of the shared ones, and which group each row is in, [n].
+
+    A row that weighs w has 1/w of the variance of its own error, and all of the shared one. `seeming` is the own
+    variance as it seems when all errors are taken as independent.
+    """
+
+    own: float
+    shared: float
+    seeming: float
+    place: NDArray[np.intp]
+    weights: Array
+
+    @property
+    def n_groups(self) -> int:
+        """Return the number of groups."""
+        return int(self.place.max()) + 1
+
+    @property
+    def belongs(self) -> Array:
+        """Return the groups' columns Z, [n, groups]: a large matrix for a large table."""
+        return np.eye(self.n_groups)[self.place]
+
+    @property
+    def share(self) -> float:
+        """Return the part of the errors' variance that is shared within a group, 0 to 1."""
+        total = self.own + self.shared
+        return self.shared / total if total > 0 else 0.0
+
+    def inflation(self, lean: Array) -> float:
+        """Return how much larger the variance of a number is than it seems with independent errors; 1 or more.
+
+        `lean` is how the number moves with each row's error, [n].
+        """
+        each, together = self._moved(lean)
+        if self.shared == 0 or each == 0:
+            return 1.0
+        return max(1.0, (self.own + self.shared * together / each) / self.seeming)
+
+    def freedom(self, lean: Array, spare: int) -> float:
+        """Return the degrees of freedom that a number's variance is known to; `spare` if nothing is shared.
+
+        The own variance is known to `spare`, the shared one to one less than there are groups (Satterthwaite).
+        """
+        each, together = self._moved(lean)
+        own, shared = self.own * each, self.shared * together
+        if shared == 0:
+            return spare
+        grouped = max(1, min(self.n_groups - 1, spare))
+        return (own + shared) ** 2 / (own**2 / spare + shared**2 / grouped)
+
+    def _moved(self, lean: Array) -> tuple[float, float]:
+        """Return a number's variance by own errors of variance 1, and by shared ones."""
+        return float(lean @ (lean / self.weights)), float((np.bincount(self.place, lean) ** 2).sum())
+
+
+def shared_errors(fit: Fit, groups: Sequence[str]) -> Shared:
+    """Return the two variances; nothing is shared where a group has one row or the moments say so."""
+    names, place = np.unique(np.asarray(groups, object).astype(str), return_inverse=True)
+    weights, root = fit.rows.weights, np.sqrt(fit.rows.weights)
+    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
+    base = np.linalg.qr((jacobian * root).T)[0]  # M = I - base base'
+    leaning = np.stack([np.bincount(place, root * column) for column in base.T])  # Z'base: [p, groups]
+    counts = np.bincount(place, weights)
+    residual = root * np.clip(fit.residuals(), -3 * fit.rows.delta, 3 * fit.rows.delta)
+    moments = np.array([residual @ residual, (np.bincount(place, root * residual) ** 2).sum()])
+    inside = counts - (leaning**2).sum(0)  # the diagonal of Z'MZ
+    whole = float((counts * (2 * inside - counts)).sum() + ((leaning @ leaning.T) ** 2).sum())
+    design = np.array([[fit.spare, inside.sum()], [inside.sum(), whole]])
+    seeming = float(moments[0] / fit.spare)
+    independent = Shared(seeming, 0.0, seeming, place, weights)
+    if len(names) in (1, fit.n_points) or np.linalg.cond(design) > 1e8:
+        return independent
+    own, shared = map(float, np.linalg.solve(design, moments))
+    return Shared(own, shared, seeming, place, weights) if shared > 0 and own >= 0 else independent
+
+
+def sizes_as_groups(params: Array) -> tuple[str, ...] | None:
+    """Return each row's size as its group; None where hardly any size has two rows, or there are only two."""
+    names = tuple(f"{size:.6g}" for size in params)
+    return names if 3 <= len(set(names)) <= 0.75 * len(names) else None
+
+
+LEVEL = 0.9
+_FIRM = 100.0  # the spring against the profile's own curvature
+# How far a profile is followed, in units of its half width where it is a parabola; beyond 2.5 only if it must be.
+_REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
+_STILL = 1e-8
+_PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
+_ROUNDS = 20
+_CLOSE = 1e-3
+_Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float | None]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The lowest and highest value at `level`; an end is open where the data set no limit on that side."""
+
+    value: float
+    low: float
+    high: float
+    open_low: bool
+    open_high: bool
+
+
+def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None, level: float = LEVEL) -> Interval:
+    """Return the profile interval of a quantity, in what its `measure` gives (logs where it is a log).
+
+    Errors that are `shared` widen it by what they add to the quantity's variance, with fewer degrees of freedom.
+    """
+    return profiles(fit, [quantity], shared, level)[0]
+
+
+def profiles(
+    fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None, level: float = LEVEL
+) -> list[Interval]:
+    """Return the profile intervals of several quantities, followed side by side: many times faster than one by one."""
+    inverse = inverse_curvature(fit)
+    values: list[float] = []
+    asking: dict[tuple[int, int], _Search] = {}  # by quantity and side
+    ends: dict[tuple[int, int], float | None] = {}
+    for k, quantity in enumerate(quantities):
+        value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
+        values.append(float(value))
+        if math.isfinite(value) and np.isfinite(slope).all() and slope.any():
+            allowed = _allowed(fit, slope, inverse, shared, level)
+            spread, lean = _spread(fit, slope, inverse, allowed)
+            for side in (-1, 1):
+                asking[k, side] = _Search(_end(fit, side, float(value), lean, spread, allowed), spread)
+    while asking:
+        parts = {key: search.wanted for key, search in asking.items()}
+        counts = [len(targets) for targets, _ in parts.values()]
+        pull = Pull(
+            [quantity.measure for quantity in quantities],
+            np.repeat([k for k, _ in parts], counts),
+            np.concatenate([targets for targets, _ in parts.values()]),
+            np.repeat([_FIRM / search.spread for search in asking.values()], counts),
+        )
+        found = solve(fit.law, np.concatenate([begin for _, begin in parts.values()]), fit.rows, pull, _STILL)
+        height = np.sqrt(np.maximum(found.objective - fit.objective, 0))
+        at, upto = pull.measured(found.theta)[0], np.cumsum(counts)
+        for (key, search), first, last in zip(list(asking.items()), upto - counts, upto, strict=True):
+            rows = slice(first, last)
+            try:
+                search.wanted = search.steps.send((at[rows], height[rows], found.theta[rows]))
+            except StopIteration as done:
+                ends[key] = done.value
+                del asking[key]
+    return [_interval(value, ends.get((k, -1)), ends.get((k, 1))) for k, value in enumerate(values)]
+
+
+def _interval(value: float, low: float | None, high: float | None) -> Interval:
+    return Interval(
+        value,
+        -math.inf if low is None else low,
+        math.inf if high is None else high,
+        low is None,
+        high is None,
+    )
+
+
+def _allowed(fit: Fit, slope: Array, inverse: Array, shared: Shared | None, level: float) -> float:
+    """Return how much higher the objective may be inside of a quantity's interval."""
+    if not (shared and shared.shared > 0):
+        return rise(fit, fit.spare, level)
+    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
+    moved = fit.rows.weights * (slope @ inverse @ jacobian)
+    return rise(fit, shared.freedom(moved, fit.spare), level) * shared.inflation(moved)
+
+
+def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
+    """Return the quantity's inverse curvature, and how the parameters move with it near the optimum, [p].
+
+    Where the optimum is flat, as with a term that is none, it is only as large as the bounds leave room for.
+    """
+    low, high = fit.law.bounds(fit.rows.log_loss)
+    room = float(np.abs(slope) @ (high - low)) / _REACHES[0][-1]
+    widest = room**2 / max(2 * allowed, 1e-300)
+    spread = float(slope @ inverse @ slope)
+    if not (math.isfinite(spread) and spread > 1e-12 * widest):
+        return widest, slope / (slope @ slope)
+    return min(spread, widest), inverse @ slope / spread
+
+
+def rise(fit: Fit, freedom: float, level: float = LEVEL) -> float:
+    """Return how much higher the objective may be inside of an interval; `freedom` is F's second degree."""
+    from scipy.stats import f as f_distribution
+
+    residual, delta = fit.residuals(), fit.rows.delta
+    weights = fit.rows.weights
+    bent = np.clip(residual, -delta, delta)
+    squares = float(weights @ bent**2) / fit.spare  # a row that weighs w has 1/w of the variance
+    inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
+    return float(f_distribution.ppf(level, 1, freedom)) * squares / inside / 2
+
+
+def inverse_curvature(fit: Fit) -> Array:
+    """Return the inverse of the objective's curvature, [p, p]; a parameter at its bound does not move."""
+    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
+    inside = np.abs(fit.residuals()) < fit.rows.delta
+    weights = fit.rows.weights * max(float(inside.mean()), 1 / fit.n_points)
+    curvature = (jacobian * weights) @ jacobian.T
+    return np.asarray(np.linalg.pinv(curvature, rcond=1e-13, hermitian=True))
+
+
+def correlations(fit: Fit) -> Array:
+    """Return the correlations of the parameters' errors near the optimum, [p, p]."""
+    inverse = inverse_curvature(fit)
+    errors = np.sqrt(np.maximum(np.diag(inverse), 1e-300))
+    return np.asarray(np.clip(inverse / np.outer(errors, errors), -1, 1))
+
+
+class _Search:
+    """One end that is being looked for: what it wants solved next, as targets [m] and vectors to start from [m, p]."""
+
+    def __init__(self, steps: _Steps, spread: float) -> None:
+        self.steps, self.spread = steps, spread
+        self.wanted = next(steps)
+
+
+def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed: float) -> _Steps:
+    """Return where the profile crosses `allowed` on one side of `value`; None where it never does.
+
+    Yields targets and starts, and is sent their solutions: quantity, root of the rise in objective, vectors.
+    """
+    limit = math.sqrt(allowed)
+    for reaches in _REACHES:
+        offsets = side * reaches * math.sqrt(2 * allowed * spread)
+        at, height, theta = yield value + offsets, fit.theta + offsets[:, None] * lean
+        away = side * (at - value)
+        order = np.argsort(away)
+        order = order[away[order] > 0]
+        away, height, theta = away[order], height[order], theta[order]
+        beyond = np.flatnonzero(height >= limit)
+        if beyond.size and height[-1] >= limit:
+            break
+    if not beyond.size:
+        return None
+    # The last crossing counts: a profile may dip again behind the first.
+    within = np.flatnonzero(height < limit)
+    last = within[-1] if within.size else -1
+    if last > beyond[-1]:
+        return None
+    inner = (away[last], height[last], theta[last]) if within.size else (0.0, 0.0, fit.theta)
+    outer = (away[last + 1], height[last + 1])
+    for _ in range(_ROUNDS):
+        # Where the profile is nearly a parabola the guess is right; where it is not, a quarter of the gap is left.
+        gap = outer[0] - inner[0]
+        ahead = np.sort(np.r_[_between(inner, outer, limit), inner[0] + gap * _PARTS])
+        at, high, here = yield value + side * ahead, np.tile(inner[2], (len(ahead), 1))
+        at = side * (at - value)
+        order = np.argsort(at)
+        order = order[(at[order] > inner[0]) & (at[order] < outer[0])]
+        for each in order[high[order] < limit][-1:]:
+            inner = (at[each], high[each], here[each])
+        for each in order[(high[order] >= limit) & (at[order] > inner[0])][:1]:
+            outer = (at[each], high[each])
+        close = min(limit - inner[1], outer[1] - limit) < _CLOSE * limit
+        if close or outer[0] - inner[0] >= gap:
+            break
+    return value + side * _between(inner, outer, limit)
+
+
+def _between(inner: tuple[float, float, Array], outer: tuple[float, float], limit: float) -> float:
+    """Return where the straight line through two points of the root of a profile reaches the limit."""
+    part = (limit - inner[1]) / (outer[1] - inner[1])
+    return float(inner[0] + min(max(part, 0.0), 1.0) * (outer[0] - inner[0]))
+
+
+N_STARTS = 3  # besides the optimum: from it alone up to a third of refits end in another valley
+N_CHECKED = 64
+_APART = 4  # steps of the grid of exponents: far starts, since few
+_SAME = 1e-4
+_AT_REST = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
+_BATCH = 65_536  # rows times vectors at once: about what stays in a core's cache
+
+
+@dataclass(frozen=True)
+class Refits:
+    """The vectors of the refits, [refits, p], and the share of them that missed their lowest objective.
+
+    `missed` is measured on the first refits, by starting these from all over the grid. To miss is to end higher
+    by 1e-4 of the objective, or of the mean refit's: a sample of few rows may be fitted exactly.
+    """
+
+    theta: Array
+    missed: float
+
+
+def bootstrap(
+    fit: Fit, n_refits: int, groups: Sequence[str] | None = None, seed: int = 0, n_checked: int = N_CHECKED
+) -> Refits:
+    """Return refits of tables drawn with replacement, whole groups where there are groups."""
+    weights = _weights(fit, n_refits, groups, np.random.default_rng(seed))
+    few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _APART)[:N_STARTS]])
+    theta, objective = _lowest(fit, weights, few)
+    n_checked = min(n_checked, n_refits)
+    checked, lower = _lowest(fit, weights[:n_checked], starts(fit.law, fit.rows))
+    missed = lower < objective[:n_checked] - _SAME * np.maximum(objective[:n_checked], objective.mean())
+    theta[:n_checked][missed] = checked[missed]
+    return Refits(theta, float(missed.mean()))
+
+
+def _lowest(fit: Fit, weights: Array, begin: Array) -> tuple[Array, Array]:
+    """Return the best of several starts for every row of weights; batches go to threads, NumPy holds no lock."""
+    size = max(1, _BATCH // (fit.n_points * len(begin)))
+
+    def of(at: int) -> tuple[Array, Array]:
+        some = weights[at : at + size]
+        rows = replace(fit.rows, weights=np.repeat(some, len(begin), axis=0))
+        solution = solve(fit.law, np.tile(begin, (len(some), 1)), rows, still=_AT_REST)
+        objective = solution.objective.reshape(len(some), len(begin))
+        best = objective.argmin(1)
+        each = np.arange(len(some))
+        return solution.theta.reshape(len(some), len(begin), -1)[each, best], objective[each, best]
+
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(n_cores) as pool:
+        theta, lowest = zip(*pool.map(of, range(0, len(weights), size)), strict=True)
+    return np.concatenate(theta), np.concatenate(lowest)
+
+
+def _weights(fit: Fit, n_refits: int, groups: Sequence[str] | None, random: np.random.Generator) -> Array:
+    names = np.arange(fit.n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
+    n_groups = int(names.max()) + 1
+    drawn = random.multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_refits)
+    return np.asarray(drawn[:, names] * fit.rows.weights, float)

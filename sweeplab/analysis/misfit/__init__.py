@@ -1,0 +1,1 @@
+"""Whether the form of a law is right."""

@@ -1,0 +1,360 @@
+"""What a form may be wrong in, to first order: how each departure moves the log loss at the rows and beyond them.
+
+Legend: n rows, p parameters, x and y centered log N and log D, s_N and s_D the shares of the loss that are N's and D's.
+
+- an interaction of N and D: x y, as it stands in log loss; a term between the two, sqrt(s_N s_D); their product,
+  s_N s_D L; terms that are joined by a power (the entropy of the shares, which is what `joint` adds).
+- a bend in one column, a broken power: x^2, and s_N log(1 + exp(2 (x - b))), an exponent that changes smoothly within
+  about a factor 3 of a break b, for breaks all over the column's range (Caballero et al. 2023, Broken neural scaling
+  laws, equation 1, to first order in the change of the exponent).
+- a bend in N and D together: both exponents change at one share of their ranges.
+- a trend with a column that the law does not read.
+
+Is the form right? What residuals follow, and what this design could not have shown.
+
+Directions in which a form may be wrong come from `departures`, the test from `scores`. A direction that the design
+shows with a power under SEEN only raises the bar for the others, and so do more directions than half of what the law
+leaves free: such are looked at for gross misfits alone. A departure is as large as it matters: what makes the law's
+forecast at ten times the compute 5% wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from sweeplab.analysis.fit.assessment import SPREAD, STANDS, design
+from sweeplab.analysis.fit.fitting import Fit, fit
+from sweeplab.analysis.fit.forms import Array, log_optimum
+from sweeplab.analysis.misfit.residuals import (
+    Draws,
+    Pattern,
+    Space,
+    draw,
+    patterns,
+    power,
+    shapes,
+    space_of,
+    surely,
+)
+from sweeplab.analysis.points import Points
+
+BEYOND = 10.0  # times the largest compute: where a departure has to matter
+INTERACTION, TOGETHER = "interaction of params and tokens", "bend in params and tokens together"
+# Of a column's range of logs; the first is the one that power is given for.
+_BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)
+_SHARPNESS = 2.0
+_FOLLOWS = 1e-3
+_BOTH = {"params", "tokens"}
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A direction of a kind: `rows` [n] and `beyond` are changes of the log loss of one size, at rows and target."""
+
+    kind: str
+    words: str
+    rows: Array
+    beyond: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a forecast goes: a point at BEYOND times the table's largest compute, with the law's slopes there [p]."""
+
+    columns: Mapping[str, float]
+    slopes: Array
+
+
+def departures(points: Points, fit: Fit) -> tuple[list[Departure], Target]:
+    """Return the directions, of each kind the typical one first, and where they have to matter."""
+    where = _target(points, fit)
+    logs = {
+        name: np.append(np.log(column), math.log(where[name])) - np.log(column).mean()
+        for name, column in points.columns.items()
+        if name in where and np.ptp(np.log(column)) > 1e-9
+    }
+    value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
+    shares = {term.column: jacobian[fit.law.index(term.scale)] for term in fit.law.terms}
+    # A law of one column is first of all wrong in that it does not read the other.
+    parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unread(fit, logs)]
+    named = chain(*(parts if set(fit.law.columns) >= _BOTH else reversed(parts)))
+    found = [Departure(kind, words, change[:-1], float(change[-1])) for kind, words, change in named]
+    return found, Target(where, jacobian[:, -1])
+
+
+Named = Iterator[tuple[str, str, Array]]
+
+
+def _interactions(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array], value: Array) -> Named:
+    if not set(fit.law.columns) >= _BOTH:
+        return
+    of_n, of_d = shares["params"], shares["tokens"]
+    yield INTERACTION, "log params times log tokens", logs["params"] * logs["tokens"]
+    yield INTERACTION, "a term between those of params and tokens", np.sqrt(of_n * of_d)
+    yield INTERACTION, "the product of both terms", of_n * of_d * np.exp(value - value.mean())
+    if not fit.law.power:
+        all_shares = np.array(list(shares.values()))
+        entropy = -(all_shares * np.log(np.maximum(all_shares, 1e-300))).sum(0)
+        yield INTERACTION, "terms that are joined by a power", entropy
+
+
+def _bends(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array]) -> Named:
+    bent: dict[str, list[Array]] = {}
+    for name in fit.law.columns:
+        x = logs[name]
+        bent[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
+        for part, change in zip(_BREAKS, bent[name], strict=True):
+            yield (
+                f"bend in {name}",
+                f"an exponent that changes at {part:.0%} of the range of log {name}",
+                change,
+            )
+        yield f"bend in {name}", f"the square of log {name}", x**2
+    if bent.keys() >= _BOTH:
+        for part, one, other in zip(_BREAKS, bent["params"], bent["tokens"], strict=True):
+            yield TOGETHER, f"exponents that change at {part:.0%} of both ranges", one + other
+
+
+def _bend(x: Array, part: float) -> Array:
+    low, high = float(x[:-1].min()), float(x[:-1].max())
+    return np.asarray(np.logaddexp(0.0, _SHARPNESS * (x - low - part * (high - low))) / _SHARPNESS)
+
+
+def _unread(fit: Fit, logs: Mapping[str, Array]) -> Named:
+    """Yield the columns that the law does not read, unless they follow from those before, as 6ND does."""
+    known = [np.ones_like(next(iter(logs.values()))), *(logs[name] for name in fit.law.columns)]
+    for name, x in logs.items():
+        if name in fit.law.columns:
+            continue
+        base = np.stack(known, 1)[:-1]
+        rest = x[:-1] - base @ np.linalg.lstsq(base, x[:-1], rcond=None)[0]
+        if rest.std() > _FOLLOWS * x[:-1].std():
+            known.append(x)
+            yield f"trend with {name}", f"log {name}, which the law does not read", x
+
+
+def _target(points: Points, fit: Fit) -> dict[str, float]:
+    """Return the best point at the larger budget, no further from the rows in tokens a parameter than they go."""
+    columns = {name: column for name, column in points.columns.items() if name != "loss"}
+    most = {name: float(column.max()) for name, column in columns.items()}
+    if not columns.keys() >= _BOTH or not set(fit.law.columns) >= _BOTH:
+        # Without both, tokens and parameters are taken to grow alike: each as the root of compute.
+        return {
+            name: value * (BEYOND if name == "flops" else math.sqrt(BEYOND)) for name, value in most.items()
+        }
+    k = points.flops_per_param_token
+    budget = BEYOND * float(columns["flops"].max())
+    ratios = np.log(columns["tokens"] / columns["params"])
+    best = math.log(budget / k) - 2 * log_optimum(fit.law, fit.theta, fit.center, budget, k)
+    ratio = float(np.clip(best, ratios.min(), ratios.max()))
+    params = math.exp((math.log(budget / k) - ratio) / 2)
+    return {"params": params, "tokens": params * math.exp(ratio), "flops": budget}
+
+
+FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
+MATTERS = 0.05  # of the loss at BEYOND times the compute
+FALSE_ALARM = 0.07  # over all directions that are tried
+GROSS = 0.01  # over all directions there are
+SEEN = 0.5  # the power from which on a departure can be seen
+_EFFECT = math.log1p(MATTERS)
+_MOST = 0.5  # of the loss: beyond that, an effect to first order is no number
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is said about one kind of departure.
+
+    `power` is how often one that matters would be flagged, for the kind's typical direction. `share` of the
+    residuals lies in the `strongest` direction; were that what is wrong, the true loss at the target would be
+    `effect` above the law's, in shares: None where the kind is not flagged.
+    """
+
+    kind: str
+    status: str
+    power: float
+    strongest: str
+    share: float
+    effect: float | None
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried."""
+
+    law: str
+    status: str
+    p_value: float | None
+    kinds: tuple[Kind, ...]
+    patterns: tuple[Pattern, ...]
+    target: dict[str, float]
+    sentences: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "law": self.law,
+            "status": self.status,
+            "p_value": self.p_value,
+            "false_alarm": FALSE_ALARM + GROSS,
+            "matters": MATTERS,
+            "target": self.target,
+            "kinds": [asdict(each) for each in self.kinds],
+            "patterns": [each.as_dict() for each in self.patterns],
+            "sentences": list(self.sentences),
+        }
+
+
+def misfit(points: Points, found: Fit) -> Misfit:
+    """Return whether the form of a fitted law is flagged, and what its table could have shown.
+
+    Raises:
+        BadInput: what `fit` refuses.
+    """
+    if found.rows.delta < found.sigma:
+        found = fit(points, found.law)  # bent that much, residuals are hardly more than signs
+    directions, target = departures(points, found)
+    rows = np.stack([each.rows for each in directions], 1)
+    beyond = np.array([each.beyond for each in directions])
+    space = space_of(points, found, rows, beyond, target.slopes)
+    lacking = _lacking(points, found, space)
+    draws = draw(space)
+    tried = [] if lacking else _tried(directions, space, draws)
+    everything = range(len(directions))
+    bars = np.full(len(directions), draws.bar(everything, GROSS))
+    if tried:
+        bars[tried] = np.minimum(bars[tried], draws.bar(tried, FALSE_ALARM))
+    kinds = _kinds(directions, space, draws, tried, bars)
+    status = _status(kinds)
+    told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
+    seen = patterns(points, found)
+    return Misfit(
+        law=found.law.name,
+        status=status,
+        p_value=min((draws.p_value(each, float(space.shares()[each].max())) for each in told), default=None),
+        kinds=kinds,
+        patterns=tuple(seen),
+        target=dict(target.columns),
+        sentences=(*_sentences(found.law.name, kinds, lacking), *_of_shapes(points, seen)),
+    )
+
+
+def _lacking(points: Points, found: Fit, space: Space) -> str:
+    """Return why no misfit at all can be seen; nothing where some can."""
+    seen = design(points, found.law.columns)
+    spread = seen.get("sd across the line", math.inf)
+    if spread < SPREAD:
+        return (
+            "all rows lie near one ray of tokens to params, or one line of their logs (the sd across it is "
+            f"{spread:.2f}, {SPREAD} is needed), where a wrong form bends its own terms until it fits"
+        )
+    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
+        return "but for one row all lie near one line of log tokens against log params, and that row decides"
+    if space.freedom < 2:
+        return f"{found.n_points} rows leave {found.law.name} hardly anything that could differ from it"
+    return ""
+
+
+def _tried(directions: Sequence[Departure], space: Space, draws: Draws) -> list[int]:
+    """Return the directions to try, the typical ones of each kind first: no more than half of what the law leaves.
+
+    The first is always tried: by a misfit in its own direction the noise seems larger, and its power smaller.
+    """
+    kinds = [each.kind for each in directions]
+    order = sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at]))
+    there = [at for at in order if space.directions[:, at].any()]
+    seen = [at for at in there[1:] if _power(space, draws, at, [at]) >= SEEN]
+    return [*there[:1], *seen][: max(1, space.freedom // 2)]
+
+
+def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:
+    """Return how often a direction that matters is flagged, with the noise that is left when it is taken out."""
+    share = min(float(space.shares()[at]), 1.0)
+    noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
+    return power(replace(space, noise=noise), draws, at, _EFFECT, tried, draws.bar(tried, FALSE_ALARM))
+
+
+def _kinds(
+    directions: Sequence[Departure], space: Space, draws: Draws, tried: Sequence[int], bars: Array
+) -> tuple[Kind, ...]:
+    shares, lengths, found = space.shares(), space.lengths(), []
+    for kind in dict.fromkeys(each.kind for each in directions):
+        own = [at for at, each in enumerate(directions) if each.kind == kind]
+        strongest = max(own, key=lambda at: shares[at] - bars[at])
+        flagged = bool(shares[strongest] > bars[strongest]) and not space.is_exact
+        likely = _power(space, draws, own[0], tried) if tried else 0.0
+        effect = float(lengths[strongest] * space.gains[strongest])
+        found.append(
+            Kind(
+                kind=kind,
+                status=FLAGGED if flagged else NOT_SEEN if likely >= SEEN else UNSEEABLE,
+                power=likely,
+                strongest=directions[strongest].words,
+                share=float(shares[strongest]),
+                effect=math.expm1(effect) if flagged and abs(effect) < _MOST else None,
+            )
+        )
+    return tuple(found)
+
+
+def _status(kinds: Sequence[Kind]) -> str:
+    """Return what is said of the form as a whole: `not seen` takes a kind that could have been."""
+    there = {each.status for each in kinds}
+    return next((status for status in (FLAGGED, NOT_SEEN) if status in there), UNSEEABLE)
+
+
+def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
+    flagged = sorted((each for each in kinds if each.status == FLAGGED), key=lambda each: -each.share)
+    said = _of_flagged(law, flagged) if flagged else []
+    if lacking:
+        why = f"misfit cannot be seen on this design: {lacking}"
+        return [*said, why if flagged else f"{why}; this is no sign that {law} is right"]
+    power = f"one that makes the forecast at {BEYOND:g} times the compute {MATTERS:.0%} wrong would be flagged in "
+    for status, words in _WORDS.items():
+        if there := [each for each in kinds if each.status == status]:
+            shares = ", ".join(f"{each.power:.0%}" for each in there)
+            respectively = " of such tables" if len(there) == 1 else " of such tables, in this order"
+            said.append(f"{_listed(there, 'or')} {words}: {power}{shares}{respectively}")
+    return said
+
+
+_WORDS = {NOT_SEEN: "is not seen", UNSEEABLE: "cannot be seen on this design"}
+
+
+def _of_flagged(law: str, flagged: Sequence[Kind]) -> list[str]:
+    first, *others = flagged
+    said = [
+        f"{law} does not fit: {first.share:.0%} of its residuals' squares follow a{_an(first.kind)} {first.kind} "
+        f"({first.strongest})"
+    ]
+    if others:
+        said[0] += f"; {_listed(others, 'or')} would look alike, or is there too"
+    if first.effect is not None:
+        side = "low" if first.effect > 0 else "high"
+        said.append(
+            f"if that is what is wrong, its forecast at {BEYOND:g} times the compute is about "
+            f"{abs(first.effect):.1%} too {side}"
+        )
+    return said
+
+
+def _listed(kinds: Sequence[Kind], joined: str) -> str:
+    *most, last = (f"a{_an(each.kind)} {each.kind}" for each in kinds)
+    return f"{', '.join(most)} {joined} {last}" if most else last
+
+
+def _an(kind: str) -> str:
+    return "n" if kind[0] in "aeiou" else ""
+
+
+def _of_shapes(points: Points, seen: list[Pattern]) -> list[str]:
+    return [
+        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
+        f"its low end to its high one (p {each.p_value:.2g})"
+        for each in surely(seen, shapes(points))
+    ]

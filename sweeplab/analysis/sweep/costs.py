@@ -1,0 +1,263 @@
+"""Where the compute and the time of a sweep went: by how the runs ended, and whether they trained or evaluated.
+
+What pruning saved, and on trials that were trained to their end after all, what it cost.
+
+Where in the space trials failed or diverged: the range of each hyperparameter in which they crowd.
+
+Ranges are looked for, so the smallest of many p-values is small by chance: each is multiplied by the number of ranges
+that were looked at (Bonferroni).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pandas import DataFrame, Series
+
+from sweeplab.analysis.sweep.trials import Dimension, Sweep
+from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.work.pruned import Audited
+
+
+PHASES = ("training", "evaluation")
+_RUN = ["cell", "trial", "seed"]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the runs that ended in one state took in one phase; NaN where it is not known."""
+
+    study: str
+    state: str
+    phase: str
+    n_runs: int
+    flops: float
+    seconds: float
+
+
+def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> list[Spent]:
+    """Return what each state's runs took in training and in evaluation.
+
+    Seconds are those that a run was in hand: runs of one stack share them. Training's follow from
+    `speeds`, the curves of tokens_per_second; the rest of a run's time is evaluation. `val_tokens` are those of the
+    validation text, which `eval_full` reads whole.
+    """
+    runs = sweep.runs
+    if runs.empty:
+        return []
+    seconds = finite(runs, "wall_seconds")
+    training = _training_seconds(runs, speeds).clip(upper=seconds)
+    amounts = {
+        "training": (finite(runs, "train_flops"), training),
+        "evaluation": (_evaluation_flops(runs, val_tokens), seconds - training),
+    }
+    return [
+        Spent(
+            sweep.name, state, phase, int(of_state.sum()),
+            float(amounts[phase][0][of_state].sum()), float(amounts[phase][1][of_state].sum(min_count=1)),
+        )
+        for state in reversed(WORST_FIRST)
+        if (of_state := runs["state"] == state).any()
+        for phase in PHASES
+    ]  # fmt: skip
+
+
+def _training_seconds(runs: DataFrame, speeds: DataFrame) -> Series:
+    """Return the seconds of each run's steps, from the speed over each stretch of its curve; NaN without one."""
+    speeds = speeds.sort_values([*_RUN, "iteration"])
+    tokens = speeds.groupby(_RUN)["train_tokens"].diff().fillna(speeds["train_tokens"])
+    stretches = speeds.assign(seconds=tokens.astype(float) / speeds["value"].astype(float))
+    sums = stretches.groupby(_RUN)["seconds"].sum()
+    keys = list(runs[_RUN].itertuples(index=False, name=None))
+    return Series([float(sums.get(key, np.nan)) for key in keys], index=runs.index)
+
+
+def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
+    """Return the FLOPs of each run's evaluations: at iteration 0, at every interval, and at its end."""
+    iterations, interval = finite(runs, "iterations"), finite(runs, "eval_interval")
+    n_evaluations = iterations // interval + 1 + (iterations % interval > 0)
+    whole = np.nan if val_tokens is None else val_tokens / finite(runs, "block_size")
+    reads_all = runs.get("eval_full", Series(False, index=runs.index)).astype(str) == "True"
+    rows = (finite(runs, "eval_iters") * finite(runs, "batch_size")).mask(reads_all, whole)
+    return n_evaluations * rows * finite(runs, "row_flops") / 3  # backward is twice forward
+
+
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a cell's pruned trials took, and what their rest would have taken at their own pace."""
+
+    study: str
+    cell: str
+    n_trials: int
+    n_pruned: int
+    flops_spent: float
+    flops_saved: float
+    seconds_spent: float
+    seconds_saved: float
+
+    @property
+    def share(self) -> float:
+        """Return the share of the FLOPs that the cell would have taken without pruning."""
+        whole = self.flops_spent + self.flops_saved
+        return self.flops_saved / whole if whole else 0.0
+
+
+def saved(sweep: Sweep) -> list[Saved]:
+    """Return what pruning saved in each cell where trials were counted, in the order of the cells."""
+    trials = sweep.trials[sweep.trials["state"].isin(COUNTED)]
+    pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
+    found = []
+    for cell in sweep.cells:
+        own = trials[trials["cell"] == cell]
+        pruned = own[own["state"] == "pruned"]
+        flops = (pruned["planned_flops"] - pruned["train_flops"].fillna(0)).clip(lower=0)
+        # A trial that was pruned before its first step has no pace of its own.
+        paces = (pruned["wall_seconds"] / pruned["train_flops"].replace(0, np.nan)).fillna(pace)
+        found.append(
+            Saved(
+                sweep.name, cell, len(own), len(pruned),
+                float(own["train_flops"].sum()), float(flops.sum()),
+                float(own["wall_seconds"].sum()), float((flops * paces).sum()),
+            )
+        )  # fmt: skip
+    return [each for each in found if each.n_trials]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the audit of a study's pruning says.
+
+    `audited` has a row an audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its end;
+    missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of the
+    share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
+    """
+
+    study: str
+    audited: DataFrame
+    n_pruned: int
+    low: float
+    high: float
+
+    @property
+    def n_better(self) -> int:
+        """Return how many of the audited trials would have become the best of their cell."""
+        return int(self.audited["is_better"].sum())
+
+
+def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
+    """Return what audited trials say of the study's pruning."""
+    from scipy.stats import beta
+
+    best = sweep.ended.groupby("cell")["loss"].min()
+    rows = [
+        {
+            "cell": each.cell,
+            "trial": each.trial,
+            "iteration": each.iteration,
+            "value_then": each.value_then,
+            "value": each.value,
+            "best": float(best.get(each.cell, np.nan)),
+        }
+        for each in audited
+    ]
+    frame = DataFrame(rows, columns=["cell", "trial", "iteration", "value_then", "value", "best"])
+    value, bar = frame["value"].astype(float), frame["best"].astype(float)
+    frame["is_better"] = (value < bar) | (value.notna() & bar.isna())
+    n, k = len(frame), int(frame["is_better"].sum())
+    tail = (1 - LEVEL) / 2
+    low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
+    high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
+    return Cost(sweep.name, frame, int((sweep.trials["state"] == "pruned").sum()), low, high)
+
+
+STATES_LOOKED_AT = ("diverged", "failed")
+FOUND, NOT_FOUND = "crowds here", "spread evenly"
+# A p-value that is this small is no accident of the sweep.
+ALPHA = 0.05
+CUTS = np.linspace(0, 1, 11)[1:-1]
+
+
+@dataclass(frozen=True)
+class Region:
+    """The range of one hyperparameter where trials of a state are most out of proportion.
+
+    `inside` of the `n_inside` trials in it ended so, `outside` of the `n_outside` others. `p` is that of Fisher's
+    exact test, one-sided, times the number of ranges.
+    """
+
+    study: str
+    state: str
+    hyperparameter: str
+    range: str
+    inside: int
+    n_inside: int
+    outside: int
+    n_outside: int
+    p: float
+
+    @property
+    def verdict(self) -> str:
+        """Say whether this is more than what chance gives."""
+        return FOUND if self.p < ALPHA else NOT_FOUND
+
+
+def regions(sweep: Sweep) -> list[Region]:
+    """Return the range of each hyperparameter in which most trials diverged, or failed; the surest first."""
+    ended = sweep.trials[
+        sweep.trials["state"].isin(WORST_FIRST) & ~sweep.trials["state"].isin(("running", "waiting"))
+    ]
+    both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
+    found = []
+    for state in STATES_LOOKED_AT:
+        hit = ended["state"] == state
+        if not hit.any() or hit.all():
+            continue
+        ranges = [(each, *part) for each in both.values() for part in _parts(each, ended)]
+        chances = _p_values(hit, [inside for _, _, inside in ranges]) * len(ranges)
+        tested = [(float(p), *each) for p, each in zip(chances, ranges, strict=True)]
+        for name in both:
+            own = [each for each in tested if each[1].name == name]
+            if own:
+                p, _, said, inside = min(own, key=lambda each: each[0])
+                found.append(_region(sweep.name, state, name, said, hit, inside, min(1.0, p)))
+    return sorted(found, key=lambda each: (STATES_LOOKED_AT.index(each.state), each.p))
+
+
+def _region(study: str, state: str, name: str, said: str, hit: Series, inside: Series, p: float) -> Region:
+    counts = (int((hit & inside).sum()), int(inside.sum()), int((hit & ~inside).sum()), int((~inside).sum()))
+    return Region(study, state, name, said, *counts, p)
+
+
+def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Series]]:
+    """Yield the ranges to look at, in words, and which trials lie in each: each choice, or either side of a cut."""
+    column = trials[dimension.name]
+    if dimension.choices:
+        for choice in dimension.choices:
+            yield choice, column.astype(str) == choice
+        return
+    places = dimension.coordinates(column)
+    # Cuts at deciles of the trials: an adaptive sampler leaves much of a range nearly empty.
+    for cut in np.unique(np.nanquantile(places, CUTS)) if places.notna().any() else ():
+        value = f"{dimension.value_at(float(cut)):.3g}"
+        yield f"above {value}", places > cut
+        yield f"up to {value}", places <= cut
+
+
+def _p_values(hit: Series, insides: Sequence[Series]) -> NDArray[np.float64]:
+    """Return for each range the chance of as many hits inside, or more, were they spread over all trials alike."""
+    from scipy.stats import hypergeom
+
+    n, is_hit = len(hit), hit.to_numpy(bool)
+    among = np.array([inside.to_numpy(bool) for inside in insides]).reshape(-1, n)
+    n_inside = among.sum(1)
+    chances = hypergeom.sf((among & is_hit).sum(1) - 1, n, int(is_hit.sum()), n_inside)
+    return np.where((n_inside == 0) | (n_inside == n), 1.0, chances)

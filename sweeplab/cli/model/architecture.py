@@ -1,0 +1,196 @@
+"""`sweeplab model params`, `trace` and `coordinates`: sizes, values and growth of a model's parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sweeplab.cli.options import (
+    AsJson,
+    Lab,
+    OneCell,
+    Overrides,
+    Preset,
+    StudyFile,
+    argument,
+    option,
+    whole_numbers,
+)
+from sweeplab.cli.printing import print_found, print_json, print_rows, say
+from sweeplab.errors import BadInput, Problem
+
+
+def params(
+    file: Annotated[Path | None, argument("[FILE]", "A study file.")] = None,
+    preset: Preset = None,
+    override: Overrides = None,
+    cell: OneCell = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count a model's parameters, part by part.
+
+    Each part stands beside its closed formula, per layer and in total. Without file and preset it is
+    the model of the table's defaults.
+
+    \b
+    $ sweeplab model params --preset gpt2
+    $ sweeplab model params --preset transformer-base -o vocab_size=30000
+    $ sweeplab model params studies/small.yaml --json
+    """
+    from sweeplab.runs.models import model_of, models_of
+
+    if file and preset:
+        raise BadInput(Problem("a file and a preset", "one of them; a file may have `preset: NAME`"))
+    if cell and not file:
+        raise BadInput(Problem("a cell is a study file's", "FILE --cell CELL"))
+    found = models_of(file, override or (), cell) if file else [model_of(preset, override or ())]
+    counted = [each.as_dict() for each in found]
+    if len(counted) == 1:
+        print_found(counted[0], as_json, _print_parts)
+    else:
+        print_found({"cells": counted}, as_json, _print_cells)
+
+
+def _print_parts(found: dict[str, Any]) -> None:
+    say(f"{found['model']}: {found['total']:,} parameters")
+    if found["active"] < found["total"]:
+        say(f"{found['active']:,} of them active: a token meets only the experts that it is routed to")
+    say()
+    parts = [
+        {
+            "part": each["component"],
+            "of": each["place"],
+            "formula": each["formula"],
+            "each": f"{each['each']:,}",
+            "layers": each["layers"],
+            "parameters": f"{each['parameters']:,}",
+        }
+        for each in found["parts"]
+    ]
+    print_rows(parts, text=("part", "of", "formula"))
+    say()
+    shares = [
+        {"component": name, "parameters": f"{count:,}", "share": f"{count / found['total']:.1%}"}
+        for name, count in {**found["components"], "total": found["total"]}.items()
+    ]
+    print_rows(shares, text=("component",))
+    say()
+    say(", ".join(f"{letter} {name} {size:,}" for letter, (name, size) in found["letters"].items()))
+    for note in found["notes"]:
+        say(note)
+
+
+def _print_cells(found: dict[str, Any]) -> None:
+    cells = found["cells"]
+    names = list(dict.fromkeys(name for each in cells for name in each["components"]))
+    rows = [
+        {
+            "cell": each["model"],
+            **{name: f"{each['components'].get(name, 0):,}" for name in names},
+            "total": f"{each['total']:,}",
+        }
+        for each in cells
+    ]
+    print_rows(rows, text=("cell",))
+
+
+def trace(
+    run: Annotated[
+        str | None,
+        argument("[RUN]", "A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder."),
+    ] = None,
+    preset: Preset = None,
+    override: Overrides = None,
+    token: Annotated[int, option("ID", "The token's id.")] = 0,
+    position: Annotated[int, option("N", "Its position in the text, from 0.")] = 0,
+    source_length: Annotated[int | None, option("N", "Tokens that an encoder reads.  [default: 10]")] = None,
+    seed: Annotated[int, option("N", "Seed of the other tokens, and of weights without a run.", min=0)] = 0,
+    values: Annotated[int, option("N", "Numbers to show of each step.", min=1)] = 5,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow one token through a model, step by step.
+
+    Each step shows the shape of its value and the first numbers of the token's row, in float64 by the
+    NumPy reference. Without a run the weights are random.
+
+    \b
+    $ sweeplab model trace --preset transformer-base --token 42 --source-length 10
+    $ sweeplab model trace small --token 42 --position 3 --json
+    """
+    from sweeplab.runs.models import model_of, opened, started
+
+    if run and (preset or override):
+        raise BadInput(Problem("a run and a model without one", "RUN, or --preset and -o"))
+    name, shape, weights = opened(run, lab) if run else started(model_of(preset, override or ()), seed)
+    from sweeplab.model.tracing import trace_token
+
+    steps = trace_token(shape, weights, token, position, source_length, seed, values)
+    if as_json:
+        asked = {"model": name, "token": token, "position": position, "seed": seed}
+        print_json({**asked, "steps": [step._asdict() for step in steps]})
+        return
+    of = "its weights" if run else f"random weights, seed {seed}"
+    say(f"{name}: token {token} at position {position}, {of}\n")
+    rows = [
+        {
+            "step": step.name,
+            "shape": " x ".join(map(str, step.shape)),
+            "values": " ".join(f"{each:9.4f}" for each in step.values),
+        }
+        for step in steps
+    ]
+    print_rows(rows, text=("step", "values"))
+
+
+def coordinates(
+    file: StudyFile,
+    override: Overrides = None,
+    cell: Annotated[
+        str | None, option("CELL", "The cell, where cells differ in more than their width.")
+    ] = None,
+    widths: Annotated[
+        str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
+    ] = None,
+    steps: Annotated[int, option("N", "Steps to train at each width.", min=1, max=1000)] = 4,
+    output: Annotated[
+        Path | None, option("FILE", "The page.  [default: reports/coordinates.html in the lab]")
+    ] = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check how activations grow with width.
+
+    muP's coordinate check: the study's model trains for a few steps at each width, under standard and
+    mup. Where activations stay flat, the learning rate of a small model fits a large one.
+
+    \b
+    $ sweeplab model coordinates studies/small.yaml --cell n_layer=2
+    $ sweeplab model coordinates FILE --widths 64,256 -o learning_rate=0.003
+    """
+    from rich.console import Console
+
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.report.coordinates import steepest_in_words, write_coordinates
+    from sweeplab.runs.coordinates import check_coordinates
+
+    allowed = "whole numbers above 0, such as 64,128,256"
+    asked = whole_numbers("--widths", widths, allowed) if widths is not None else []
+    with Console(stderr=True).status("") as status:
+        found = check_coordinates(file, override or (), cell, asked, steps, status.update)
+    page = output or lab_folder(lab) / "reports" / "coordinates.html"
+    write_coordinates(found, page)
+    if as_json:
+        powers = [
+            {"parametrization": name, "step": step, "layer": layer, "power": power}
+            for (name, step, layer), power in found.powers.items()
+        ]
+        sizes = [row._asdict() for row in found.rows]
+        about = {"output": str(page), "study": found.study, "values": found.values}
+        print_json({**about, "sizes": sizes, "powers": powers})
+        return
+    for name, words in steepest_in_words(found):
+        typer.echo(f"{name}: {words}")
+    typer.echo(f"{page} written")

@@ -1,0 +1,94 @@
+"""How commands print: lines, tables, and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sweeplab.formatting import several
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweeplab.study.plan import Plan
+
+T = TypeVar("T")
+WIDE = 240
+
+
+def print_found(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
+    """Print what a command found: as JSON for a program, else by `printer` for a person."""
+    if as_json:
+        print_json(found)
+    else:
+        printer(found)
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
+    print(json.dumps(_plain(content), indent=1))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_dict"):
+        value = value.as_dict()
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def console() -> Console:
+    """Return a console on standard output; a pipe has no width, so no line is broken there."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+def say(text: str = "", style: str | None = None) -> None:
+    """Print text as it is: without markup, and with long lines unbroken."""
+    console().print(text, style=style, markup=False, soft_wrap=True)
+
+
+def say_warnings(warnings: Sequence[str]) -> None:
+    """Print warnings, one per line."""
+    for warning in warnings:
+        say(f"warning: {warning}", "yellow")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> None:
+    """Print rows that share their keys, all right-aligned but those of `text`.
+
+    Columns of nothing but zeros and dashes are left out.
+    """
+    from rich.table import Table
+
+    shown = [key for key in rows[0] if any(row[key] not in (0, None) for row in rows)]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for key in shown:
+        table.add_column(
+            key.replace("_", " "), justify="left" if key in text else "right", no_wrap=key == shown[0]
+        )
+    for row in rows:
+        table.add_row(*(cell_text(row[key]) for key in shown))
+    console().print(table)
+
+
+def cell_text(value: Any) -> str:
+    """Write one value as a table shows it: a dash for nothing, floats short."""
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def workers_in_words(plan: Plan) -> str:
+    """Say how many workers a study gets, what each has, and where they run."""
+    workers = plan.workers
+    each = several(workers[0].threads, "thread") + (" each" if len(workers) > 1 else "")
+    gpus = sorted({worker.gpu for worker in workers if worker.gpu is not None})
+    where = f"GPU {', '.join(map(str, gpus))}" if gpus else plan.device
+    return f"{several(len(workers), 'worker')} ({each}) on {where}, {plan.dtype}"

@@ -1,0 +1,216 @@
+"""`sweeplab generate`, `evaluate`, `export-hf` and `import-hf`: commands on a trained run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, option, whole_numbers
+from sweeplab.cli.printing import print_json, print_rows
+from sweeplab.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from sweeplab.runs.generating import Writer
+
+STRETCHES = 4  # rows per block_size of positions in the table of losses by position
+
+
+def generate(
+    run: Run,
+    prompt: Prompt,
+    temperature: Annotated[
+        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's own]")
+    ] = None,
+    top_k: Annotated[
+        int | None, option("K", "Draw from the K best tokens.  [default: the run's own]")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        option("P", "Draw from the best tokens of this total probability.  [default: the run's own]"),
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the best token each time.")] = False,
+    beams: Annotated[int | None, option("N", "Search for the likeliest text with N beams.", min=1)] = None,
+    seed: Annotated[
+        int | None, option("SEED", "Seed of the draws.  [default: 0]", min=0, max=2**63 - 1)
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, option("N", "Generate at most N tokens.  [default: the run's own]")
+    ] = None,
+    contrast: Annotated[
+        str | None,
+        option(
+            "RUN", "Decode against this smaller run of the same tokens, preferring what the run knows better."
+        ),
+    ] = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Generate text with a trained run, token by token.
+
+    A decoder continues the prompt for --max-new-tokens tokens. An encoder fills each [MASK] with a
+    token, the surest first; one trained on spans fills it with several. A model of pairs writes the
+    target of the prompt, and ends it.
+
+    \b
+    $ sweeplab generate small --prompt "import " --greedy
+    $ sweeplab generate small --prompt "def " --contrast small/n_layer=1,n_embd=32
+    $ sweeplab generate masked --prompt "The [MASK] sat"
+    """
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.generating import Writer, chosen
+    from sweeplab.runs.opening import open_run
+
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    drawing = [
+        name for name, each in {**drawn, "seed": seed, "greedy": greedy or None}.items() if each is not None
+    ]
+    if beams is not None and drawing:
+        option = drawing[0].replace("_", "-")
+        raise BadInput(Problem(f"--{option} beside --beams, which draws nothing", "one of them"))
+    given = {**drawn, "max_new_tokens": max_new_tokens}
+    chosen({}, given)  # refuses values out of range before anything is loaded
+    place = lab_folder(lab)
+    opened = open_run(run, place)
+    amateur = open_run(contrast, place) if contrast is not None else None
+    writer = Writer(opened, prompt, *chosen(opened.values, given, greedy), seed=seed or 0, amateur=amateur)
+    if as_json:
+        print_json(_generated(writer, beams))
+    elif beams is not None:
+        print(writer.beams(beams)[0]["text"])
+    else:
+        for piece in writer.words(writer.tokens()):
+            print(piece, end="", flush=True)
+        print(flush=True)
+
+
+def _generated(writer: Writer, beams: int | None) -> dict[str, Any]:
+    """Return what is generated as plain values: a text, or one for each beam."""
+    said: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
+    if beams is not None:
+        return {**said, "beams": writer.beams(beams)}
+    tokens = list(writer.tokens())
+    return {**said, "seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))}
+
+
+def evaluate(
+    run: Run,
+    lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
+    study: Annotated[
+        str | None, option("NAME", "The study whose validation split is read.  [default: the run's own]")
+    ] = None,
+    report: Annotated[Path | None, option("PAGE.html", "Also write a page of the loss by position.")] = None,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a trained run, also on longer sequences.
+
+    Losses are given by position too. Longer sequences need positions without an end, such as rotary,
+    alibi, relative, sinusoidal and none. A run that kept its best checkpoint is evaluated with it.
+
+    \b
+    $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
+    """
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.evaluating import evaluated
+
+    times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
+    found = evaluated(run, lab_folder(lab), times, study)
+    if report:
+        from sweeplab.report.evaluation import write_evaluation
+
+        write_evaluation(found, report)
+    if as_json:
+        print_json(found | ({"report": str(report)} if report else {}))
+        return
+    _print_evaluation(found)
+    if report:
+        typer.echo(f"\n{report} written")
+
+
+def _print_evaluation(found: dict[str, Any]) -> None:
+    print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
+    if lengths := found["length_extrapolation"]:
+        print()
+        print_rows([{name: row[name] for name in row if name != "by_position"} for row in lengths], [])
+        print("\nmean loss by position")
+        losses = {f"{row['times']}x": row["by_position"] for row in lengths}
+        print_rows(_by_stretch(losses, max(1, found["block_size"] // STRETCHES)), ["positions"])
+    for each in found["left_out"]:
+        print(f"\nnothing at {each['times']} times block_size: {each['why']}")
+
+
+def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
+    """Return one row per stretch of `width` positions, with the mean of each list's known losses there."""
+
+    def mean(losses: list[float]) -> float | None:
+        known = [loss for loss in losses if math.isfinite(loss)]
+        return sum(known) / len(known) if known else None
+
+    known = (at for each in losses.values() for at, loss in enumerate(each) if math.isfinite(loss))
+    end = 1 + max(known, default=0)
+    return [
+        {"positions": f"{start}–{min(start + width, end) - 1}"}
+        | {name: mean(each[start : start + width]) for name, each in losses.items()}
+        for start in range(0, end, width)
+    ]
+
+
+def export_hf(
+    run: Run,
+    folder: Annotated[Path, argument("DIR", "Folder to write.")],
+    force: Force = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run as a folder for the package transformers.
+
+    It is written for the class that can express it: GPT-2, Llama, BERT or T5.
+
+    \b
+    $ sweeplab export-hf small small-hf
+    """
+    from sweeplab.hf.exporting import export_run
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.opening import open_run
+
+    architecture = export_run(open_run(run, lab_folder(lab)), folder, force)
+    if as_json:
+        print_json({"folder": str(folder), "class": architecture.class_name})
+        return
+    typer.echo(f"wrote {folder}, a {architecture.class_name}")
+    typer.echo(f"next: transformers.{architecture.class_name}.from_pretrained({str(folder)!r})")
+
+
+def import_hf(
+    folder: Annotated[Path, argument("DIR", "Folder with config.json and safetensors.")],
+    name: Annotated[str | None, option("NAME", "The run's name.  [default: the folder's]")] = None,
+    force: Force = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import a folder of the package transformers as a run.
+
+    The run lies in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
+
+    \b
+    $ sweeplab import-hf gpt2 --name gpt2
+    """
+    from dataclasses import asdict
+
+    from sweeplab.hf.importing import import_folder
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs.opening import check_imported_name, imported_folder
+
+    place, name = lab_folder(lab), name or folder.resolve().name
+    check_imported_name(place, name)
+    target = imported_folder(place, name)
+    found = import_folder(folder, target, name, force)
+    if as_json:
+        print_json({"run": name, "folder": str(target), **asdict(found)})
+        return
+    typer.echo(f"wrote {target}: {found.family}, {found.n_params:,} parameters, tokenizer {found.tokenizer}")
+    if found.without:
+        typer.echo(f"{found.without}: its texts are token ids, such as '12 7 304'", err=True)

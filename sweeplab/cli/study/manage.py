@@ -1,0 +1,161 @@
+"""`sweeplab study init`, `clone`, `rename` and `rm`: new study files, and studies moved in their lab."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeplab.cli.options import (
+    AsJson,
+    Force,
+    Lab,
+    NewName,
+    Overrides,
+    Preset,
+    StudyName,
+    Yes,
+    argument,
+    option,
+    study_folder,
+)
+from sweeplab.cli.study.control import print_done
+from sweeplab.errors import BadInput, Problem
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+Output = Annotated[
+    Path | None, option("FILE", "Where to write the study file.  [default: studies/NAME.yaml]")
+]
+
+
+def init(
+    name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
+    minimal: Annotated[
+        bool, typer.Option("--minimal", help="Write only the eight hyperparameters that matter most.")
+    ] = False,
+    search: Annotated[str | None, option("NAMES", "What to tune, separated by commas.")] = None,
+    table: Annotated[Path | None, option("FILE.md", "Take the values from a Markdown file's tables.")] = None,
+    preset: Preset = None,
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """Write a commented study file.
+
+    \b
+    $ sweeplab study init mine --minimal --search learning_rate,dropout
+    $ sweeplab study init mine --preset nanogpt-char
+    """
+    from sweeplab.study.file.markdown import MarkdownTables, read_tables
+    from sweeplab.study.file.presets import preset as preset_of
+    from sweeplab.study.file.template import study_text
+
+    if not _NAME.fullmatch(name):
+        raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))
+    tables = read_tables(table) if table else MarkdownTables()
+    if tables.problems:
+        raise BadInput(*tables.problems)
+    names = None if search is None else [each.strip() for each in search.split(",") if each.strip()]
+    values = {**(preset_of(preset).values if preset else {}), **tables.values}
+    text = study_text(name, minimal, names, values)
+    file = _file_of(name, output)
+    write_file(file, text, force)
+    for notice in (*tables.unknown, *tables.contradictions):
+        typer.echo(f"{table}: {notice}", err=True)
+    say_written(file, "plan")
+
+
+def clone(
+    name: StudyName,
+    new: NewName,
+    override: Overrides = None,
+    output: Output = None,
+    force: Force = False,
+    lab: Lab = None,
+) -> None:
+    """Copy a study's file under another name.
+
+    The copy keeps your text and comments; the overrides (-o) of then and now are written into it.
+
+    \b
+    $ sweeplab study clone small longer -o max_iters=1000
+    """
+    from sweeplab.lab.cloning import clone_text
+
+    text = clone_text(study_folder(lab, name), new, override or ())
+    file = _file_of(new, output)
+    write_file(file, text, force)
+    say_written(file, "plan")
+
+
+def rename(
+    name: StudyName,
+    new: NewName,
+    yes: Yes = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rename a study in the lab and in MLflow.
+
+    Forecasts sealed for it keep the old name, and no longer find it.
+
+    \b
+    $ sweeplab study rename small first-try
+    """
+    from sweeplab.lab.moving import rename_study
+
+    folder = study_folder(lab, name)
+    _confirm(f"rename {name} to {new}?", yes)
+    print_done(rename_study(folder, new), as_json)
+
+
+def rm(name: StudyName, yes: Yes = False, lab: Lab = None, as_json: AsJson = False) -> None:
+    """Move a study to the lab's trash.
+
+    MLflow marks its experiment as deleted. Nothing is lost until you empty both.
+
+    \b
+    $ sweeplab study rm small
+    """
+    from sweeplab.lab.listing import states_in_words
+    from sweeplab.lab.moving import remove_study
+
+    folder = study_folder(lab, name)
+    _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
+    print_done(remove_study(folder), as_json)
+
+
+def _file_of(name: str, output: Path | None) -> Path:
+    """Return where to write a study's file: as asked, else in `studies/` here, if there is one."""
+    return output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
+
+
+def write_file(file: Path, text: str, force: bool) -> None:
+    """Write a new file.
+
+    Raises:
+        BadInput: it is there already, or cannot be written.
+    """
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise BadInput(Problem("the file is there already", "--force to replace it", file=file)) from error
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=file)) from error
+
+
+def say_written(file: Path, next_command: str) -> None:
+    """Print which study file is written, and what to do with it."""
+    typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadInput(f"{question} --yes confirms it where no terminal can ask")
+    if not typer.confirm(question, err=True):
+        raise BadInput("nothing is changed")

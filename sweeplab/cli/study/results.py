@@ -1,0 +1,139 @@
+"""`sweeplab study best`, `diff` and `export`: what came of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sweeplab.cli.completion import studies
+from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, option, study_folder
+from sweeplab.cli.printing import cell_text, print_found, print_json, print_rows, say
+from sweeplab.cli.study.manage import say_written, write_file
+
+if TYPE_CHECKING:
+    from sweeplab.lab.best import Trial
+
+SAME = {
+    "file": "the same study file",
+    "data": "the same data",
+    "code": "the same code",
+    "results": "no results yet",
+}
+
+
+def best(
+    name: StudyName,
+    cell: OneCell = None,
+    trial: Annotated[int | None, option("N", "This trial instead.")] = None,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the study file that trains it again.")
+    ] = False,
+    output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
+    force: Force = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the best configuration of a study.
+
+    With --yaml or --output it is a study file of one trial: everything a run depends on is fixed in
+    it, and on a CPU it reproduces the loss bit for bit.
+
+    \b
+    $ sweeplab study best small
+    $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
+    """
+    from sweeplab.lab.best import find_best, rerun_text
+
+    folder = study_folder(lab, name)
+    found = find_best(folder, cell, trial)
+    if output:
+        write_file(output, rerun_text(folder, found), force)
+        say_written(output, "run")
+    elif as_yaml:
+        typer.echo(rerun_text(folder, found), nl=False)
+    else:
+        print_found(found, as_json, _print_best)
+
+
+def _print_best(trial: Trial) -> None:
+    from sweeplab.study.places import shown
+
+    value = f"{trial.value:.6f}" if trial.value is not None else "no value"
+    seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
+    say(f"{value}  {trial.outcome}  trial {trial.trial} in cell {trial.cell}, {seeds}")
+    for name, each in trial.sampled.items():
+        say(f"  {name}: {shown(each)}")
+    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.sampled}
+    say(f"with {', '.join(f'{name} {text}' for name, text in rest.items())}", "dim")
+
+
+def diff(
+    a: Annotated[str, argument("A", "Name of a study.", autocompletion=studies)],
+    b: Annotated[str, argument("B", "Name of another study.", autocompletion=studies)],
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how two studies differ, from their files to their results.
+
+    Files are compared by their meaning, however they are written; then the data's digests, the
+    code's versions, and the best value of every cell.
+
+    \b
+    $ sweeplab study diff small longer
+    """
+    from sweeplab.lab.differences import differ
+
+    print_found(differ(study_folder(lab, a), study_folder(lab, b)), as_json, _print_differences)
+
+
+def _print_differences(found: dict[str, Any]) -> None:
+    from sweeplab.study.places import shown
+
+    def text(value: Any) -> str:
+        return cell_text(None) if value is None else value if isinstance(value, str) else shown(value)
+
+    def row(kind: str, each: dict[str, Any]) -> dict[str, Any]:
+        place, one, other = each["place"], each["a"], each["b"]
+        if kind != "results":
+            return {"place": place, found["a"]: text(one), found["b"]: text(other)}
+        change = f"{each['change']:+.4f}" if each["change"] is not None else None
+        return {"cell": place, found["a"]: one, found["b"]: other, "change": change}
+
+    for index, (kind, same) in enumerate(SAME.items()):
+        if index:
+            say()
+        if not (rows := found[kind]):
+            say(f"{kind}: {same}")
+            continue
+        say(kind, "bold")
+        if kind == "results" and found["measure"] != "value":
+            say("in bits per byte, for the tokens differ")
+        print_rows([row(kind, each) for each in rows], text=("place", found["a"], found["b"]))
+
+
+def export(
+    name: StudyName,
+    output: Annotated[Path, option("FILE", "The .csv or .parquet file to write.")],
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a table of a study's runs.
+
+    One row per run: cell, trial, seed, state, metrics, hyperparameters.
+
+    \b
+    $ sweeplab study export small --output small.csv
+    """
+    from sweeplab.analysis.table import export as write
+    from sweeplab.analysis.table import runs_table
+    from sweeplab.lab.listing import tracking_uri_of
+
+    folder = study_folder(lab, name)
+    frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
+    write(frame, output)
+    if as_json:
+        print_json({"output": str(output), "rows": len(frame)})
+    else:
+        typer.echo(f"{len(frame)} runs written to {output}")

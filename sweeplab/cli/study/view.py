@@ -1,0 +1,349 @@
+"""A running study as a person sees it: a live view on a terminal, plain lines elsewhere, and how it ended.
+
+This module imports Rich and the api; commands import it when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from sweeplab.api import Study, StudyResult
+from sweeplab.cli.printing import print_json, say, workers_in_words
+from sweeplab.cli.study.show import print_study
+from sweeplab.formatting import duration, several
+from sweeplab.lab.feed import Event
+from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.plan import CellPlan
+from sweeplab.sweep.control.following import watch_study
+from sweeplab.sweep.work.progress import StudyProgress
+
+EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
+REFRESH_PER_SECOND = 4
+# Messages after the first and the second Ctrl-C.
+STOPPING = (
+    "stopping at the next step; press Ctrl-C again to end at once",
+    "ending at once; continuing repeats the last few steps",
+)
+FINISHING = "updating tracking and writing the report"
+# Messages after the commands `pause` and `stop`, while workers still train.
+LEAVING = {
+    "pause": "pausing: the runs are saved at their next evaluation",
+    "stop": "stopping: the runs are saved at their next evaluation",
+}
+PAUSED = "paused: sweeplab study resume {name} continues it"
+QUIET_SECONDS = 30.0
+# Below this width the least important columns are left out.
+NARROW = 80
+# Lines of the view besides its cells, and the one after it.
+OTHER_LINES = 11
+# A study with more cells ends without a table of them.
+MOST_CELLS_SHOWN = 50
+
+
+class View:
+    """Draw a running study to fit the terminal, whatever its size and the number of cells."""
+
+    def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
+        self._name = name
+        self._interrupts = interrupts
+        self._progress: StudyProgress | None = None
+        self._ready: set[int] = set()
+        self._exited = 0
+        self._spinner = Spinner("dots", style="cyan")
+
+    def heard(self, event: Event, progress: StudyProgress) -> None:
+        """Take note of an event; the next drawing shows it."""
+        self._progress = progress
+        if event["event"] == "ready":
+            self._ready.add(event["worker"])
+        elif event["event"] == "exited":
+            self._ready.discard(event["worker"])
+            self._exited += 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress = self._progress
+        if progress is not None:
+            width, height = options.max_width, options.size.height
+            yield _line(f"[bold]{self._name}[/]  {workers_in_words(progress.plan)}")
+            yield Text()
+            yield from _cells(progress, width, max(1, height - OTHER_LINES))
+            yield Text()
+            yield from _totals(progress, width)
+        if asked := self._interrupts():
+            yield _line(STOPPING[min(asked, len(STOPPING)) - 1], "yellow")
+        elif doing := self._doing():
+            self._spinner.update(text=doing)
+            yield self._spinner
+
+    def _doing(self) -> str:
+        """Return what the study does while no trial shows it."""
+        if self._progress is None:
+            return f"{self._name}: starting"
+        at_work, state = bool(self._progress.live or self._ready), self._progress.phase
+        if at_work:
+            return LEAVING.get(state, "")
+        if state == "pause":
+            return PAUSED.format(name=self._name)
+        if state != "run":
+            return FINISHING
+        return FINISHING if self._exited else "starting the workers"
+
+
+class Lines:
+    """Print a line for every trial that ends, and how far the study is after long silence."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: float | None = None
+
+    def heard(self, event: Event, progress: StudyProgress) -> None:
+        """Print what an event changes."""
+        if self._said is None:
+            plan = progress.plan
+            self._say(
+                f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
+                f"{workers_in_words(plan)}"
+            )
+        elif event["event"] == "ended":
+            self._say("  ".join(_ended(event, progress)))
+        elif event["event"] == "error":
+            self._say(event["message"])
+        elif time.monotonic() - self._said > QUIET_SECONDS:
+            self._say(
+                f"{len(progress.live)} running, {', '.join([_trials_done(progress), *_pace(progress)])}"
+            )
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+def _ended(event: Event, progress: StudyProgress) -> Iterator[str]:
+    yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
+    yield f"{event['cell']} trial {event['trial']}"
+    yield event["outcome"]
+    if event["outcome"] == "failed":
+        yield progress.errors[-1]
+    elif event["value"] is not None:
+        yield f"{progress.plan.metric} {event['value']:.4f}"
+    yield ", ".join(_pace(progress))
+
+
+def _trials_done(progress: StudyProgress) -> str:
+    total = progress.plan.trials
+    text = f"{progress.counted} of {total} trials" if total else f"{progress.counted} trials"
+    return f"{text} ({progress.done_before} before)" if progress.done_before else text
+
+
+def _pace(progress: StudyProgress) -> Iterator[str]:
+    """Yield how fast trials end, and how long the rest will take, as far as that is known."""
+    seconds = time.monotonic() - progress.started
+    plan, new = progress.plan, progress.counted - progress.done_before
+    left = []
+    if plan.budget["time"] is not None:
+        left.append(max(0.0, plan.budget["time"] - progress.elapsed_before - seconds))
+    if new:
+        per_minute = new / seconds * 60
+        yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
+        if plan.trials:
+            left.append((plan.trials - progress.counted) * seconds / new)
+    if left and min(left) >= 1:
+        yield f"about {duration(min(left))} left"
+
+
+def _line(text: str, style: str = "") -> Text:
+    line = Text.from_markup(text, style=style, overflow="ellipsis")
+    line.no_wrap = True
+    return line
+
+
+def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
+    """Yield how many trials are done, the trials by state, and the best value."""
+    row, total = Table.grid(padding=(0, 1)), progress.plan.trials
+    bar = ProgressBar(total=total or 1, completed=progress.counted, width=max(10, min(40, width - 50)))
+    row.add_row(*([bar] if total else []), _line(", ".join([_trials_done(progress), *_pace(progress)])))
+    yield row
+    states = "".join(f"{count} {state}, " for state, count in sorted(dict(progress.states).items()))
+    yield _line(f"{states}{duration(time.monotonic() - progress.started)} so far", "dim")
+    known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
+    if known:
+        value, key = min(known)
+        yield _line(f"best [green]{value:.4f}[/] in {key}")
+
+
+def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
+    """Yield a table of as many cells as fit, around those that run, and how many cells are not shown."""
+    plans, live = progress.plan.cells, list(progress.live.values())
+    running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
+    # Running cells move down the grid: the last of them stays near the end of the window.
+    start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
+    shown = plans[start : start + height]
+    if start:
+        yield _line(f"  {start} cells above", "dim")
+    yield _table(progress, shown, live, width)
+    if below := len(plans) - start - len(shown):
+        yield _line(f"  {below} cells below", "dim")
+
+
+def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
+    plans, per_cell = progress.plan.cells, progress.plan.budget["trials_per_cell"]
+    # Widths are those of all cells, so that no column moves when the window does.
+    widths = {
+        "cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2),
+        "params": max(6, *(len(f"{plan.n_params:,}") for plan in plans)),
+        "trials": max(6, 2 * len(str(per_cell)) + 1),
+        "best": 7,
+    }
+    if width < NARROW:
+        del widths["params"]
+    table = Table(box=None, header_style="bold", pad_edge=False, width=width)
+    for heading, column in widths.items():
+        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
+        table.add_column(heading, justify=justify, width=column, no_wrap=True)
+    table.add_column("running", no_wrap=True, ratio=1)
+    room = width - sum(column + 2 for column in widths.values())
+    for plan in shown:
+        cell = progress.cells[plan.cell]
+        texts = {
+            "cell": plan.cell,
+            "params": f"{plan.n_params:,}",
+            "trials": f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted),
+            "best": f"{cell.best:.4f}" if cell.best is not None else "–",
+        }
+        running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
+        full = per_cell is not None and cell.counted >= per_cell
+        table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
+    return table
+
+
+def _running(plan: CellPlan, live: list[Event], room: int) -> str:
+    """Return the running trials of a cell with iteration and latest loss; where they do not fit, only their number."""
+    end = f"/{plan.max_iters}" if plan.max_iters else ""
+    at, texts = [], []
+    for event in sorted(live, key=lambda each: int(each["trial"])):
+        text = "starting"
+        if event["event"] == "evaluated":
+            at.append(event["iteration"])
+            text = f"{event['iteration']}{end} {event['val_loss']:.3f}"
+        texts.append(f"#{event['trial']} {text}")
+    if len(text := "   ".join(texts)) <= room:
+        return text
+    return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
+
+
+class Interrupts:
+    """Count Ctrl-C and SIGTERM while entered; only the third raises KeyboardInterrupt."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.count = 0
+        self._say = say
+
+    def __enter__(self) -> Interrupts:
+        self._before = {each: signal.signal(each, self._heard) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > len(STOPPING):
+            raise KeyboardInterrupt
+        self._say(STOPPING[self.count - 1])
+
+
+def _is_live(console: Console) -> bool:
+    """Return whether a view can be redrawn: what is a terminal by FORCE_COLOR alone may be a log."""
+    return sys.stderr.isatty() and not console.is_dumb_terminal and not console.quiet
+
+
+@contextmanager
+def _following(
+    name: str, console: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
+) -> Iterator[Callable[[Event, StudyProgress], None]]:
+    """Show a study while entered: yield what takes its events, a view or a printer of lines."""
+    if not live:
+        yield Lines(console).heard
+        return
+    view = View(name, interrupts)
+    with Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+        yield view.heard
+
+
+def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
+    """Run a study, show its progress on standard error, print how it ended, and return the exit code.
+
+    With `as_json` the progress is lines; with `quiet` only errors are printed.
+    """
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    live = _is_live(console) and not as_json
+    # A signal may come in the middle of a print, so a view tells of it when it is next drawn.
+    with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+        with _following(study.spec.name, console, live, lambda: interrupts.count) as heard:
+            result = study.run(heard, lambda: interrupts.count)
+        if as_json:
+            print_json(_as_json(result))
+        elif not quiet:
+            _say_state(result.folder, result.status)
+            if result.status == "interrupted":
+                say(f"continue with: {shlex.join(['sweeplab', *sys.argv[1:]])}")
+            if result.report:
+                say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
+    errors = Console(stderr=True, highlight=False)
+    for error in result.errors:
+        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+    return EXIT_CODES[result.status]
+
+
+def watch_with_view(folder: StudyFolder) -> int:
+    """Show a study that another process runs until it ends, and return the exit code of its run."""
+    console = Console(stderr=True, highlight=False)
+    try:
+        with _following(folder.name, console, _is_live(console)) as heard:
+            status = watch_study(folder, heard)
+    except KeyboardInterrupt:
+        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
+        return 0
+    _say_state(folder, status or "not run to its end")
+    return EXIT_CODES.get(status or "failed", 1)
+
+
+def write_line(text: str) -> None:
+    """Print a line on standard error, also from where a signal is handled."""
+    os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+
+def _as_json(result: StudyResult) -> dict[str, Any]:
+    return {
+        "study": result.folder.name,
+        "status": result.status,
+        "runs": result.folder.states(),
+        "best": result.best if result.report else {},
+        "report": str(result.report) if result.report else None,
+        "errors": result.errors,
+    }
+
+
+def _say_state(folder: StudyFolder, status: str) -> None:
+    """Print the started cells, the best run, and the runs by state."""
+    shown = show_study(folder)
+    started = [cell for cell in shown["cells"] if cell["n_params"] is not None]
+    print_study(shown | {"cells": started if len(started) <= MOST_CELLS_SHOWN else []})
+    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unfinished)) or 'none'}")

@@ -1,0 +1,113 @@
+"""One check's result, and a study as the checks of it see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from sweeplab.lab.listing import read_spec
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunEnd, RunFolder, RunState
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from sweeplab.study.spec import StudySpec
+    from sweeplab.sweep.trials.leases import Leases
+    from sweeplab.sweep.trials.store import Store
+
+Verdict = Literal["ok", "warn", "bad"]
+# A run's cell, trial and seed.
+Place = tuple[str, int, int]
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at and what was found there; `cure` says what to do unless it is ok.
+
+    warn: a study runs, or a command mends it; bad: it does not, or its numbers may be wrong.
+    """
+
+    name: str
+    looked_at: str
+    verdict: Verdict
+    found: str
+    cure: str = ""
+
+
+def named(what: str, names: Sequence[str]) -> str:
+    """Write what was found, and the first few names of it."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{what}: {', '.join(names[:MOST_NAMED])}{more}"
+
+
+class Patient:
+    """A study whose storage can be opened."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self.is_running = folder.unfinished is RunState.RUNNING
+
+    @cached_property
+    def spec(self) -> StudySpec:
+        """Return the study as it was last run."""
+        return read_spec(self.folder)
+
+    @cached_property
+    def store(self) -> Store:
+        """Return the study's trials."""
+        from sweeplab.study.cells import cells
+        from sweeplab.sweep.trials.store import Store
+
+        vocab_size = json.loads(self.folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+        return Store(self.spec, cells(self.spec, vocab_size)[0], vocab_size, self.folder.storage_url)
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Return who holds which trial."""
+        from sweeplab.sweep.trials.leases import Leases, Owner
+        from sweeplab.sweep.trials.store import open_storage
+
+        return Leases(open_storage(self.folder.storage_url).engine, Owner.of_this_process())
+
+    @cached_property
+    def seeds(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the seeds that every trial is trained with, by cell."""
+        return {each.cell.key: each.seeds for each in self.store.spaces}
+
+    @cached_property
+    def trials(self) -> Mapping[tuple[str, int], FrozenTrial]:
+        """Return the trials that were trained here, or are, by cell and number."""
+        return {
+            (cell.key, trial.number): trial
+            for cell in self.store.cells
+            for trial in self.store.trials(cell)
+            if trial.state.name == "RUNNING" or "outcome" in trial.user_attrs
+        }
+
+    @cached_property
+    def runs(self) -> Mapping[Place, RunFolder]:
+        """Return the folders of all trainings by cell, trial and seed, as their names say."""
+        found = {}
+        for path in sorted((self.folder.path / "runs").glob("*/*/")):
+            number, _, seed = path.name.partition("-")
+            if number.isdigit() and seed.isdigit():
+                found[path.parent.name, int(number), int(seed)] = RunFolder(path)
+        return found
+
+    @property
+    def run_again(self) -> str:
+        """Return the command that goes on with the study as it was last run; it adds no trial to a full budget."""
+        return self.folder.command("study resume", *(["--allow-plugins"] if self.spec.plugins else []))
+
+
+def end_of(run: RunFolder) -> RunEnd | None:
+    """Return how a run ended; None where it has not, or where that cannot be read."""
+    try:
+        return run.read_end()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,97 @@
+"""How numbers, counts, sizes and times are written for people: the one place that decides it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+_LARGE = 1e5
+
+
+def written(value: Any) -> str:
+    """Write a value to three digits: 27,008 whole, 0.25, 3.17e-4, (0.9, 0.95), gelu, and none for nothing."""
+    if hasattr(value, "item"):  # a NumPy scalar
+        value = value.item()
+    if value is None or value != value:
+        return "none"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, Iterable):
+        return f"({', '.join(written(each) for each in value)})"
+    number = float(value)
+    if not math.isfinite(number):
+        return str(number)
+    if not number.is_integer():
+        number = float(f"{number:.3g}")
+    if number.is_integer() and abs(number) < 1e9:
+        return f"{int(number):,}"
+    return decimal(float(f"{number:.3g}"))
+
+
+def rounded(number: float) -> str:
+    """Write a measured or fitted number to three digits: 0.346, 2,180, 294M."""
+    number = float(f"{number:.3g}")
+    return short(number) if abs(number) >= _LARGE else written(number)
+
+
+def short(number: float) -> str:
+    """Write a number for an axis or a label: 812k, 1.4M, 2e-05."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size <= abs(number) < 1e15:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.4g}".replace("e+", "e")
+
+
+def decimal(number: float) -> str:
+    """Write a number with all its digits, as YAML has it: 0.25, 3e-4, 1e6."""
+    if number and not 1e-2 < abs(number) < 1e6:
+        mantissa, exponent = f"{Decimal(repr(number)).normalize():e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return repr(number)
+
+
+def span(low: float | None, high: float | None) -> str:
+    """Write the ends of an interval; None is an end that is open."""
+    if low is None and high is None:
+        return "no limits"
+    if low is None or high is None:
+        return f"up to {rounded(high or 0.0)}" if low is None else f"from {rounded(low)}, no upper limit"
+    return f"{rounded(low)} to {rounded(high)}"
+
+
+def several(count: int, noun: str) -> str:
+    """Write how many there are of something: 1 run, 1,200 runs."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def counts(by_name: Mapping[str, int]) -> str:
+    """Write how many there are of each, in the mapping's order: 24 complete, 3 pruned."""
+    return ", ".join(f"{count:,} {name}" for name, count in by_name.items())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write several names: a; a and b; a, b and c."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def sentence(text: str) -> str:
+    """Write a clause as a sentence: a capital first, one full stop last."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time: 45s, 2m05s, 1h07m."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
+
+
+def bytes_in_words(count: float) -> str:
+    """Write a number of bytes: 134 MB, 1.2 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,324 @@
+"""A run on disk: run.json as it starts, points.jsonl as it trains, end.json as it ends; each as a typed record.
+
+A worker writes the three files, and whoever looks at the run reads them with the same class. `end.json` decides how
+a run ended: it is written before the storage is told, so a worker killed between the two is only told again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from sweeplab.files import write_whole
+from sweeplab.hyperparameters import Hyperparameters
+
+# What an evaluation finds besides the loss, where the task or the model has it.
+MEASURES = ("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy")
+# The same, where the loss was lowest.
+BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
+
+
+class RunState(StrEnum):
+    """The state of a run, and the outcome of a trial, in the order in which people read them."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+    @property
+    def is_finished(self) -> bool:
+        """Say whether the run has come to its end."""
+        return self not in (RunState.WAITING, RunState.RUNNING)
+
+    @property
+    def has_value(self) -> bool:
+        """Say whether the run trained to an end of its own, so that its value counts."""
+        return self in (RunState.COMPLETE, RunState.STOPPED)
+
+    @property
+    def counts_towards_budget(self) -> bool:
+        """Say whether a trial of this outcome uses up one of its cell's trials."""
+        return self.is_finished and self is not RunState.FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStart:
+    """What a run trains: run.json, written once, before its first point.
+
+    `sampled` are the searched values; `enqueued` what of them a person asked for, or `retries` the failed trial that
+    is tried again. `threads` are the training process's; `started` is in seconds since 1970.
+    """
+
+    study: str = ""
+    key: str
+    cell: str
+    trial: int
+    seed: int
+    values: Hyperparameters
+    sampled: Mapping[str, Any] = field(default_factory=dict)
+    enqueued: Mapping[str, Any] | None = None
+    retries: int | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+    threads: int = 1
+    started: float
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Self:
+        """Read the record; hyperparameters that it does not know have their defaults."""
+        pairs_as_tuples = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in said["values"].items()
+        }
+        return cls(**_known(cls, said) | {"values": Hyperparameters.of(pairs_as_tuples)})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as run.json has it, without `enqueued` and `retries` where nobody asked."""
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        said["values"] = self.values.as_dict()
+        return {
+            name: value
+            for name, value in said.items()
+            if value is not None or name not in ("enqueued", "retries")
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """One line of points.jsonl: what is known of a run at an iteration; what was not measured there is None.
+
+    Losses are in nats per token. `wall_seconds` is the training time so far, `eval_seconds`, a part of it, what the
+    evaluation took. A number that is not finite is written, and read, as null.
+    """
+
+    iteration: int
+    wall_seconds: float
+    train_loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    tokens_per_second: float | None = None
+    eval_seconds: float | None = None
+    val_loss: float | None = None
+    exact_match: float | None = None
+    pseudo_perplexity: float | None = None
+    expert_use_max: float | None = None
+    expert_use_entropy: float | None = None
+    bits_per_byte: float | None = None
+    train_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the point as its line has it, without what was not measured."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+# A line without these is none of a curve's.
+_REQUIRED = {"iteration", "train_tokens", "wall_seconds"}
+
+
+@dataclass(frozen=True)
+class TrialEnding:
+    """How a trial ended; every one of its runs has it. `value` is the mean over seeds, None where there is none.
+
+    `states` are the runs' own by seed; `error` is a traceback where the trial failed.
+    """
+
+    outcome: RunState
+    value: float | None
+    states: Mapping[int, RunState] = field(default_factory=dict)
+    error: str | None = None
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Self:
+        """Read the record as end.json has it."""
+        states = {int(seed): RunState(state) for seed, state in said.get("states", {}).items()}
+        return cls(RunState(said["outcome"]), said["value"], states, said.get("error"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd:
+    """How a run ended: end.json. `state` is the run's own; `value`, `error` and `ending` are its trial's.
+
+    `best_…` are the numbers of the evaluation of the lowest loss, in nats per token. `is_asked_for` says that a
+    person stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took.
+    """
+
+    state: RunState
+    stop_reason: str | None = None
+    is_asked_for: bool = False
+    ended: float = 0.0
+    iteration: int = 0
+    best_val_loss: float | None = None
+    best_bits_per_byte: float | None = None
+    best_exact_match: float | None = None
+    best_pseudo_perplexity: float | None = None
+    best_expert_use_max: float | None = None
+    best_expert_use_entropy: float | None = None
+    final_val_loss: float | None = None
+    train_tokens: int = 0
+    train_flops: float = 0.0
+    wall_seconds: float = 0.0
+    value: float | None
+    error: str | None = None
+    ending: TrialEnding
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Self:
+        """Read the record; where it lacks its trial's ending, as audits once did, that is the run's own."""
+        ending = said.get("ending") or {"outcome": said["state"], "value": said["value"]}
+        typed = {"state": RunState(said["state"]), "ending": TrialEnding.from_json(ending)}
+        return cls(**_known(cls, said) | typed)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as end.json has it; measures that the task or the model does not have are left out."""
+        said = asdict(self)
+        return {name: value for name, value in said.items() if value is not None or name not in BEST_MEASURES}
+
+
+def run_key(cell: str, trial: int, seed: int) -> str:
+    """Return the name of a run inside its study."""
+    return f"{cell}/{trial}/{seed}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run, `CELL/TRIAL-SEED`."""
+
+    path: Path
+
+    @property
+    def cell(self) -> str:
+        """Return the key of the run's cell."""
+        return self.path.parent.name
+
+    @property
+    def trial(self) -> int:
+        """Return the number of the run's trial in its cell."""
+        return int(self.path.name.rpartition("-")[0])
+
+    @property
+    def seed(self) -> int:
+        """Return the run's seed."""
+        return int(self.path.name.rpartition("-")[2])
+
+    @property
+    def start_file(self) -> Path:
+        """Return where the run's start stands."""
+        return self.path / "run.json"
+
+    @property
+    def points_file(self) -> Path:
+        """Return where the run's curve stands."""
+        return self.path / "points.jsonl"
+
+    @property
+    def end_file(self) -> Path:
+        """Return where the run's end stands."""
+        return self.path / "end.json"
+
+    @property
+    def has_started(self) -> bool:
+        """Say whether the run's start is written."""
+        return self.start_file.exists()
+
+    def write_start(self, start: RunStart) -> None:
+        """Write what the run trains, unless an earlier worker has."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.has_started:
+            write_whole(self.start_file, _json(start.as_json()))
+
+    def read_start(self) -> RunStart:
+        """Return what the run trains."""
+        return RunStart.from_json(json.loads(self.start_file.read_bytes()))
+
+    def append(self, points: Iterable[CurvePoint]) -> None:
+        """Append points to the curve.
+
+        A kill may have left a torn line: the first line after it starts on a line of its own.
+        """
+        lines = [json.dumps(_finite(point.as_json())) for point in points]
+        with self.points_file.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def points(self) -> list[CurvePoint]:
+        """Return the curve by iteration; where a run went through one again after a kill, the first time counts."""
+        found: dict[int, CurvePoint] = {}
+        for point in CurveReader(self).new_points():
+            found.setdefault(point.iteration, point)
+        return [found[iteration] for iteration in sorted(found)]
+
+    def write_end(self, end: RunEnd) -> None:
+        """Write how the run ended; nothing of the run is written after it."""
+        write_whole(self.end_file, _json(end.as_json()))
+
+    def read_end(self) -> RunEnd | None:
+        """Return how the run ended, or None while it has not."""
+        try:
+            return RunEnd.from_json(json.loads(self.end_file.read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def checkpoint(self) -> Path | None:
+        """Return the folder of the weights that were kept, if any were."""
+        return next((self.path / name for name in ("best", "last") if (self.path / name).is_dir()), None)
+
+
+@dataclass
+class CurveReader:
+    """Reads the lines of a run's curve as they come, each once."""
+
+    folder: RunFolder
+    _offset: int = 0
+
+    def new_points(self) -> list[CurvePoint]:
+        """Return the points that were written since the last time, in the order of the file.
+
+        A line still being written is left for the next time; one that a kill cut off is skipped.
+        """
+        try:
+            with self.folder.points_file.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [point for line in whole.split(b"\n") if (point := _point(line))]
+
+
+def _point(line: bytes) -> CurvePoint | None:
+    # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
+    try:
+        said = json.loads(line[max(line.rfind(b"{"), 0) :])
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or not said.keys() >= _REQUIRED:
+        return None
+    return CurvePoint(**_known(CurvePoint, said))
+
+
+def _known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record has a field for."""
+    return {name: said[name] for name in record.__dataclass_fields__ if name in said}
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(_finite(content), indent=1).encode()
+
+
+def _finite(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in content.items()
+    }

@@ -1,0 +1,1 @@
+"""Using a trained run: open, generate, evaluate, attend."""

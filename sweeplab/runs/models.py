@@ -1,0 +1,150 @@
+"""The models of a study, or of hyperparameters alone: their parameters part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import bytes_in_words
+from sweeplab.hyperparameters import AUTO
+from sweeplab.model import accounting
+from sweeplab.model.shape import ModelShape
+from sweeplab.records.folders import lab_folder
+from sweeplab.runs.opening import open_run
+from sweeplab.study.cells import cells_named
+from sweeplab.study.datasets import placed_dataset
+from sweeplab.study.file.presets import preset
+from sweeplab.study.file.reading import read_plain, read_study
+from sweeplab.study.plan import sample_cell
+from sweeplab.study.space import Space
+from sweeplab.study.spec import StudySpec
+from sweeplab.train.devices import free_memory_bytes
+
+# Samples of a cell's space of which the middle one by size is shown.
+PROBES = 64
+# Of memory for a weight: single precision as it starts, double as it is computed with, and room to draw it.
+BYTES = 20
+# A study without a file has some; nothing is read of them.
+DATA = {"corpus": "python-docs", "tokenizer": "byte"}
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A model to be counted: its cell or preset, its shape, and what is to be said of it."""
+
+    name: str
+    shape: ModelShape
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its parameters by component and part by part, fit for JSON."""
+        shape = self.shape
+        components = {name: count for name, count in accounting.parameters(shape).items() if count}
+        return {
+            "model": self.name,
+            "total": accounting.n_params(shape),
+            "active": accounting.n_params_active(shape),
+            "components": components,
+            "parts": [
+                {
+                    "component": term.component,
+                    "place": term.place,
+                    "formula": term.formula,
+                    "each": term.each,
+                    "layers": term.layers,
+                    "parameters": term.count,
+                }
+                for term in accounting.terms(shape)
+            ],
+            "letters": {
+                letter: [name, getattr(shape, name)] for letter, name in accounting.letters(shape).items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+class Weighed(NamedTuple):
+    """A model with its weights."""
+
+    name: str
+    shape: ModelShape
+    weights: Mapping[str, Any]
+
+
+def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
+    """Return the model of a preset, or of the table's defaults, with `name=value` overrides.
+
+    Raises:
+        BadInput: there is no such preset, an override is wrong, or there cannot be one such model.
+    """
+    spec = _alone(name, overrides)
+    has_own = spec.fixed.get("vocab_size", AUTO) != AUTO
+    shapes = _shapes(spec, preset(name).vocab_size if name and not has_own else None)
+    if len(shapes) > 1:
+        raise BadInput(Problem(f"these are {len(shapes)} models", "one value a hyperparameter"))
+    (shape,) = shapes.values()
+    notes = _notes(name, shape)
+    if not has_own:
+        stand_in = (
+            f"vocab_size is the data's: {shape.vocab_size} stands for it here; -o vocab_size=N has another."
+        )
+        notes = (*notes, stand_in)
+    return Sized(spec.name, shape, notes)
+
+
+def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None) -> list[Sized]:
+    """Return the models of a study's cells, each the middle one by size of what is sampled in it.
+
+    Raises:
+        BadInput: the file is wrong, its data are not there, or it has no such cell.
+    """
+    spec = read_study(file, overrides)
+    shapes = _shapes(spec, placed_dataset(spec).tokenizer.vocab_size, cell)
+    return [Sized(key, shape, _notes(spec.preset, shape)) for key, shape in shapes.items()]
+
+
+def started(model: Sized, seed: int) -> Weighed:
+    """Return a model with the weights that a run of this seed starts from.
+
+    Raises:
+        BadInput: they do not fit into memory.
+    """
+    needed = BYTES * accounting.n_params(model.shape)
+    if needed > (free := free_memory_bytes("cpu")):
+        what = f"{model.name} takes {bytes_in_words(needed)} of memory, and {bytes_in_words(free)} are free"
+        raise BadInput(what)
+    from sweeplab.model.tracing import random_weights
+
+    return Weighed(model.name, model.shape, random_weights(model.shape, seed))
+
+
+def opened(run: str, lab: Path | None) -> Weighed:
+    """Return the model of a trained run.
+
+    Raises:
+        BadInput: there is no such run, or it kept no checkpoint.
+    """
+    found = open_run(run, lab_folder(lab))
+    return Weighed(found.run_id, found.model.shape, found.model.weights)
+
+
+def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
+    """Return a study of nothing but a preset, or of the table's defaults."""
+    document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
+    return read_plain(document | ({"preset": name} if name else {}), overrides)
+
+
+def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
+    """Return what is said of a preset, also with another vocabulary; nothing of another model that was made of it."""
+    if not name:
+        return ()
+    (own,) = _shapes(_alone(name), preset(name).vocab_size).values()
+    return preset(name).notes if shape == replace(own, vocab_size=shape.vocab_size) else ()
+
+
+def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
+    spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
+    return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}

@@ -1,0 +1,1 @@
+"""The study file: YAML in, a typed study out, and back."""

@@ -1,0 +1,1 @@
+"""Carrying a study out."""

@@ -1,0 +1,1 @@
+"""Asking something of a running study, and following it."""

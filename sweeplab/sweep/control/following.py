@@ -1,0 +1,220 @@
+"""A study that another process runs: its progress, its log, and one more worker for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypedDict
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.feed import Event, Feed
+from sweeplab.lab.versions import differences, machine, versions
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.datasets import study_dataset
+from sweeplab.study.plan import Plan
+from sweeplab.study.plugins import check_imported
+from sweeplab.study.resources import WorkerResources
+from sweeplab.sweep.control.steering import is_running, open_store
+from sweeplab.sweep.trials.commands import Command, Commands, ControlState
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.progress import CellProgress, StudyProgress
+from sweeplab.sweep.work.worker import WorkerPool
+
+LOOK_SECONDS = 0.5
+# How often a joined worker looks whether the study is still run by somebody.
+JOINED_LOOK_SECONDS = 2.0
+PHASES = {"run": "resume", "pause": "pause", "stop": "stop", "closing": "no more to do, or interrupted"}
+
+
+def read_plan(folder: StudyFolder) -> Plan:
+    """Return the plan that a study was last started with."""
+    return Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
+
+
+# ------------------------------------------------------------------ progress
+
+
+def current_progress(folder: StudyFolder, feed: Feed, commands: Commands) -> StudyProgress:
+    """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart."""
+    plan, start = read_plan(folder), commands.state.start
+    progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
+    progress.started = time.monotonic() - (time.time() - start.get("given", 0.0))
+    progress.elapsed_before = start.get("elapsed_before", 0.0)
+    for event in feed.past():
+        progress.take_in(event)
+    progress.done_before = min(start.get("done_before", 0), progress.counted)
+    _follow(progress, commands.state)
+    return progress
+
+
+def _follow(progress: StudyProgress, state: ControlState) -> None:
+    progress.follow(state)
+    if state.phase != "run":
+        progress.live.clear()  # the study's folder does not say when a run was saved
+
+
+def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
+    """Follow a study until it ends; `listen` gets what happens, and a tick twice a second.
+
+    Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
+    """
+    feed, commands = Feed(folder), Commands.open(folder.storage_url)
+    progress = current_progress(folder, feed, commands)
+    while folder.is_run:
+        listen({"event": "tick"}, progress)
+        threading.Event().wait(LOOK_SECONDS)
+        commands.read()
+        for event in feed.news():
+            progress.take_in(event)
+            listen(event, progress)
+        _follow(progress, commands.state)
+    commands.read()
+    return commands.state.status
+
+
+# ------------------------------------------------------------------ log
+
+
+class LogLine(TypedDict):
+    """A line of a study's log: when (seconds since 1970, None where it is not known), who, and what."""
+
+    time: float | None
+    source: str
+    text: str
+
+
+def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
+    """Yield what happened to a study in its order, and what its workers wrote to their logs.
+
+    With `follow` go on until nobody runs the study.
+    """
+    log = _Log(folder)
+    yield from log.news(is_first=True)
+    while follow:
+        is_last = not folder.is_run
+        threading.Event().wait(LOOK_SECONDS)
+        yield from log.news()
+        if is_last:
+            return
+
+
+class _Log:
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self._feed = Feed(folder)
+        self._commands = Commands.open(folder.storage_url, read=False)
+        self._offsets: dict[Path, int] = {}
+        self._started: set[tuple[str, int]] = set()
+
+    def news(self, is_first: bool = False) -> Iterator[LogLine]:
+        """Yield the lines since the last time: those whose time is known in its order, then the workers'."""
+        known = [(each.given, "study", _in_words(each)) for each in self._commands.read()]
+        for event in self._feed.past() if is_first else self._feed.news():
+            known += self._of_trial(event)
+        for at, source, text in sorted(known, key=lambda each: each[0]):
+            yield LogLine(time=at, source=source, text=text)
+        for file in sorted(self._folder.path.glob("worker-*.log")):
+            for text in self._written(file):
+                yield LogLine(time=None, source=file.stem, text=text)
+
+    def _of_trial(self, event: Event) -> Iterator[tuple[float, str, str]]:
+        if event["event"] == "claimed":
+            if (place := (event["cell"], event["trial"])) not in self._started:
+                self._started.add(place)
+                yield event["started"], "trial", f"{place[0]} trial {place[1]} started"
+        elif event["event"] == "ended":
+            loss = "" if event["value"] is None else f", val_loss {event['value']:.4f}"
+            error = f": {event['error'].strip().splitlines()[-1]}" if event["error"] else ""
+            said = f"{event['outcome']}{loss} ({event.get('stop_reason') or ''}){error}"
+            yield event["ended"], "trial", f"{event['cell']} trial {event['trial']} {said}"
+
+    def _written(self, file: Path) -> list[str]:
+        with file.open("rb") as opened:
+            opened.seek(self._offsets.get(file, 0))
+            text = opened.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offsets[file] = self._offsets.get(file, 0) + len(whole)
+        return whole.decode("utf-8", "replace").splitlines()
+
+
+def _in_words(command: Command) -> str:
+    """Say in words what a command asks for."""
+    value = command.value
+    match command.kind:
+        case "start":
+            return f"started on {value['host']}, process {value['pid']}"
+        case "ended":
+            return f"ended: {value}"
+        case "wanted":
+            return PHASES[value]
+        case "budget":
+            given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
+            return f"extend: {given}"
+        case "stop trial" | "withdraw":
+            return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
+    return f"{command.kind}: {json.dumps(value)}"
+
+
+# ------------------------------------------------------------------ one more worker
+
+
+def join_study(
+    folder: StudyFolder,
+    force: bool,
+    listen: Callable[[Event], None],
+    interrupts: Callable[[], int],
+    allow_plugins: bool = False,
+) -> list[str]:
+    """Keep one more worker on a study until its run ends, and return what went wrong.
+
+    Its runs lie in the study's folder like all others, and whoever runs the study brings them to tracking.
+    `interrupts` counts how often the user asked to stop: once saves the worker's runs, twice ends it at once.
+
+    Raises:
+        BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
+    """
+    store = open_store(folder, allow_plugins)
+    check_imported(store.spec)
+    _check_can_join(folder, store, force)
+    like = read_plan(folder).workers[0]
+    resources = WorkerResources(like.threads, None if like.gpu is None else 0)
+    name = f"worker-{platform.node()}-{os.getpid()}"
+    pool = WorkerPool(folder, [resources], store, listen, name, force)
+    times, looked = 0, time.monotonic()
+    try:
+        pool.start()
+        while len(pool) or not (interrupts() or pool.failures or not is_running(folder, store.commands)):
+            pool.listen(stopping=bool(interrupts()))
+            store.poll_commands()
+            if pool.has_new_command and not interrupts():
+                pool.start()
+            if interrupts() > times:
+                times = interrupts()
+                pool.stop() if times == 1 else pool.kill()
+            if time.monotonic() - looked > JOINED_LOOK_SECONDS:
+                looked = time.monotonic()
+                if not folder.is_run:
+                    pool.stop()
+    finally:
+        pool.kill()
+    return pool.failures
+
+
+def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
+    start = store.commands.state.start
+    if not is_running(folder, store.commands):
+        raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")
+    if folder.storage_url.startswith("sqlite") and start.get("machine") != machine():
+        # Write-ahead logs are shared memory: over a network the file would be destroyed.
+        what = f"study {folder.name} is run on {start.get('host')}, and its storage is an SQLite file"
+        raise BadInput(f"{what}, which only processes of one machine can share")
+    dataset = study_dataset(store.spec)
+    different = differences(versions(dataset.token_digest), start.get("versions", {}))
+    if different and not force:
+        what = f"study {folder.name} is run with another version of {', '.join(different)}"
+        raise BadInput(f"{what}; what it trains here could not be compared: --force does it all the same")

@@ -1,0 +1,187 @@
+"""Plan a study in its lab: all that can be checked before the first trial is checked here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sweeplab.data.dataset import Dataset
+from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import bytes_in_words
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.cells import cells
+from sweeplab.study.datasets import cut_warning, describe_data, distinct, placed_dataset
+from sweeplab.study.plan import (
+    CellPlan,
+    Plan,
+    check_grid_sampler,
+    plan_cell,
+    sample_cells,
+    totals,
+    warnings,
+    worker_resources,
+)
+from sweeplab.study.plugins import check_imported
+from sweeplab.study.space import Cell, Space
+from sweeplab.study.spec import Algorithm, StudySpec
+from sweeplab.study.starting import check_start, read_start
+from sweeplab.sweep.trials.known import Source, read_warm_starts
+from sweeplab.tracking.connection import artifact_location, tracking_uri
+from sweeplab.train.devices import cuda_count, settle_devices
+
+# The samplers that learn from whatever trials there are.
+LEARNING = ("tpe", "gp")
+
+
+def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
+    """Check a study against its data and this machine and return what it would do.
+
+    Raises:
+        BadInput: with every reason why the study cannot start.
+    """
+    check_imported(spec)
+    folder = StudyFolder(lab, spec.name)
+    dataset = _checked_dataset(spec, folder)
+    vocab_size = dataset.tokenizer.vocab_size
+    found, excluded = cells(spec, vocab_size)
+    spaces = [Space(spec, cell, vocab_size) for cell in found]
+    check_grid_sampler(spec, spaces)
+    samples = sample_cells(spec, spaces)
+    valid = [values for cell in samples for values in cell.valid]
+    cut = _check_rows(spec, dataset, valid)
+    check_start(spec, read_start(spec), valid)
+    plans = [plan_cell(spec, cell) for cell in samples]
+    data = describe_data(spec, dataset)
+    sources = warm_starts(spec, folder, spaces, data)
+    settled = settle_devices(valid[0])
+    n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
+    checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
+    _check_disk(folder, checkpoint_bytes, n_copies)
+    plan = Plan(
+        name=spec.name,
+        cells=plans,
+        excluded=[{**point, "reason": reason} for point, reason in excluded],
+        warnings=[*warnings(spec, samples), *cut, *_warm_start_warnings(spec, sources)],
+        **totals(plans, spec.budget.trials_per_cell),
+        device=settled["device"],
+        dtype=settled["dtype"],
+        workers=worker_resources(spec, plans, settled["device"]),
+        budget=spec.budget.model_dump(),
+        sampler=_in_words(spec.sampler),
+        pruner=_in_words(spec.pruner),
+        metric=spec.objective.metric,
+        data=data,
+        checkpoint_bytes=checkpoint_bytes,
+        warm_start=[source.as_dict() for source in sources],
+    )
+    return plan, found, dataset
+
+
+def warm_starts(
+    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: Mapping[str, Any]
+) -> list[Source]:
+    """Return what the study starts from; a source that was read before and is missing now is left out.
+
+    Raises:
+        BadInput: as `read_warm_starts` does.
+    """
+    taken: set[str] = set()
+    if folder.warm_start_file.exists():
+        by_cell = json.loads(folder.warm_start_file.read_text(encoding="utf-8"))
+        taken = {source for sources in by_cell.values() for source in sources}
+    return read_warm_starts(spec, folder.lab, spaces, data, taken)
+
+
+def _warm_start_warnings(spec: StudySpec, sources: Sequence[Source]) -> list[str]:
+    found = [f"warm start: of {source.name}, {each}" for source in sources for each in source.refused]
+    if sources and spec.sampler.type not in LEARNING:
+        learning = ", ".join(LEARNING)
+        found.append(f"warm start: sampler {spec.sampler.type} learns nothing from it; {learning} do")
+    return found
+
+
+@contextmanager
+def _gathering(problems: list[Problem]) -> Iterator[None]:
+    """Collect what is wrong and go on, so that all of it is said at once."""
+    try:
+        yield
+    except BadInput as error:
+        problems += error.problems
+
+
+def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
+    """Return the study's data, once it is clear that this machine has what the study needs."""
+    problems: list[Problem] = []
+    with _gathering(problems):
+        _check_devices(spec)
+    with _gathering(problems), spec.blaming(("track", "uri") if spec.track.uri else None):
+        tracking_uri(folder.lab, spec.track.uri)
+    with _gathering(problems):
+        _check_writable(folder)
+    with _gathering(problems):
+        dataset = placed_dataset(spec)
+    if problems:
+        raise BadInput(*problems)
+    return dataset
+
+
+def _check_devices(spec: StudySpec) -> None:
+    place = spec.place_of("device", "cuda")
+    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
+    if place and "cuda" in asked and not cuda_count():
+        what = "device is cuda, but there is no CUDA device here"
+        raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
+
+
+def _check_writable(folder: StudyFolder) -> None:
+    """Refuse a study whose folder cannot be written, or made; leaves nothing behind."""
+    try:
+        with tempfile.TemporaryFile(dir=_existing(folder.path)):
+            return
+    except OSError as error:
+        reason = error.strerror or error
+        what = f"{folder.lab} cannot be written ({reason}); --lab or SWEEPLAB_LAB name another folder"
+        raise BadInput(what) from error
+
+
+def _check_rows(spec: StudySpec, dataset: Dataset, valid: Iterable[Hyperparameters]) -> list[str]:
+    """Make sure that every split has rows of block_size tokens; return warnings of what it cuts off."""
+    found = []
+    for values in sorted(distinct(valid), key=lambda each: -each["block_size"]):
+        with spec.blaming(spec.place_of("block_size", values["block_size"]) or ("data",)):
+            dataset.check_fits(values)
+            found.append(cut_warning(spec, dataset, values))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _checkpoint_bytes(spec: StudySpec, plans: Sequence[CellPlan], n_copies: int) -> int:
+    """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
+    n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
+    largest = max(plan.n_params for plan in plans)
+    return 4 * (n_copies * n_kept * sum(plan.n_params * len(plan.seeds) for plan in plans) + 4 * largest)
+
+
+def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:
+    kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
+    free = shutil.disk_usage(_existing(folder.path)).free
+    missing = needed - n_copies * kept
+    if free < missing:
+        raise BadInput(
+            f"{folder.lab} has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}; "
+            "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
+        )
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _in_words(algorithm: Algorithm) -> str:
+    options = ", ".join(f"{key}={value}" for key, value in algorithm.options.items())
+    return f"{algorithm.type}({options})" if options else algorithm.type

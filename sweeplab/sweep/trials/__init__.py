@@ -1,0 +1,1 @@
+"""The trials of a study in their storage: claims, leases, commands, counts, warm starts."""

@@ -1,0 +1,132 @@
+"""The commands that a study was given: one row per command, in a table of our own beside the leases.
+
+A command is added and never changed. The state that holds now follows from all of them in turn, so a process that
+reads the new ones from time to time knows what to do, and the table is also the record of who asked for what when.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, Text, func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from sweeplab.lab.database import READS, open_database
+
+# What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
+# supervisor is about to end.
+Phase = Literal["run", "pause", "stop", "over", "closing", "ended"]
+SET_PHASE = "wanted"  # the kind of a command that sets the phase, as it is spelled in the databases of labs
+
+_metadata = MetaData()
+_COMMANDS = Table(
+    "sweeplab_order",
+    _metadata,
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("given", Float, nullable=False),
+    Column("kind", String(50), nullable=False),
+    Column("value", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row: when it was given (seconds since 1970), its kind, and what belongs to it, as plain values."""
+
+    revision: int
+    given: float
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class ControlState:
+    """What holds after all commands up to `revision`.
+
+    `budget` is None while the study file's holds. `start` has what the supervisor said when it started, and `status`
+    how it ended. `stopped` are trials to end, as cell and number.
+    """
+
+    revision: int = 0
+    phase: Phase = "run"
+    budget: Mapping[str, Any] | None = None
+    stopped: frozenset[tuple[str, int]] = frozenset()
+    start: Mapping[str, Any] = field(default_factory=dict)
+    status: str | None = None
+
+    def after(self, command: Command) -> ControlState:
+        """Return what holds after one more command; one of a kind that changes nothing raises the revision too."""
+        value = command.value
+        changed: dict[str, Any] = {"revision": command.revision}
+        match command.kind:
+            case "start":
+                changed |= {"phase": "run", "budget": None, "status": None}
+                changed |= {"start": {**value, "given": command.given}}
+            case "ended":
+                changed |= {"phase": "ended", "status": value}
+            case "wanted":  # SET_PHASE
+                changed |= {"phase": value}
+            case "budget":
+                changed |= {"budget": value}
+            case "stop trial":
+                changed |= {"stopped": self.stopped | {(value["cell"], value["trial"])}}
+        return replace(self, **changed)
+
+
+class Commands:
+    """The commands of one study; `state` is what held when they were last read."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reading = engine.execution_options(**READS)
+        self.state = ControlState()
+
+    @classmethod
+    def open(cls, url: str, read: bool = True) -> Commands:
+        """Open the commands of the study whose storage is at `url`, read up to now or not at all."""
+        commands = cls(open_database(url))
+        if read:
+            commands.read()
+        return commands
+
+    def create_table(self) -> None:
+        """Create the table where it is missing."""
+        _metadata.create_all(self._engine)
+
+    def read(self) -> list[Command]:
+        """Return the commands that are new since the last time, and apply them to the state."""
+        query = select(_COMMANDS).where(_COMMANDS.c.revision > self.state.revision)
+        with self._reading.connect() as connection:
+            rows = connection.execute(query.order_by(_COMMANDS.c.revision)).all()
+        commands = [Command(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows]
+        for command in commands:
+            self.state = self.state.after(command)
+        return commands
+
+    def set_phase(self, phase: Phase, after: int | None = None) -> bool:
+        """Say what the supervisor and the workers are to do; `after` as in `add`."""
+        return self.add(SET_PHASE, phase, after)
+
+    def add(self, kind: str, value: Any = None, after: int | None = None) -> bool:
+        """Add a command; with `after`, only if none was added since that revision. Say whether it was added."""
+        for last in self._last_revisions(after):
+            row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(insert(_COMMANDS).values(**row))
+            except IntegrityError:  # another process was faster
+                continue
+            return True
+        return False
+
+    def _last_revisions(self, after: int | None) -> Iterator[int]:
+        if after is not None:
+            yield after
+            return
+        while True:
+            with self._reading.connect() as connection:
+                yield connection.execute(select(func.max(_COMMANDS.c.revision))).scalar() or 0

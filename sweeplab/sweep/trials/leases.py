@@ -1,0 +1,169 @@
+"""Who holds which trial: leases and one lock, in tables of our own beside Optuna's.
+
+A lease belongs to a process. On its own machine a process that is gone is noticed at once, elsewhere when the
+lease runs out. SQLite and PostgreSQL serve the same statements.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+from sqlalchemy import (
+    Column,
+    Engine,
+    Float,
+    Integer,
+    MetaData,
+    Row,
+    String,
+    Table,
+    and_,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+LEASE_SECONDS = 120.0
+LOCK_SECONDS = 60.0
+_LOCK_POLL_SECONDS = 0.003
+
+_metadata = MetaData()
+_LEASES = Table(
+    "sweeplab_lease",
+    _metadata,
+    Column("trial_id", Integer, primary_key=True, autoincrement=False),
+    Column("owner", String(200), nullable=False),
+    Column("expires", Float, nullable=False),
+    Column("attempt", Integer, nullable=False),
+)
+_LOCKS = Table(
+    "sweeplab_lock",
+    _metadata,
+    Column("name", String(50), primary_key=True),
+    Column("owner", String(200), nullable=False),
+    Column("expires", Float, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One process as a holder of leases; `text` tells it from any other on any machine."""
+
+    text: str
+
+    @classmethod
+    def of_this_process(cls) -> Owner:
+        """Return a new owner that lives as long as this process."""
+        process = psutil.Process()
+        parts = (socket.gethostname(), str(process.pid), repr(process.create_time()), uuid.uuid4().hex[:8])
+        return cls("|".join(parts))
+
+
+def is_dead(owner: str, expires: float) -> bool:
+    """Say whether a holder is gone: its process on this machine is, or its time is over.
+
+    A process of its number that started at another time may be it, after the clock was set, or may not:
+    then too its time decides.
+    """
+    host, pid, created, _ = owner.split("|")
+    is_over = expires < time.time()
+    if host != socket.gethostname():
+        return is_over
+    try:
+        process = psutil.Process(int(pid))
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        return is_over and process.create_time() != float(created)
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Leases:
+    """The leases of one storage, as one owner sees them."""
+
+    def __init__(self, engine: Engine, owner: Owner) -> None:
+        self._engine = engine
+        self.owner = owner.text
+
+    def create_tables(self) -> None:
+        """Create the tables where they are missing."""
+        _metadata.create_all(self._engine)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the storage's one lock; claims and endings take turns under it."""
+        while not self._try_lock():
+            threading.Event().wait(_LOCK_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            with self._engine.begin() as connection:
+                connection.execute(delete(_LOCKS).where(_LOCKS.c.owner == self.owner))
+
+    def _try_lock(self) -> bool:
+        now = time.time()
+        try:
+            with self._engine.begin() as connection:
+                held = connection.execute(select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+                if held and not is_dead(held.owner, held.expires):
+                    return False
+                if held:
+                    same = and_(_LOCKS.c.name == "storage", _LOCKS.c.owner == held.owner)
+                    connection.execute(delete(_LOCKS).where(same))
+                values = {"name": "storage", "owner": self.owner, "expires": now + LOCK_SECONDS}
+                connection.execute(insert(_LOCKS).values(**values))
+        except IntegrityError:  # another process was faster
+            return False
+        return True
+
+    def all(self) -> dict[int, Row[tuple[int, str, float, int]]]:
+        """Return the leases by trial id."""
+        with self._engine.begin() as connection:
+            return {row.trial_id: row for row in connection.execute(select(_LEASES))}
+
+    def lock_holder(self) -> Row[tuple[str, str, float]] | None:
+        """Return who holds the lock and until when, or None."""
+        with self._engine.begin() as connection:
+            return connection.execute(select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+
+    def take(self, trial_id: int, attempt: int) -> None:
+        """Take a trial's lease, from its dead holder if it had one; under the lock."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
+            expires = time.time() + LEASE_SECONDS
+            values = {"trial_id": trial_id, "owner": self.owner, "expires": expires, "attempt": attempt}
+            connection.execute(insert(_LEASES).values(**values))
+
+    def requeue(self, trial_id: int, attempt: int) -> None:
+        """Let go of a trial that has not ended: the next claim takes it up, and it counts as no attempt."""
+        with self._engine.begin() as connection:
+            mine = and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
+            nobody = f"{socket.gethostname()}|0|0|"
+            values = {"owner": nobody, "expires": 0.0, "attempt": attempt - 1}
+            connection.execute(update(_LEASES).where(mine).values(**values))
+
+    def drop(self, trial_id: int) -> None:
+        """Remove the lease of a trial that has ended."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
+
+    def holds(self, trial_id: int) -> bool:
+        """Say whether the owner still holds a trial."""
+        lease = self.all().get(trial_id)
+        return lease is not None and lease.owner == self.owner
+
+    def renew(self) -> set[int]:
+        """Extend all of the owner's leases and return the trials it still holds."""
+        with self._engine.begin() as connection:
+            mine = _LEASES.c.owner == self.owner
+            connection.execute(update(_LEASES).where(mine).values(expires=time.time() + LEASE_SECONDS))
+            return set(connection.execute(select(_LEASES.c.trial_id).where(mine)).scalars())

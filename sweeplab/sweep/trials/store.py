@@ -1,0 +1,381 @@
+"""The trials of a study in Optuna's storage, and the four calls by which workers share them.
+
+`claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage is the truth about a trial's state; a
+lease beside it says which process may change it. A trial that runs under nobody's lease belongs to the next claim.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from sweeplab.data.generators import generator_key
+from sweeplab.lab.database import engine_arguments, serialize
+from sweeplab.lab.tally import VOID
+from sweeplab.records.runs import RunState
+from sweeplab.study.algorithms import make_pruner, make_sampler
+from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.spec import Budget
+from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.trials.counting import CellCounts, count
+from sweeplab.sweep.trials.first_points import first_point
+from sweeplab.sweep.trials.leases import Leases, Owner, is_dead
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+OPTUNA_STATES = {
+    RunState.COMPLETE: TrialState.COMPLETE,
+    RunState.STOPPED: TrialState.COMPLETE,
+    RunState.PRUNED: TrialState.PRUNED,
+    RunState.DIVERGED: TrialState.PRUNED,
+    RunState.FAILED: TrialState.FAIL,
+}
+MOST_DRAWS = 100
+# A trial that never came to its first checkpoint is given up after so many workers died with it.
+MOST_ATTEMPTS = 10
+# A cell gets no more trials from a worker that saw so many of them fail.
+MOST_FAILURES = 3
+# The commands that ask for trials.
+ASKED_BY = ("enqueue", "retry")
+
+
+class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
+    """Say that a trial belongs to another worker by now; nothing of it may be written."""
+
+
+@dataclass
+class Claim:
+    """A trial held by this worker; `attempt` counts the workers that held it, this one included.
+
+    `reported` has the iterations that Optuna knows a value of: they are not reported twice. `asked` says what a
+    person asked for: the values that were `enqueued`, or which trial it `retries`.
+    """
+
+    cell: Cell
+    number: int
+    trial_id: int
+    sampled: dict[str, Any]
+    attempt: int
+    trial: optuna.Trial = field(repr=False)
+    reported: set[int]
+    asked: dict[str, Any]
+
+
+def open_storage(url: str) -> RDBStorage:
+    """Open Optuna's storage so that several processes may write to it."""
+    storage = RDBStorage(url, engine_kwargs=engine_arguments(url))
+    serialize(storage.engine)
+    return storage
+
+
+class Store:
+    """One study's trials: an Optuna study a cell, all in one storage."""
+
+    def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
+        self.spec = spec
+        self.cells = list(cells)
+        self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
+        self.storage = open_storage(url)
+        self._leases = Leases(self.storage.engine, Owner.of_this_process())
+        self.commands = Commands(self.storage.engine)
+        self.budget = spec.budget
+        self._studies: dict[int, optuna.Study] = {}
+        self._finished: set[int] = set()  # cells that will never have room again
+        self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
+        self._notices: list[str] = []
+        self._asked: set[str] = set()  # cells in which a person's trials may still wait
+
+    @classmethod
+    def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
+        """Create what is missing of the storage, and open it; before any worker starts."""
+        if url.startswith("sqlite"):
+            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        store = cls(spec, cells, vocab_size, url)
+        store._leases.create_tables()
+        store.commands.create_table()
+        known = set(optuna.get_all_study_names(store.storage))
+        for cell in cells:
+            if store._study_name(cell) not in known:
+                store.storage.create_new_study(
+                    [optuna.study.StudyDirection.MINIMIZE], store._study_name(cell)
+                )
+        return store
+
+    def _study_name(self, cell: Cell) -> str:
+        return f"{self.spec.name}/{cell.key}"
+
+    def study(self, cell: Cell) -> optuna.Study:
+        """Return a cell's Optuna study."""
+        if cell.index not in self._studies:
+            name = self._study_name(cell)
+            pruner = make_pruner(self.spec.pruner)
+            self._studies[cell.index] = optuna.load_study(
+                study_name=name, storage=self.storage, pruner=pruner
+            )
+        return self._studies[cell.index]
+
+    def trials(self, cell: Cell) -> list[FrozenTrial]:
+        """Return a cell's own trials, those left out that broke a constraint or were withdrawn."""
+        found = self.study(cell).get_trials(deepcopy=False)
+        return [trial for trial in found if not any(each in trial.user_attrs for each in VOID)]
+
+    def poll_commands(self) -> bool:
+        """Read what has been asked of the study since the last time; say whether that was anything."""
+        if not (news := self.commands.read()):
+            return False
+        self._asked |= {
+            cell for command in news if command.kind in ASKED_BY for cell, _ in command.value["trials"]
+        }
+        budget = self.commands.state.budget
+        self.budget = self.spec.budget if budget is None else Budget.model_validate(dict(budget))
+        self._finished.clear()
+        self._failed_before.clear()
+        return True
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the storage's one lock, while no worker claims or ends a trial."""
+        return self._leases.lock()
+
+    # claim
+
+    def claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
+        """Take up a trial that nobody holds, or ask for a new one in a cell with room; None when there is none.
+
+        `wanted` narrows the choice of cells. Cells come in their order, those that nobody works on first.
+        """
+        with self._leases.lock():
+            self.poll_commands()
+            if self.commands.state.phase != "run":
+                return None
+            if self._is_asked_for_elsewhere(wanted):
+                return None
+            leases = self._leases.all()
+            counts = []
+            for cell in self.cells:
+                if cell.index in self._finished or not wanted(cell):
+                    continue
+                if found := self._abandoned(cell, leases):
+                    return found
+                counts.append(count(cell, self.trials(cell)))
+                if self._is_full(counts[-1]):
+                    self._finished.add(cell.index)
+            return self._ask_where_there_is_room(counts)
+
+    def _is_asked_for_elsewhere(self, wanted: Callable[[Cell], bool]) -> bool:
+        """Say whether a person's trial waits where a worker does not look: its stack has to come to an end first."""
+        asked = [cell for cell in self.cells if cell.key in self._asked]
+        waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
+        self._asked = {cell.key for cell in waiting}
+        return not all(map(wanted, waiting))
+
+    def _ask_where_there_is_room(self, counts: list[CellCounts]) -> Claim | None:
+        limit, is_spent = self.budget.trials_per_cell, self._is_spent()
+        for each in counts:
+            self._failed_before.setdefault(each.cell.index, each.failed)
+        # What waits was asked for by a person, and is tried first and whatever the budget says.
+        with_room = [
+            each
+            for each in counts
+            if each.waiting
+            or (
+                not is_spent
+                and (limit is None or each.counted + each.running < limit)
+                and each.failed - self._failed_before[each.cell.index] < MOST_FAILURES
+            )
+        ]
+        with_room.sort(
+            key=lambda each: (
+                not each.waiting,
+                each.running,
+                each.counted if limit is None else 0,
+                each.cell.index,
+            )
+        )
+        for each in with_room:
+            try:
+                return self._ask(each.cell)
+            except NoValidSample as error:
+                self._finished.add(each.cell.index)
+                self._notices.append(str(error))
+        return None
+
+    def take_notices(self) -> list[str]:
+        """Return what the user should know of, once."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _is_spent(self) -> bool:
+        """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
+        budget = self.budget.flops
+        if budget is None:
+            return False
+        trials = [trial for cell in self.cells for trial in self.trials(cell)]
+        spent = sum(trial.user_attrs.get("train_flops", 0) for trial in trials)
+        running = sum(
+            trial.user_attrs.get("planned_flops", 0) for trial in trials if trial.state == TrialState.RUNNING
+        )
+        return bool(spent + running >= budget)
+
+    def _abandoned(self, cell: Cell, leases: Mapping[int, Any]) -> Claim | None:
+        """Take up a trial of a cell that runs under nobody's lease."""
+        for frozen in self.study(cell).get_trials(deepcopy=False):
+            lease = leases.get(frozen._trial_id)
+            if frozen.state != TrialState.RUNNING or (lease and not is_dead(lease.owner, lease.expires)):
+                continue
+            attempt = lease.attempt + 1 if lease else 1
+            self._leases.take(frozen._trial_id, attempt)
+            self._study_with_sampler(cell, frozen.number)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial = optuna.Trial(self.study(cell), frozen._trial_id)
+                sampled = self.spaces[cell.index].suggest(trial)
+            if self._accept(cell, trial, sampled):
+                reported, asked = set(frozen.intermediate_values), _asked(frozen)
+                return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, reported, asked)
+            self._leases.drop(frozen._trial_id)
+        return None
+
+    def _ask(self, cell: Cell) -> Claim:
+        space = self.spaces[cell.index]
+        for left in reversed(range(MOST_DRAWS)):
+            known = self.study(cell).get_trials(deepcopy=False)
+            # One may be waiting already: a worker died between giving a point and asking for it.
+            waiting = [each.number for each in known if each.state == TrialState.WAITING]
+            study = self._study_with_sampler(cell, min(waiting, default=len(known)))
+            if not waiting and (point := first_point(self.spec, space, len(known), self._bests_of_finished)):
+                study.enqueue_trial(point)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial = study.ask()
+                sampled = space.suggest(trial)
+            if self._accept(cell, trial, sampled):
+                self._leases.take(trial._trial_id, 1)
+                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set(), _asked(trial))
+            # The values that a person left to the sampler are drawn again.
+            if left and (asked := _asked(trial)):
+                given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
+                study.enqueue_trial(given, asked)
+        raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
+
+    def _accept(self, cell: Cell, trial: optuna.Trial, sampled: Mapping[str, Any]) -> bool:
+        """Say whether a sample meets the constraints; end one that does not, so that it never counts."""
+        values = self.spaces[cell.index].resolve(sampled, self.spec.first_seed)
+        if self.spaces[cell.index].broken(values):
+            trial.set_user_attr("infeasible", True)
+            self.study(cell).tell(trial, state=TrialState.FAIL)
+            return False
+        trial.set_user_attr(
+            "planned_flops", float(facts(values)["train_flops"] * len(self.spaces[cell.index].seeds))
+        )
+        return True
+
+    def _bests_of_finished(self) -> list[tuple[Cell, dict[str, Any]]]:
+        """Return the cells that have all their trials, with the parameters of the best one."""
+        found = []
+        for cell in filter(self.is_finished, self.cells):
+            ended = [trial for trial in self.trials(cell) if trial.state == TrialState.COMPLETE]
+            if ended:
+                best = min(ended, key=lambda trial: (trial.value, trial.number))
+                found.append((cell, dict(best.params)))
+        return found
+
+    def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
+        """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
+        study = self.study(cell)
+        seed = generator_key(self.spec.first_seed, f"{cell.key}/{number}") % 2**31
+        cell_seed = generator_key(self.spec.first_seed, cell.key) % 2**31
+        study.sampler = make_sampler(self.spec.sampler, seed, self.spaces[cell.index], cell_seed)
+        return study
+
+    # report, finish, renew
+
+    def report(self, claim: Claim, iteration: int, value: float) -> bool:
+        """Report a trial's value at an iteration and say whether it should be pruned."""
+        if math.isfinite(value) and iteration not in claim.reported:
+            claim.trial.report(value, iteration)
+            claim.reported.add(iteration)
+        if iteration < max(claim.reported, default=0):
+            return False  # going again where a killed worker had been: the verdict stands on its last report
+        # Asking reads every trial of the cell: not where the answer is known.
+        return self.spec.pruner.type != "none" and claim.trial.should_prune()
+
+    def finish(
+        self, claim: Claim, outcome: RunState, value: float | None, attributes: Mapping[str, Any]
+    ) -> None:
+        """Tell Optuna how a trial ended.
+
+        Raises:
+            LeaseLost: another worker holds the trial by now.
+        """
+        with self._leases.lock():
+            self.check_lease(claim)
+            for name, attribute in {"outcome": str(outcome), **attributes}.items():
+                self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
+            state = OPTUNA_STATES[outcome]
+            self.study(claim.cell).tell(
+                claim.number, value if state == TrialState.COMPLETE else None, state=state
+            )
+            self._leases.drop(claim.trial_id)
+
+    def check_lease(self, claim: Claim) -> None:
+        """Make sure that this worker still holds a trial.
+
+        Raises:
+            LeaseLost: another worker holds it by now.
+        """
+        if not self._leases.holds(claim.trial_id):
+            raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
+
+    def renew(self) -> set[int]:
+        """Extend this worker's leases and return the ids of the trials it still holds."""
+        return self._leases.renew()
+
+    def requeue(self, claim: Claim) -> None:
+        """Let go of a trial that has not ended, for the next claim to take up."""
+        self._leases.requeue(claim.trial_id, claim.attempt)
+
+    # what stands in the storage
+
+    def counts(self) -> list[CellCounts]:
+        """Return how far each cell is."""
+        return [count(cell, self.trials(cell)) for cell in self.cells]
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Say whether a cell has all the trials that its budget allows."""
+        return cell.index in self._finished or self._is_full(count(cell, self.trials(cell)))
+
+    def _is_full(self, counts: CellCounts) -> bool:
+        limit = self.budget.trials_per_cell
+        return limit is not None and counts.counted >= limit and not counts.running and not counts.waiting
+
+    def has_room(self) -> bool:
+        """Say whether there is a trial that runs or waits, or room for one in the budget of trials."""
+        return not all(map(self._is_full, self.counts()))
+
+    def n_running(self) -> int:
+        """Return how many trials are begun and not ended."""
+        return sum(each.running for each in self.counts())
+
+    def n_held(self) -> int:
+        """Return how many trials some process, here or elsewhere, holds."""
+        return sum(not is_dead(lease.owner, lease.expires) for lease in self._leases.all().values())
+
+
+def _asked(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
+    return {name: value for name, value in trial.user_attrs.items() if name in ("enqueued", "retries")}
+
+
+class NoValidSample(Exception):  # noqa: N818 - named for what is missing
+    """Say that a cell's constraints leave the sampler nothing to find."""

@@ -1,0 +1,1 @@
+"""Training the trials: runner, worker, engines, supervisor."""

@@ -1,0 +1,162 @@
+"""How far a running study is: for those who watch it, and for its owner, who is notified by Apprise.
+
+The study file names environment variables, and these hold Apprise's URLs: a URL may have a secret in it, and a
+study file is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import counts
+from sweeplab.lab.feed import Event
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
+from sweeplab.study.plan import Plan
+
+if TYPE_CHECKING:
+    from apprise import Apprise
+
+    from sweeplab.study.spec import StudySpec
+    from sweeplab.sweep.trials.commands import ControlState
+
+# A study without an event for so long is idle: far longer than an evaluation should take.
+IDLE_SECONDS = 1800.0
+
+
+@dataclass
+class CellProgress:
+    """How many trials of a cell count towards the budget by now, and the best value of any."""
+
+    counted: int = 0
+    best: float | None = None
+
+
+@dataclass
+class StudyProgress:
+    """What is known of a running study; `live` has the last event of every trial that runs, by cell and number."""
+
+    plan: Plan
+    cells: dict[str, CellProgress]
+    live: dict[tuple[str, int], Event] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    done_before: int = 0
+    elapsed_before: float = 0.0
+    phase: str = "run"
+
+    @property
+    def counted(self) -> int:
+        """Return how many trials count towards the budget by now."""
+        return sum(cell.counted for cell in self.cells.values())
+
+    def take_in(self, event: Event) -> None:
+        """Follow one event of a worker."""
+        kind = event["event"]
+        if kind in ("claimed", "evaluated"):
+            self.live[event["cell"], event["trial"]] = event
+        elif kind in ("ended", "lost", "requeued"):
+            self.live.pop((event["cell"], event["trial"]), None)
+        if kind == "ended":
+            self._take_in_end(event)
+        elif kind == "error":
+            self.errors.append(event["message"])
+
+    def _take_in_end(self, event: Event) -> None:
+        outcome, value = event["outcome"], event["value"]
+        self.states[outcome] = self.states.get(outcome, 0) + 1
+        if outcome == "failed":
+            last = (event["error"] or "").strip().splitlines()[-1:]
+            self.errors.append(f"trial {event['trial']} in cell {event['cell']} failed: {''.join(last)}")
+            return
+        cell = self.cells.setdefault(event["cell"], CellProgress())  # one no longer in the grid has none
+        cell.counted += 1
+        if RunState(outcome).has_value and (cell.best is None or value < cell.best):
+            cell.best = value
+
+    def follow(self, state: ControlState) -> None:
+        """Take over the phase and the budget that the study's commands have set."""
+        self.phase = state.phase
+        if state.budget is not None and state.budget != self.plan.budget:
+            self.plan = self.plan.with_budget(state.budget)
+
+
+class Notifier:
+    """Notifies whoever the study file names; what could not be sent is kept in `errors`, without its URL.
+
+    Raises:
+        BadInput: a variable is not set or holds no URL of Apprise's, or Apprise is not installed.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._study = spec.name
+        self._targets = _targets(spec)
+        self._last_event = time.monotonic()
+        self._is_idle = False
+        self.errors: list[str] = []
+
+    def note_event(self) -> None:
+        """Take note that something happened."""
+        self._last_event, self._is_idle = time.monotonic(), False
+
+    def notify_if_idle(self, phase: str) -> None:
+        """Notify once when nothing has happened for long; `phase` is what is asked of the study."""
+        seconds = time.monotonic() - self._last_event
+        if seconds > IDLE_SECONDS and not self._is_idle:
+            self._is_idle = True
+            why = "" if phase == "run" else f"; {phase} was asked for"
+            self._notify("idle", f"nothing happened for {round(seconds / 60)} minutes{why}")
+
+    def notify_end(
+        self, folder: StudyFolder, status: str, summary: Mapping[str, Any], errors: list[str]
+    ) -> None:
+        """Notify how the study ended: its runs by state, its best value, and the first error."""
+        lines = [f"runs: {counts(summary['counts']) or 'none'}"]
+        if summary["best_val_loss"] is not None:
+            lines.append(f"best {summary['best_val_loss']:.4f} in {summary['best_run']}")
+        lines += [f"error: {errors[0]}"] if errors else []
+        lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
+        lines.append(f"look at it: {folder.command('study show')}")
+        self._notify(status, "\n".join(lines))
+
+    def _notify(self, what: str, text: str) -> None:
+        for variable, target in self._targets.items():
+            if not target.notify(title=f"sweeplab: {self._study} {what}", body=text):
+                self.errors.append(f"{variable}: Apprise could not send that the study is {what}")
+
+
+def _targets(spec: StudySpec) -> dict[str, Apprise]:
+    if not spec.notify:
+        return {}
+    try:
+        from apprise import Apprise
+    except ImportError:
+        how = "pip install 'sweeplab[notify]'"
+        raise BadInput(spec.problem(("notify",), "notify needs Apprise", how)) from None
+    targets, problems = {}, list[Problem]()
+    for index, variable in enumerate(spec.notify):
+        place, target, urls = ("notify", index), Apprise(), os.environ.get(variable, "")
+        if not urls.strip():
+            allowed = "one or more URLs of Apprise's in it"
+            problems.append(spec.problem(place, f"{variable} is not set", allowed))
+        elif not _add(target, urls):
+            what = f"{variable} holds no URL that Apprise knows"
+            problems.append(spec.problem(place, what, "such as ntfys://my-topic"))
+        targets[variable] = target
+    if problems:
+        raise BadInput(*problems)
+    return targets
+
+
+def _add(target: Apprise, urls: str) -> bool:
+    with warnings.catch_warnings():
+        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(target.add(urls))

@@ -1,0 +1,222 @@
+"""Worker processes: the pool that a process keeps on a study, and what one worker does.
+
+A worker is `python -m sweeplab.sweep.work.worker LAB NAME THREADS [--force]`. It prints one JSON object per line for
+the process that started it, and stops at the next step once its standard input is closed: so it never outlives that
+process, however that ends. It refuses a study that others train with other code or data, except with `--force`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.lab.feed import Event
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.resources import WorkerResources
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.store import Store
+
+# The exit code of a worker that refused the study: starting it again is no use.
+REFUSED = 2
+# A worker that was stopped, or died, has followed no command to its end: any command starts it again.
+NO_REVISION = -1
+POLL_SECONDS = 0.2
+MOST_RESTARTS = 3
+# The environment of a worker's libraries.
+SETTINGS = {
+    # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
+    # ten times as long as with this; with a passive wait an undisturbed one took 1.7 times as long.
+    "GOMP_SPINCOUNT": "10000",
+    # Memory of a step is kept for the next one. Given back each time, as glibc does with large pieces, it came in
+    # new pages: 5% of a step of 1.4M parameters, 11% with dropout.
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+}
+
+
+class WorkerPool:
+    """The workers that this process keeps on a study, in step with the study's commands.
+
+    A worker that has nothing to do, or is to pause, exits, which frees all that it held, a GPU's memory too. It says
+    which revision of the commands it knew; a later command starts it again. A worker that dies is replaced, a few
+    times in all. `on_event` gets every event, with the number of its `worker`. `name` begins the names of the logs.
+    """
+
+    def __init__(
+        self,
+        folder: StudyFolder,
+        resources: Sequence[WorkerResources],
+        store: Store,
+        on_event: Callable[[Event], None],
+        name: str = "worker",
+        force: bool = False,
+    ) -> None:
+        self._folder, self._resources, self._store, self._on_event = folder, resources, store, on_event
+        self._name, self._options = name, ["--force"] if force else []
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        # The revision that each worker without a process knew, and that each says it knows before it exits.
+        self._exited = dict.fromkeys(range(len(resources)), NO_REVISION)
+        self._done: dict[int, int] = {}
+        self._restarts = 0
+        self.failures: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    @property
+    def has_new_command(self) -> bool:
+        """Say whether the study is to run and was given a command that some worker exited without knowing."""
+        state = self._store.commands.state
+        return state.phase == "run" and any(known < state.revision for known in self._exited.values())
+
+    def start(self) -> None:
+        """Start the workers that exited without knowing the latest command."""
+        revision = self._store.commands.state.revision
+        for index in [index for index, known in self._exited.items() if known < revision]:
+            del self._exited[index]
+            self._start(index)
+
+    def forget_revisions(self) -> None:
+        """Let the next `start` start every worker that has exited."""
+        self._exited = dict.fromkeys(self._exited, NO_REVISION)
+
+    def _start(self, index: int) -> None:
+        resources = self._resources[index]
+        arguments = [str(self._folder.lab), self._folder.name, str(resources.threads), *self._options]
+        with self._log(index).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sweeplab.sweep.work.worker", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=_environment(os.environ, resources),
+            )
+        self._processes[index] = process
+        threading.Thread(target=self._read, args=(index, process), daemon=True).start()
+
+    def _read(self, index: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with suppress(ValueError):  # a line that a kill has torn
+                self._events.put({"worker": index, **json.loads(line)})
+        self._events.put({"worker": index, "event": "exited", "code": process.wait()})
+
+    def listen(self, stopping: bool) -> None:
+        """Handle the workers' events for some time; one that dies, unless all are `stopping`, is replaced."""
+        tick = time.monotonic() + POLL_SECONDS
+        with suppress(queue.Empty):
+            while (left := tick - time.monotonic()) > 0:
+                event = self._events.get(timeout=left)
+                if event["event"] == "done":
+                    self._done[event["worker"]] = event["revision"]
+                elif event["event"] == "exited":
+                    self._handle_exit(event["worker"], event["code"], stopping)
+                self._on_event(event)
+
+    def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
+        process = self._processes.pop(index)
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+        if code == 0 or stopping:
+            self._exited[index] = self._done.pop(index, NO_REVISION)
+        elif code != REFUSED and self._restarts < MOST_RESTARTS:
+            self._restarts += 1
+            self._start(index)
+        else:
+            log = self._log(index)
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = lines[-1] if lines else "its log is empty"
+            self.failures.append(f"worker {index} ended with code {code}: {last} (see {log})")
+
+    def _log(self, index: int) -> Path:
+        return self._folder.path / f"{self._name}-{index}.log"
+
+    def stop(self) -> None:
+        """Ask every worker to save its runs at the next step and exit."""
+        for process in self._processes.values():
+            if process.stdin and not process.stdin.closed:
+                process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill every worker; their trials continue from the last checkpoint when the study is run again."""
+        for process in self._processes.values():
+            process.kill()
+
+
+def _environment(base: Mapping[str, str], resources: WorkerResources) -> dict[str, str]:
+    threads = str(resources.threads)
+    environment = {**base, **SETTINGS, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if resources.gpu is not None:
+        visible = [each.strip() for each in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+        environment["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)
+    return environment
+
+
+def main(lab: str, name: str, threads: str, force: str = "") -> int:
+    """Work on a study until it has no more trials or standard input is closed; return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
+    closed = threading.Event()
+
+    def wait_for_close() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait_for_close, daemon=True).start()
+
+    # Whatever else prints goes to the log: our output is for events alone.
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def emit(event: dict[str, Any]) -> None:
+        try:
+            print(json.dumps(event), file=events, flush=True)
+        except BrokenPipeError:  # nobody listens any more: save the runs, and fail none of them
+            closed.set()
+
+    import torch
+
+    from sweeplab.lab.versions import differences, versions
+    from sweeplab.runs.sample import keep_sample
+    from sweeplab.study.cells import cells
+    from sweeplab.study.datasets import study_dataset
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.sweep.trials.store import Store
+    from sweeplab.sweep.work.runner import Runner
+
+    torch.set_num_threads(int(threads))
+    folder = StudyFolder(Path(lab), name)
+    # Whoever runs the study has allowed these plugins, with these digests.
+    spec = read_study(folder.canonical_file, allow_plugins=True)
+    dataset = study_dataset(spec)
+    vocab_size = dataset.tokenizer.vocab_size
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store.poll_commands()
+    theirs = store.commands.state.start.get("versions", {})
+    if not force and (different := differences(versions(dataset.token_digest), theirs)):
+        others = "the study's other workers have another version of"
+        print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
+        return REFUSED
+    emit({"event": "ready"})
+    Runner(spec, store, dataset, folder, emit, closed.is_set).work()
+    if not closed.is_set():
+        keep_sample(folder, dataset)
+    emit({"event": "done", "revision": NO_REVISION if closed.is_set() else store.commands.state.revision})
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main(*sys.argv[1:]))  # all is written: taking torch down piece by piece takes half a second

@@ -1,0 +1,94 @@
+"""What an optimizer of a stack is, and what several of them need.
+
+Legend: K runs, P the row size. Weights, gradient and state are rows of buffers, a run a row; hyperparameters are
+a number a run. torch's own optimizers take one learning rate for a tensor, not one a row.
+
+On the CPU a run's bits are the same in any row of any stack. On whole rows, which are whole blocks, any operation
+keeps to that; on a part of a row only those that round once (a product, a sum, a root), for torch computes a loop's
+last elements by other instructions, and which ones are last depends on K. So no lerp_ and no addcmul_ there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from sweeplab.model.layout import BLOCK, Layout
+from sweeplab.model.weights import Weight
+
+_Key = TypeVar("_Key")
+
+
+class Rates(NamedTuple):
+    """One run's hyperparameters of one step; `step` counts from 1."""
+
+    learning_rate: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    eps: float
+    momentum: float
+    step: int
+
+
+class Optimizer(ABC):
+    """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here."""
+
+    meaning: ClassVar[str]
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    @abstractmethod
+    def buffers(self) -> dict[str, int]:
+        """Return the length of a run's row in each buffer of state, by name; whole blocks, zero at the start."""
+
+    @abstractmethod
+    def update_(
+        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+    ) -> None:
+        """Update weights and state in place; the gradient [K, P] is used up."""
+
+
+def column(values: Iterable[float], like: Tensor) -> Tensor:
+    """Return a number a run as a column [K, 1] that multiplies rows."""
+    return torch.tensor(list(values), device=like.device)[:, None]
+
+
+def decay_(weights: Tensor, n_decayed: int, rates: Sequence[Rates]) -> None:
+    """Shrink the first n_decayed columns: Loshchilov and Hutter's decoupled weight decay."""
+    shrink = column((1.0 - rate.learning_rate * rate.weight_decay for rate in rates), weights)
+    weights[:, :n_decayed].mul_(shrink)
+
+
+def add_l2_(gradient: Tensor, weights: Tensor, n_decayed: int, rates: Sequence[Rates]) -> None:
+    """Add the gradient of half weight_decay times the squares of the first n_decayed columns."""
+    decays = column((rate.weight_decay for rate in rates), weights)
+    gradient[:, :n_decayed].add_(weights[:, :n_decayed] * decays)
+
+
+def spans(layout: Layout, key: Callable[[Weight], _Key]) -> list[tuple[slice, _Key]]:
+    """Return the stretches of a row whose weights have one key; the last has the padding too."""
+    found: list[tuple[slice, _Key]] = []
+    begin = 0
+    for weight in layout.weights:
+        end, own = begin + weight.size, key(weight)
+        if found and found[-1][1] == own:
+            found[-1] = (slice(found[-1][0].start, end), own)
+        else:
+            found.append((slice(begin, end), own))
+        begin = end
+    last, own = found[-1]
+    return [*found[:-1], (slice(last.start, layout.row_size), own)]
+
+
+def places(sizes: Sequence[int]) -> tuple[list[slice], int]:
+    """Return where pieces of these sizes lie one after the other in a row, and its length in whole blocks."""
+    ends = [0, *accumulate(sizes)]
+    pieces = [slice(begin, end) for begin, end in pairwise(ends)]
+    return pieces, -(-ends[-1] // BLOCK) * BLOCK

@@ -1,0 +1,115 @@
+"""A study whose trials are stored in PostgreSQL: a real server on loopback, with a data folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeplab.records.folders import StudyFolder
+
+PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, dropout: 0.0,
+        warmup_iters: 2, eval_interval: 10, eval_iters: 1, grad_clip: null, device: cpu}
+grid: {n_embd: [8, 16]}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 5}
+pruner: {type: median, n_startup_trials: 2}
+engine: {workers: 2}
+"""
+PROGRAMS = {name: shutil.which(name) for name in ("initdb", "postgres", "pg_ctl", "setpriv")}
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.skipif(not all(PROGRAMS.values()), reason="PostgreSQL's programs are not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Start a server and return its URL; it will not run as root, so there it is nobody's."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    data = folder / "data"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    user: list[str] = []
+    if os.getuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        user = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+    quiet = {"stdout": subprocess.DEVNULL, "check": True, "cwd": folder}
+    subprocess.run([*user, "initdb", "-D", data, "-U", "owner", "-A", "trust", "--no-sync"], **quiet)
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+    start = [*user, "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"]
+    subprocess.run(start, **quiet)
+    try:
+        yield f"postgresql://owner@127.0.0.1:{port}/postgres"
+    finally:
+        subprocess.run([*user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], **quiet)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def run(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    monkeypatch.setenv("SWEEPLAB_STORAGE", server)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def run(*words: str, code: int = 0) -> str:
+        command = [*PROGRAM, *words, "--lab", str(tmp_path / "lab")]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    return run
+
+
+def test_a_study_is_run_steered_and_looked_at(run, tmp_path: Path, monkeypatch) -> None:
+    run("study", "run", "tiny.yaml")
+    folder = StudyFolder(tmp_path / "lab", "tiny")
+    assert not folder.database.exists() and folder.storage_file.stat().st_mode & 0o077 == 0
+    monkeypatch.delenv("SWEEPLAB_STORAGE")  # from here on the study knows
+    (row,) = json.loads(run("study", "list", "--json"))
+    assert (row["trials"], sum(row["states"].values())) == (10, 10)
+    run("study", "enqueue", "tiny", "learning_rate=1e-3", "n_embd=8")
+    shown = json.loads(run("study", "show", "tiny", "--json"))
+    assert [cell["enqueued"] for cell in shown["cells"]] == [1, 0]
+    run("study", "extend", "tiny", "--trials-per-cell", "6")
+    run("study", "resume", "tiny")
+    shown = json.loads(run("study", "show", "tiny", "--json"))
+    assert [cell["trials"] for cell in shown["cells"]] == [6, 6]
+    said = json.loads(run("doctor", "tiny", "--json"))
+    assert {each["name"]: each["verdict"] for each in said}["storage"] == "ok"
+    run("study", "rename", "tiny", "small", "--yes")
+    run("study", "resume", "small")
+    (row,) = json.loads(run("study", "list", "--json"))
+    assert (row["name"], row["trials"]) == ("small", 12)
+
+
+def test_two_labs_of_one_server_do_not_touch_each_other(run, tmp_path: Path) -> None:
+    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1")
+    (tmp_path / "lab").rename(tmp_path / "other")
+    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2")
+    (row,) = json.loads(run("study", "list", "--json"))
+    assert row["trials"] == 4
+
+
+def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SWEEPLAB_STORAGE", "postgresql://owner:secret@127.0.0.1:9/none")
+    said = run("study", "run", "tiny.yaml", code=2)
+    assert said.startswith("error: SWEEPLAB_STORAGE: ") and "secret" not in said and said.count("\n") == 1
+    monkeypatch.setenv("SWEEPLAB_STORAGE", "mysql://owner@127.0.0.1/none")
+    assert "allowed: postgresql://" in run("study", "run", "tiny.yaml", code=2)
+    assert not (tmp_path / "lab").exists()

@@ -1,0 +1,258 @@
+"""The worker's loop on a real store: trials end as they should, and a killed one goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import pytest
+from optuna.trial import TrialState
+from references.serial_loop import windows
+
+from sweeplab.data.objectives import make_objective
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurvePoint
+from sweeplab.study.cells import cells
+from sweeplab.study.datasets import study_dataset
+from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def work(opened, dataset):
+    """Return a function that works on a study as one worker and returns what it told of it."""
+
+    def run(spec, stopping=lambda: False):
+        folder, store = opened(spec)
+        events = []
+        Runner(spec, store, dataset, folder, events.append, stopping).work()
+        return folder, store, events
+
+    return run
+
+
+def outcomes(folder):
+    return {run.read_start().key: run.read_end() for run in folder.runs()}
+
+
+def losses(folder):
+    return {
+        run.read_start().key: [(point.iteration, point.val_loss) for point in run.points()]
+        for run in folder.runs()
+    }
+
+
+def test_a_study_is_trained_and_told(tiny, work) -> None:
+    folder, store, events = work(tiny(grid={"n_embd": [16, 32]}))
+    found = outcomes(folder)
+    assert len(found) == 8
+    assert {outcome.state for outcome in found.values()} == {"complete"}
+    assert Counter(event["event"] for event in events) == {"claimed": 8, "evaluated": 24, "ended": 8}
+    for cell in store.cells:
+        for trial in store.trials(cell):
+            outcome = found[f"{cell.key}/{trial.number}/0"]
+            assert outcome.best_val_loss == trial.value == outcome.value
+            assert sorted(trial.intermediate_values) == [0, 10, 20]
+    assert not list(folder.path.rglob("state*")), "an ended run keeps no snapshot"
+
+
+def test_every_evaluation_says_its_bits_a_byte(tiny, work, dataset) -> None:
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
+    (run,) = folder.runs()
+    evaluated = [point for point in run.points() if point.val_loss is not None]
+    for point in evaluated:
+        bits = point.val_loss / math.log(2) * len(dataset.val) / dataset.val_bytes
+        assert point.bits_per_byte == pytest.approx(bits)
+        assert point.exact_match is None
+    assert len(evaluated) == 3
+
+
+def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) -> None:
+    spec = tiny(data=DataSpec(corpus="addition", tokenizer="char"), budget=Budget(trials_per_cell=1))
+    data, folder = study_dataset(spec), StudyFolder(tmp_path / "lab", spec.name)
+    n_symbols = data.tokenizer.vocab_size
+    store = Store.create(spec, cells(spec, n_symbols)[0], n_symbols, folder.storage_url)
+    Runner(spec, store, data, folder).work()
+    (run,) = folder.runs()
+    assert run.read_end().state == "complete"
+    assert run.read_start().values.objective == "pairs"
+    assert run.read_start().values.vocab_size == n_symbols + 4 == 15
+    shares = [point.exact_match for point in run.points() if point.exact_match is not None]
+    assert len(shares) == 3 and all(0 <= share <= 1 for share in shares)
+
+
+def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
+    (run,) = folder.runs()
+    loaded = load_checkpoint(run.path / "best")
+    objective = make_objective(dataset.val, loaded.values)
+    batches = [windows(each) for each in objective.evaluation(loaded.values["eval_iters"])]
+    mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
+    assert mean == pytest.approx(run.read_end().best_val_loss, abs=1e-6)
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"
+
+
+@pytest.mark.parametrize("kept", ["last", "none"])
+def test_which_checkpoint_is_kept(kept, tiny, work) -> None:
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), track=Track(checkpoints=kept)))
+    (run,) = folder.runs()
+    assert (run.path / "last" / "model.json").exists() == (kept == "last")
+    assert not (run.path / "best").exists()
+
+
+def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, dataset, tmp_path) -> None:
+    found = []
+    for name, stack in (("one", 1), ("three", 3), ("again", 3)):
+        spec = tiny(
+            name=name, engine=Engine(stack=stack), search={"learning_rate": Range(1e-3, 1e-2, log=True)}
+        )
+        folder, store = opened(spec)
+        Runner(spec, store, dataset, folder).work()
+        found.append(losses(folder))
+    assert found[1] == found[2]
+    assert found[0] == found[1]
+
+
+def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> None:
+    folder, store, _ = work(tiny(seeds=[0, 5], budget=Budget(trials_per_cell=2)))
+    found = outcomes(folder)
+    curves = losses(folder)
+    for trial in store.trials(store.cells[0]):
+        pair = [dict(curves[f"all/{trial.number}/{seed}"]) for seed in (0, 5)]
+        means = {iteration: (pair[0][iteration] + pair[1][iteration]) / 2 for iteration in (0, 10, 20)}
+        assert trial.intermediate_values == pytest.approx(means)
+        assert trial.value == pytest.approx(min(means.values()))
+        assert found[f"all/{trial.number}/0"].value == trial.value
+
+
+def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
+    pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
+    folder, store, _ = work(
+        tiny(pruner=pruner, search={"learning_rate": Choices((1e-6, 1e-2))}, budget=Budget(trials_per_cell=6))
+    )
+    states = Counter(outcome.state for outcome in outcomes(folder).values())
+    assert set(states) == {"pruned", "complete"}
+    for trial in store.trials(store.cells[0]):
+        slow = trial.params["learning_rate"] < 1e-5
+        assert trial.state == (TrialState.PRUNED if slow else TrialState.COMPLETE)
+        assert max(trial.intermediate_values) == (10 if slow else 20)
+
+
+def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, work) -> None:
+    search = {"learning_rate": Choices((1e-3, 1e6))}
+    folder, store, _ = work(
+        tiny(search=search, values={"grad_clip": None}, budget=Budget(trials_per_cell=6), seeds=[1, 2])
+    )
+    for trial in store.trials(store.cells[0]):
+        bad = trial.params["learning_rate"] > 1
+        assert trial.user_attrs["outcome"] == ("diverged" if bad else "complete")
+        assert trial.state == (TrialState.PRUNED if bad else TrialState.COMPLETE)
+    n_bad = sum(trial.params["learning_rate"] > 1 for trial in store.trials(store.cells[0]))
+    found = outcomes(folder).values()
+    assert 0 < n_bad < 6
+    assert Counter(outcome.state for outcome in found) == {
+        "diverged": 2 * n_bad,
+        "complete": 2 * (6 - n_bad),
+    }
+    # What a seed did is written down before its neighbor ends their trial.
+    assert {outcome.iteration for outcome in found if outcome.state == "diverged"} == {10}
+    assert all(outcome.train_flops > 0 for outcome in found)
+
+
+def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch) -> None:
+    real = Stack._step
+
+    def step(self):
+        if any(member.run.values["learning_rate"] > 5e-3 for member in self._members):
+            raise RuntimeError("no such kernel")
+        real(self)
+
+    monkeypatch.setattr(Stack, "_step", step)
+    search = {"learning_rate": Choices((1e-3, 1e-2))}
+    folder, store, _ = work(tiny(search=search, engine=Engine(stack=4), budget=Budget(trials_per_cell=3)))
+    for trial in store.trials(store.cells[0]):
+        bad = trial.params["learning_rate"] > 5e-3
+        assert trial.state == (TrialState.FAIL if bad else TrialState.COMPLETE)
+        outcome = outcomes(folder)[f"all/{trial.number}/0"]
+        assert ("no such kernel" in (outcome.error or "")) == bad
+        assert ("Traceback" in (outcome.error or "")) == bad
+
+
+def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work, opened, dataset) -> None:
+    whole, _, _ = work(tiny(name="whole", seeds=[0, 1]))
+    spec = tiny(name="parts", seeds=[0, 1])
+    rounds = 0
+    for steps in (0, 3, 9, 5, 6):
+        left = iter(range(steps + 1))
+        folder, _, _ = work(spec, lambda left=left: next(left, None) is None)
+        rounds += any(outcome is None for outcome in outcomes(folder).values())
+    assert rounds >= 3, "most of these stops were in the middle of the study"
+    folder, store, _ = work(spec)
+    assert losses(folder) == losses(whole)
+    assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
+    assert all(event is not None for event in outcomes(folder).values())
+
+
+def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(tiny, opened, dataset) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=2))
+    folder, store = opened(spec)
+    trained = []
+
+    class Killed(BaseException):
+        pass
+
+    def finish(*_):
+        raise Killed
+
+    store.finish = finish
+    with pytest.raises(Killed):
+        Runner(spec, store, dataset, folder, trained.append).work()
+    written = {key: outcome for key, outcome in outcomes(folder).items() if outcome}
+    assert len(written) == 1
+    _, again = opened(spec)
+    events = []
+    Runner(spec, again, dataset, folder, events.append).work()
+    told = {(event["cell"], event["trial"]) for event in events if event["event"] == "evaluated"}
+    (key,) = written
+    number = int(key.split("/")[1])
+    assert ("all", number) not in told, "it was told, not trained again"
+    values = {trial.number: trial.value for trial in again.trials(again.cells[0])}
+    assert values[number] == written[key].value
+    assert len(values) == 2
+
+
+def test_a_trial_that_kills_its_workers_is_given_up(tiny, opened, dataset) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=1))
+    folder, store = opened(spec)
+    claim = store.claim()
+    for _ in range(10):  # ten workers in turn took it up and died
+        store._leases.take(claim.trial_id, claim.attempt)
+        with store.storage.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
+        claim = store.claim()
+    with store.storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
+    events = []
+    Runner(spec, store, dataset, folder, events.append).work()
+    first = next(event for event in events if event["event"] == "ended")
+    assert (first["trial"], first["outcome"]) == (0, "failed")
+    assert "workers in turn died" in first["error"]
+
+
+def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
+    (run,) = folder.runs()
+    before = run.points()
+    path = run.path / "points.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"iteration": 20, "val_')
+    known = {"wall_seconds": 1.0, "train_tokens": 64}
+    again = CurvePoint(iteration=20, val_loss=9.9, **known)
+    run.append([again, CurvePoint(iteration=30, val_loss=float("nan"), **known)])
+    assert run.points() == [*before, CurvePoint(iteration=30, val_loss=None, **known)]
+    assert json.loads(path.read_bytes().splitlines()[-1]) == {"iteration": 30, "val_loss": None} | known

@@ -1,0 +1,272 @@
+"""Claims, leases and endings: no trial is held twice or lost, whatever dies between two calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import optuna
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab.study.spec import Budget, Choices, Range, Sampler
+from sweeplab.sweep.trials.leases import Owner, is_dead
+from sweeplab.sweep.trials.store import LeaseLost
+
+
+def test_claims_until_the_budget_is_used(tiny, opened) -> None:
+    _, store = opened(tiny())
+    claims = [store.claim() for _ in range(5)]
+    assert [claim and claim.number for claim in claims] == [0, 1, 2, 3, None]
+    assert len({claim.sampled["learning_rate"] for claim in claims if claim}) == 4
+    for claim in claims[:4]:
+        store.finish(claim, "complete", 3.0, {})
+    assert store.claim() is None
+    assert store.counts()[0].counted == 4
+
+
+def test_failed_trials_do_not_count_but_do_not_go_on_forever(tiny, opened) -> None:
+    _, store = opened(tiny())
+    for _ in range(3):
+        store.finish(store.claim(), "failed", None, {})
+    assert store.counts()[0].counted == 0
+    assert store.claim() is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ("complete", TrialState.COMPLETE), ("stopped", TrialState.COMPLETE), ("pruned", TrialState.PRUNED),
+        ("diverged", TrialState.PRUNED), ("failed", TrialState.FAIL),
+    ],
+)  # fmt: skip
+def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened) -> None:
+    _, store = opened(tiny())
+    claim = store.claim()
+    store.report(claim, 0, 4.0)
+    store.report(claim, 10, 3.5)
+    store.finish(claim, outcome, 3.5, {"train_flops": 7.0})
+    (trial,) = store.trials(store.cells[0])
+    assert trial.state == state
+    assert trial.intermediate_values == {0: 4.0, 10: 3.5}
+    assert trial.user_attrs["outcome"] == outcome
+    assert trial.value == (None if outcome == "failed" else 3.5)
+
+
+def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
+    _, store = opened(tiny())
+    claim = store.claim()
+    for iteration, value in enumerate([3.0, float("nan"), float("inf"), float("-inf")]):
+        store.report(claim, iteration, value)
+    store.finish(claim, "diverged", None, {})
+    assert store.trials(store.cells[0])[0].intermediate_values == {0: 3.0}
+    assert store.trials(store.cells[0])[0].value == 3.0
+
+
+def test_another_worker_cannot_take_what_is_held(tiny, opened) -> None:
+    _, one = opened(tiny())
+    _, two = opened(tiny())
+    numbers = [one.claim().number, two.claim().number, one.claim().number, two.claim().number]
+    assert sorted(numbers) == [0, 1, 2, 3]
+    assert one.claim() is None
+    assert two.claim() is None
+
+
+def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> None:
+    _, one = opened(tiny())
+    _, two = opened(tiny())
+    first = one.claim()
+    one.requeue(first)
+    again = two.claim()
+    assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
+    with pytest.raises(LeaseLost):
+        one.finish(first, "complete", 1.0, {})
+    two.finish(again, "complete", 2.0, {})
+    assert two.trials(two.cells[0])[0].value == 2.0
+
+
+def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
+    _, store = opened(tiny())
+    claims = [store.claim(), store.claim()]
+    assert store.renew() == {claim.trial_id for claim in claims}
+    store.requeue(claims[0])
+    assert store.renew() == {claims[1].trial_id}
+
+
+CLAIM_AND_DIE = """
+import os, signal, sys
+from sweeplab.data.dataset import prepare
+from sweeplab.study.cells import cells
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.leases import Leases
+import optuna
+sys.path.insert(0, sys.argv[3])
+from study_for_children import spec
+vocab = prepare("python-docs", "char").tokenizer.vocab_size
+store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
+die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+where = sys.argv[2]
+if where == "asked":
+    Leases.take = die                   # Optuna has the trial, nobody the lease
+elif where == "suggesting":
+    optuna.trial.Trial.suggest_float = die
+elif where == "enqueued":
+    optuna.study.Study.ask = die
+claim = store.claim()
+if where == "told":
+    Leases.drop = die                   # Optuna knows the end, the lease is still there
+    store.finish(claim, "complete", 1.0, {})
+die()
+"""
+
+CHILD_SPEC = """
+from sweeplab.study.spec import *
+FIXED = {fixed!r}
+def spec():
+    return StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=FIXED,
+        search={{"learning_rate": Range(3e-4, 1e-2, log=True)}}, budget=Budget(trials_per_cell={trials}),
+        pruner=Pruner(type="none"))
+"""
+
+
+@pytest.mark.parametrize("where", ["held", "asked", "suggesting", "enqueued", "told"])
+def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path) -> None:
+    folder, store = opened(tiny())
+    (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=4))
+    command = [sys.executable, "-c", CLAIM_AND_DIE, folder.storage_url, where, str(tmp_path)]
+    assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
+    numbers = []
+    while claim := store.claim():
+        numbers.append(claim.number)
+        store.finish(claim, "complete", 2.0, {})
+    assert numbers == ([1, 2, 3] if where == "told" else [0, 1, 2, 3])
+    states = Counter(trial.state.name for trial in store.study(store.cells[0]).get_trials())
+    assert states == {"COMPLETE": 4}
+
+
+WORK = """
+import sys, json
+sys.path.insert(0, sys.argv[2])
+from study_for_children import spec
+from sweeplab.data.dataset import prepare
+from sweeplab.study.cells import cells
+from sweeplab.sweep.trials.store import Store
+vocab = prepare("python-docs", "char").tokenizer.vocab_size
+store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
+numbers = []
+while claim := store.claim():
+    numbers.append(claim.number)
+    store.report(claim, 0, 4.0)
+    store.finish(claim, "complete", 3.0, {})
+print(json.dumps(numbers))
+"""
+
+
+def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_path) -> None:
+    folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
+    (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=60))
+    command = [sys.executable, "-c", WORK, folder.storage_url, str(tmp_path)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    shares = [json.loads(worker.communicate()[0]) for worker in workers]
+    assert sorted(number for share in shares for number in share) == list(range(60))
+    assert sum(bool(share) for share in shares) > 1
+
+
+def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
+    from sweeplab.study.cells import cells
+    from sweeplab.sweep.trials.store import Store
+
+    drawn = []
+    for place in ("one", "two"):
+        spec = tiny(
+            budget=Budget(trials_per_cell=14),
+            search={"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))},
+        )
+        vocab_size = dataset.tokenizer.vocab_size
+        store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, f"sqlite:///{tmp_path / place}.db")
+        found = []
+        while claim := store.claim():
+            found.append(claim.sampled)
+            store.finish(claim, "complete", claim.sampled["learning_rate"] * 100, {})
+        drawn.append(found)
+    assert len(drawn[0]) == 14  # ten to start from, and four by TPE
+    assert drawn[0] == drawn[1]
+
+
+def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, opened) -> None:
+    spec = tiny(grid={"n_embd": [16, 32, 128]}, budget=Budget(trials_per_cell=2))
+    _, store = opened(spec)
+    best = {}
+    for cell in store.cells:
+        for value in (2.0, 1.0):
+            claim = store.claim(lambda other, cell=cell: other == cell)
+            if value == 2.0 and cell.index:
+                assert claim.sampled == best[cell.index - 1]
+            store.finish(claim, "complete", value, {})
+        best[cell.index] = claim.sampled
+    assert len({each["learning_rate"] for each in best.values()}) == 3
+
+
+def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened) -> None:
+    spec = tiny(constraints=["learning_rate > 3e-3"], sampler=Sampler(type="random"))
+    _, store = opened(spec)
+    claims = [store.claim() for _ in range(4)]
+    assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
+    assert store.claim() is None
+    assert len(store.study(store.cells[0]).get_trials()) > 4
+
+
+def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> None:
+    constraint = "learning_rate > 1 or n_embd > 16"
+    _, store = opened(
+        tiny(grid={"n_embd": [16, 32]}, constraints=[constraint], sampler=Sampler(type="random"))
+    )
+    claims = [store.claim() for _ in range(5)]
+    assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
+    (notice,) = store.take_notices()
+    assert "n_embd=16: 100 samples" in notice
+    assert store.take_notices() == []
+
+
+def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
+    _, one = opened(tiny(budget=Budget(flops=1.0)))
+    claim = one.claim()
+    one.requeue(claim)
+    _, two = opened(tiny(budget=Budget(flops=1.0)))
+    assert two.claim().number == claim.number
+    assert two.claim() is None
+
+
+def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
+    _, store = opened(tiny(budget=Budget(flops=1e9)))
+    claim = store.claim()
+    planned = store.trials(store.cells[0])[0].user_attrs["planned_flops"]
+    store.finish(claim, "complete", 1.0, {"train_flops": planned})
+    n_trials = 1
+    while claim := store.claim():
+        n_trials += 1
+        store.finish(claim, "pruned", None, {"train_flops": planned / 2})
+    assert n_trials == pytest.approx(2 * 1e9 / planned, abs=2)
+
+
+def test_this_process_is_alive_and_one_that_has_ended_is_dead() -> None:
+    mine = Owner.of_this_process().text
+    assert not is_dead(mine, expires=0.0)
+    host, pid, created, token = mine.split("|")
+    again = f"{host}|{pid}|{float(created) - 5}|{token}"  # its number was given anew, or the clock was set
+    assert is_dead(again, expires=0.0)
+    assert not is_dead(again, expires=1e12)
+    gone = next(number for number in range(40_000, 50_000) if not psutil.pid_exists(number))
+    assert is_dead(f"{host}|{gone}|{created}|{token}", expires=1e12)
+    assert is_dead(f"elsewhere|{pid}|{created}|{token}", expires=0.0)
+    assert not is_dead(f"elsewhere|{pid}|{created}|{token}", expires=1e12)
+
+
+def test_optuna_itself_reads_the_storage(tiny, opened) -> None:
+    folder, store = opened(tiny())
+    store.finish(store.claim(), "complete", 3.0, {})
+    study = optuna.load_study(study_name="tiny/all", storage=folder.storage_url)
+    assert study.best_value == 3.0

@@ -1,0 +1,283 @@
+"""Trials from elsewhere: they come in once, inform the sampler, count for nothing, and say why they do not fit."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.identity import write_study
+from sweeplab.lab.tally import WARM_START
+from sweeplab.study.datasets import describe_data
+from sweeplab.study.expressions import Expression
+from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Pruner, Range, Sampler
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.known import read_warm_starts
+from sweeplab.sweep.trials.warm_start import bring_in
+from sweeplab.sweep.work.runner import Runner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RATES = Range(3e-4, 1e-2, log=True)
+
+
+@pytest.fixture
+def warm(opened, dataset):
+    """Return a function that opens a study and brings its warm starts in, as running it does."""
+
+    def start(spec):
+        folder, store = opened(spec)
+        sources = read_warm_starts(spec, folder.lab, store.spaces, describe_data(spec, dataset))
+        bring_in(store, sources, folder)
+        return folder, store, sources
+
+    return start
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes a table and returns its path."""
+
+    def write(*lines, name="results.csv"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return str(tmp_path / name)
+
+    return write
+
+
+def known(store, cell=0):
+    trials = store.study(store.cells[cell]).get_trials()
+    return [trial for trial in trials if WARM_START in trial.user_attrs]
+
+
+def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, opened, warm, dataset) -> None:
+    changed = {"cells": [{}, {"bias": False}], "budget": Budget(trials_per_cell=2)}
+    other = tiny(name="other", search={"learning_rate": RATES}, sampler=Sampler(type="tpe"), **changed)
+    folder, store = opened(other)
+    write_study(other, folder, describe_data(other, dataset))
+    Runner(other, store, dataset, folder).work()
+    first, of_nearest = (store.trials(cell)[0].params for cell in store.cells)
+    best = min(store.trials(store.cells[0]), key=lambda trial: trial.value).params
+    assert of_nearest == best and first.keys() == best.keys(), "a cell starts from the best of the nearest"
+    _, new, (source,) = warm(tiny(search={"learning_rate": RATES}, warm_start=["other"], **changed))
+    assert len(source.known) == 4 and not source.refused
+    for index in (0, 1):
+        theirs = {trial.value for trial in store.trials(store.cells[index])}
+        assert {trial.value for trial in known(new, index)} == theirs
+
+
+def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, warm, dataset) -> None:
+    fixed = {name: value for name, value in tiny().fixed.items() if name != "n_embd"}
+    other = tiny(name="other", grid={"n_embd": [16, 32]}, budget=Budget(trials_per_cell=3))
+    other = other.model_copy(update={"fixed": fixed})
+    folder, store = opened(other)
+    write_study(other, folder, describe_data(other, dataset))
+    Runner(other, store, dataset, folder).work()
+    spec = tiny(grid={"n_embd": [32, 64]}, warm_start=["other"])
+    _, new, (source,) = warm(spec)
+    assert len(source.known) == 3
+    assert source.refused == ["3 (n_embd=16/0, n_embd=16/1, n_embd=16/2): no cell has n_embd=16"]
+    theirs = {trial.value: trial.params for trial in store.trials(store.cells[1])}
+    assert {trial.value: trial.params for trial in known(new)} == theirs
+    assert [trial.user_attrs[WARM_START]["place"] for trial in known(new)] == [
+        f"n_embd=32/{number}" for number in range(3)
+    ]
+    assert [(each.counted, each.running, each.best) for each in new.counts()] == [(0, 0, None)] * 2
+    claims = [new.claim(lambda cell: cell.index == 0) for _ in range(5)]
+    assert [claim and claim.number for claim in claims] == [3, 4, 5, 6, None], "its budget is its own trials'"
+    new.finish(claims[0], "complete", 99.0, {})
+    assert new.counts()[0].best == 99.0, "what came from elsewhere is not its best"
+
+
+def test_whatever_is_interrupted_comes_in_once(tiny, warm, table) -> None:
+    lines = ["learning_rate,val_loss", *(f"{rate},{value}" for rate, value in ((1e-3, 2.0), (2e-3, 2.1)))]
+    spec = tiny(warm_start=[table(*lines[:2], name="half.csv")])
+    warm(spec)
+    spec = tiny(warm_start=[table(*lines, "2e-3,2.1"), table(*lines, name="again.csv")])
+    for _ in range(3):
+        folder, store, _ = warm(spec)
+        assert sorted(trial.value for trial in known(store)) == [2.0, 2.1]
+    assert sum(json.loads(folder.warm_start_file.read_text())["all"].values()) == 2
+    store.finish(store.claim(), "complete", 3.0, {})
+    _, store, _ = warm(tiny(warm_start=[*spec.warm_start, table(*lines, "3e-3,2.2", name="late.csv")]))
+    assert len(known(store)) == 2, "a cell that has begun starts from nothing more"
+
+
+def test_a_sampler_learns_from_them(tiny, warm, table) -> None:
+    def loss(rate):
+        return 2 + math.log(rate / 2e-3) ** 2
+
+    rates = [3e-4 * (1e-2 / 3e-4) ** (k / 23) for k in range(24)]
+    rows = ["learning_rate,val_loss", *(f"{rate!r},{loss(rate)!r}" for rate in rates)]
+    apart = {}
+    for name, start in (("cold", []), ("warm", [table(*rows)])):
+        _, store, _ = warm(tiny(name=name, warm_start=start, budget=Budget(trials_per_cell=8)))
+        drawn = []
+        while claim := store.claim():
+            drawn.append(claim.sampled["learning_rate"])
+            store.finish(claim, "complete", loss(drawn[-1]), {})
+        apart[name] = statistics.mean(abs(math.log(rate / 2e-3)) for rate in drawn)
+    assert apart["warm"] < 0.6 * apart["cold"]
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    [
+        Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2}),
+        Pruner(type="median", options={"n_startup_trials": 1}),
+    ],
+)
+def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table) -> None:
+    rows = [f"{(k + 4) * 1e-4},1.0,{state},20" for k, state in enumerate(["complete", "pruned"] * 6)]
+    _, store, _ = warm(tiny(pruner=pruner, warm_start=[table("learning_rate,value,state,iterations", *rows)]))
+    pruned = [trial for trial in known(store) if trial.state == TrialState.PRUNED]
+    assert [trial.intermediate_values for trial in pruned] == [{20: 1.0}] * 6
+    claim = store.claim()
+    assert not any(store.report(claim, iteration, 5.0) for iteration in (0, 10, 20))
+
+
+FITS = [
+    ("learning_rate,val_loss\n0.5,2", "line 2: learning_rate lies outside of 0.0003 to 0.01"),
+    ("learning_rate,val_loss\n,2\n,3", "2 (line 2, line 3): without learning_rate, which is searched"),
+    ("learning_rate,val_loss\n1e-3,\n2e-3,nan", "2 (line 2, line 3): without a value that is a number"),
+    ("learning_rate,val_loss\nfast,2", 'line 2: learning_rate is "fast", which is no number'),
+    ("learning_rate,val_loss,state\n1e-3,2,failed", "line 2: failed, not finished"),
+    ("learning_rate,val_loss,state\n1e-3,2,running", "line 2: running, not finished"),
+    ("learning_rate,val_loss,max_iters\n1e-3,2,30", "line 2: max_iters is 30 there and 20 here"),
+    ("learning_rate,val_loss,dtype\n1e-3,2,bfloat16", 'line 2: dtype is "bfloat16" there and "float32" here'),
+    ("learning_rate,val_loss,betas\n1e-3,2,\"(0.9, 0.99)\"", "line 2: betas is [0.9, 0.99] there and [0.9, 0.95]"),
+    ("learning_rate,val_loss,tie_weights\n1e-3,2,False", "line 2: tie_weights is false there and true here"),
+    ("learning_rate,val_loss,dropout\n1e-3,2,\n1e-3,2.5,0.1", "line 3: dropout is 0.1 there and 0.0 here"),
+    ("learning_rate,val_loss,warmup_iters\n1e-3,2,2\n1e-3,2,3", "line 3: warmup_iters is 3 there and 2 here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reason"), FITS)
+def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table) -> None:
+    header = text.partition("\n")[0].replace(",state", "")
+    good = "0.001,1.5" + {3: ""}.get(header.count(",") + 1, "")
+    table(*text.splitlines(), name="results.csv")
+    spec = tiny(
+        warm_start=[table("learning_rate,val_loss", good, name="good.csv"), table(*text.splitlines())]
+    )
+    try:
+        refused = warm(spec)[2][1].refused
+    except BadInput as error:
+        assert "results.csv fits: " in str(error)
+        refused = [str(error).partition(" fits: ")[2]]
+    assert len(refused) == 1 and refused[0].startswith(reason)
+
+
+def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table) -> None:
+    fixed = {
+        name: each for name, each in tiny().fixed.items() if name not in ("n_head", "warmup_iters", "n_embd")
+    }
+    search = {
+        "lr_decay": Choices((True, False)),
+        "min_lr": Range(1e-6, 1e-4, log=True, when=Expression("lr_decay")),
+        "n_embd": Choices((12, 16)),
+        "n_head": Divisors("n_embd", 1, 4),
+        "warmup_iters": Derived(Expression("max_iters // 10")),
+    }
+    spec = tiny(search=search).model_copy(
+        update={
+            "fixed": fixed,
+            "warm_start": [
+                table(
+                    "lr_decay,min_lr,n_embd,n_head,warmup_iters,val_loss",
+                    "True,1e-5,12,3,2,2.0",
+                    "False,1e-5,16,4,2,2.1",
+                    "False,1e-5,16,3,2,2.2",
+                    "False,1e-6,16,4,2,2.3",
+                )
+            ],
+        }
+    )
+    _, store, (source,) = warm(spec)
+    assert [trial.params for trial in known(store)] == [
+        {"lr_decay": True, "min_lr": 1e-5, "n_embd": 12, "n_head@n_embd=12": 3},
+        {"lr_decay": False, "n_embd": 16, "n_head@n_embd=16": 4},
+    ]
+    assert source.refused == [
+        "line 4: n_head lies outside of 1 | 2 | 4",
+        "line 5: min_lr is 1e-06 there and 1e-05 here",
+    ]
+
+
+def test_a_row_that_breaks_a_constraint(tiny, warm, table) -> None:
+    rows = table("learning_rate,val_loss", "1e-3,2", "5e-3,2")
+    _, _, (source,) = warm(tiny(constraints=["learning_rate < 4e-3"], warm_start=[rows]))
+    assert source.refused == ["line 3: breaks learning_rate < 4e-3"]
+
+
+def test_of_an_exported_table_each_trial_once(tiny, warm, table) -> None:
+    rows = table(
+        "study,cell,trial,seed,state,value,learning_rate",
+        "a,all,0,0,complete,2.0,1e-3",
+        "a,all,0,1,complete,2.0,1e-3",
+        "a,all,1,0,diverged,,9e-3",
+    )
+    _, store, _ = warm(tiny(seeds=[0, 1], warm_start=[rows]))
+    assert [(trial.state, trial.value) for trial in known(store)] == [
+        (TrialState.COMPLETE, 2.0),
+        (TrialState.PRUNED, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("tiny", "a study does not start from itself"),
+        ("nowhere", "no study 'nowhere' in "),
+        ("nowhere.csv", "no such file: "),
+        ("wordless.csv", "does not say what its trials came to; allowed: value | val_loss"),
+        ("binary.csv", "cannot be read as a table"),
+        ("empty.csv", "fits: it has none"),
+    ],
+)
+def test_what_is_no_source(source, said, tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wordless.csv").write_text("learning_rate,loss\n1e-3,2\n")
+    (tmp_path / "empty.csv").write_text("learning_rate,val_loss\n")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(256)))
+    with pytest.raises(BadInput) as error:
+        make_plan(tiny(warm_start=[source]), tmp_path / "lab")
+    (problem,) = error.value.problems
+    assert said in str(problem) and "\n" not in str(problem)
+
+
+def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> None:
+    other = tiny(name="other")
+    folder, _ = opened(other)
+    described = describe_data(other, dataset)
+    write_study(other, folder, described | {"token_digest": "another"})
+    with pytest.raises(BadInput, match="study other was trained on other tokens"):
+        make_plan(tiny(warm_start=["other"]), folder.lab)
+    write_study(other, folder, described)
+    final = tiny(warm_start=["other"], objective={"at": "final"})
+    with pytest.raises(BadInput, match="values a trial by val_loss, best, and this one by val_loss, final"):
+        make_plan(final, folder.lab)
+
+
+def test_a_plan_says_what_comes_in_and_what_for(tiny, table, tmp_path) -> None:
+    rows = table("learning_rate,val_loss", "1e-3,2", "1,2")
+    spec = tiny(warm_start=[rows], sampler=Sampler(type="random"))
+    plan = make_plan(spec, tmp_path / "lab")[0]
+    refused = "line 3: learning_rate lies outside of 0.0003 to 0.01"
+    assert plan.warm_start == [{"from": rows, "trials": 1, "refused": [refused]}]
+    assert plan.warnings == [
+        f"warm start: of {rows}, {refused}",
+        "warm start: sampler random learns nothing from it; tpe, gp do",
+    ]
+
+
+def test_what_was_taken_in_may_be_gone_afterwards(tiny, warm, table, tmp_path) -> None:
+    rows = table("learning_rate,val_loss", "1e-3,2")
+    spec = tiny(warm_start=[rows])
+    folder, _, _ = warm(spec)
+    (tmp_path / "results.csv").unlink()
+    assert make_plan(spec, folder.lab)[0].warm_start == []

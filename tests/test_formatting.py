@@ -1,0 +1,55 @@
+"""How numbers are written, wherever a person reads them."""
+
+import numpy as np
+import pytest
+
+from sweeplab.formatting import (
+    bytes_in_words,
+    counts,
+    decimal,
+    duration,
+    listed,
+    rounded,
+    sentence,
+    several,
+    short,
+    span,
+    written,
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(812_000, "812k"), (1_400_000, "1.4M"), (2.5, "2.5"), (0, "0"), (2e-5, "2e-05"), (128, "128"), (3e12, "3T")],
+)  # fmt: skip
+def test_short(number: float, text: str) -> None:
+    assert short(number) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(27008, "27,008"), (3.1712e-4, "3.17e-4"), (9.05e-3, "9.05e-3"), (0.25, "0.25"), (5.02e12, "5.02e12"),
+     ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "none"), (np.nan, "none"), (np.inf, "inf"),
+     ("gelu", "gelu"), (np.int64(3), "3"), (np.bool(False), "False")],
+)  # fmt: skip
+def test_written(value: object, text: str) -> None:
+    assert written(value) == text
+
+
+def test_a_measured_number_has_three_digits_and_an_interval_two_ends() -> None:
+    assert [rounded(each) for each in (0.34567, 2183.0, 2.9412e8)] == ["0.346", "2,180", "294M"]
+    assert span(0.1, 2e6) == "0.1 to 2M" and span(None, None) == "no limits"
+    assert span(None, 3.0) == "up to 3" and span(3.0, None) == "from 3, no upper limit"
+
+
+def test_counts_and_lists() -> None:
+    assert (several(1, "run"), several(1200, "run")) == ("1 run", "1,200 runs")
+    assert counts({"complete": 24, "pruned": 3}) == "24 complete, 3 pruned"
+    assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
+    assert sentence("no minimum at 1e15 FLOPs.") == "No minimum at 1e15 FLOPs."
+
+
+def test_sizes_times_and_exact_numbers() -> None:
+    assert [bytes_in_words(each) for each in (12, 1.24e9, 134e6)] == ["12 bytes", "1.2 GB", "134 MB"]
+    assert [duration(each) for each in (45, 125, 4020)] == ["45s", "2m05s", "1h07m"]
+    assert [decimal(each) for each in (0.25, 3e-4, 1e6, 0.0)] == ["0.25", "3e-4", "1e6", "0.0"]

@@ -1,0 +1,53 @@
+"""A study small enough to train in a second, built as the reader would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeplab.data.dataset import prepare
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.cells import cells
+from sweeplab.study.spec import Budget, DataSpec, Pruner, Range, StudySpec
+from sweeplab.sweep.trials.store import Store
+
+FIXED = {
+    "n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 20, "dropout": 0.0,
+    "eval_interval": 10, "eval_iters": 2, "warmup_iters": 2, "log_interval": 5, "save_interval": 10, "device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture
+def tiny():
+    """Return a typed study of one-second runs, with changes."""
+
+    def make(**changed) -> StudySpec:
+        given = {
+            "name": "tiny",
+            "data": DataSpec(corpus="python-docs", tokenizer="char"),
+            "fixed": FIXED | changed.pop("values", {}),
+            "search": {"learning_rate": Range(3e-4, 1e-2, log=True)},
+            "budget": Budget(trials_per_cell=4),
+            "pruner": Pruner(type="none"),
+        }
+        return StudySpec(**given | changed)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def dataset():
+    return prepare("python-docs", "char")
+
+
+@pytest.fixture
+def opened(tmp_path: Path, dataset):
+    """Return a function that opens a study's folder and a store of its own on it, as each worker does."""
+
+    def open_store(spec: StudySpec) -> tuple[StudyFolder, Store]:
+        folder = StudyFolder(tmp_path / "lab", spec.name)
+        vocab_size = dataset.tokenizer.vocab_size
+        return folder, Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+
+    return open_store

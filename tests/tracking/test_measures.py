@@ -1,0 +1,139 @@
+"""A run's numbers as tracking has them: each once, whatever a writer that dies and starts again leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
+from sweeplab.tracking.measures import RunMeasures
+
+START = RunStart(
+    key="a/b=1/2/3",
+    cell="a/b=1",
+    trial=2,
+    seed=3,
+    values=Hyperparameters(),
+    facts={"n_params": 7},
+    started=1000.5,
+)
+
+
+def measures_of(path: Path, tracked: dict[str, int] | None = None) -> RunMeasures:
+    return RunMeasures(RunFolder(path), START, tracked or {})
+
+
+def line(iteration: int, attempt: int) -> dict[str, Any]:
+    numbers = {"train_tokens": 8 * iteration, "wall_seconds": iteration + 100.0 * attempt}
+    losses = {"train_loss": attempt + 0.5} | ({"val_loss": attempt + 0.25} if iteration % 2 == 0 else {})
+    return {"iteration": iteration} | numbers | losses
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[bytes, dict[int, int]]:
+    """Draw a points.jsonl of several attempts, each cut off in a line, and which attempt counts for each."""
+    text, counts = b"", {}
+    for attempt in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, len(counts)))
+        for iteration in range(begin, begin + draw(st.integers(0, 4))):
+            text += json.dumps(line(iteration, attempt)).encode() + b"\n"
+            counts.setdefault(iteration, attempt)
+        cut = json.dumps(line(99, attempt)).encode()
+        text += cut[: draw(st.integers(0, len(cut) - 2))]
+    return text, counts
+
+
+@given(files(), st.data())
+def test_each_point_once_however_it_is_written_and_read(
+    file: tuple[bytes, dict[int, int]], data: st.DataObject
+) -> None:
+    text, counts = file
+    with TemporaryDirectory() as name:
+        path = Path(name, "points.jsonl")
+        run = measures_of(Path(name))
+        measures = []
+        position = 0
+        while position < len(text):
+            size = data.draw(st.integers(1, len(text) - position))
+            with path.open("ab") as points:
+                points.write(text[position : position + size])
+            position += size
+            measures += [each for point in run.new_points() for each in point]
+        assert list(measures_of(Path(name), dict(run.tracked)).new_points()) == []
+        whole = RunFolder(Path(name)).points()
+    found = {(each.name, each.step): (each.value, each.timestamp_ms) for each in measures}
+    assert len(found) == len(measures)
+    expected = {}
+    for iteration, attempt in counts.items():
+        at_ms = 1_000_500 + 1000 * (iteration + 100 * attempt)
+        for name, value in {"train_loss": 0.5, "val_loss": 0.25}.items():
+            if name in line(iteration, attempt):
+                expected[name, iteration] = expected[f"{name}_by_tokens", 8 * iteration] = (
+                    attempt + value,
+                    at_ms,
+                )
+    assert found == expected
+    assert whole == [CurvePoint(**line(each, attempt)) for each, attempt in sorted(counts.items())]
+
+
+def test_what_a_folder_may_lack(tmp_path: Path) -> None:
+    run = measures_of(tmp_path)
+    assert list(run.new_points()) == []
+    assert run.folder.checkpoint() is None and run.folder.read_end() is None and not run.folder.points()
+    assert [(each.name, each.value) for each in run.facts()] == [("n_params", 7.0)]
+    failed = RunEnd(state=RunState.FAILED, value=None, ending=TrialEnding(RunState.FAILED, None))
+    assert {each.name: each.value for each in run.totals(failed)} == {
+        "train_tokens": 0,
+        "train_flops": 0,
+        "wall_seconds": 0,
+        "iterations": 0,
+    }
+
+
+def test_the_best_checkpoint_before_the_last(tmp_path: Path) -> None:
+    (tmp_path / "last").mkdir()
+    assert RunFolder(tmp_path).checkpoint() == tmp_path / "last"
+    (tmp_path / "best").mkdir()
+    assert RunFolder(tmp_path).checkpoint() == tmp_path / "best"
+
+
+def test_lines_that_are_no_points(tmp_path: Path) -> None:
+    good = json.dumps(line(3, 0))
+    bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"']
+    (tmp_path / "points.jsonl").write_text("\n".join([*bad, good, ""]))
+    (point,) = measures_of(tmp_path).new_points()
+    assert [each.step for each in point] == [3, 24]
+    assert [point.iteration for point in RunFolder(tmp_path).points()] == [3]
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a" / "2-3")
+    assert (folder.cell, folder.trial, folder.seed) == ("a", 2, 3)
+    folder.write_start(START)
+    folder.write_start(replace(START, started=2000.0))
+    assert folder.read_start() == START and folder.read_start().values.betas == (0.9, 0.95)
+    said = json.loads(folder.start_file.read_bytes())
+    assert "retries" not in said and said["values"]["betas"] == [0.9, 0.95]
+    ending = TrialEnding(RunState.STOPPED, 2.5, {3: RunState.STOPPED, 4: RunState.PRUNED}, "why")
+    end = RunEnd(
+        state=RunState.PRUNED, value=2.5, final_val_loss=math.nan, best_exact_match=0.5, ending=ending
+    )
+    folder.write_end(end)
+    assert folder.read_end() == replace(end, final_val_loss=None)
+    said = json.loads(folder.end_file.read_bytes())
+    assert said["ending"]["states"] == {"3": "stopped", "4": "pruned"} and said["final_val_loss"] is None
+    assert said["best_exact_match"] == 0.5 and "best_pseudo_perplexity" not in said
+
+
+def test_an_end_of_few_words_is_read(tmp_path: Path) -> None:
+    (tmp_path / "end.json").write_text('{"state": "complete", "value": 1.5}')
+    end = RunFolder(tmp_path).read_end()
+    assert end is not None and end.ending == TrialEnding(RunState.COMPLETE, 1.5)

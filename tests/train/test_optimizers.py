@@ -1,0 +1,347 @@
+"""What every optimizer of the table has to do, and each against its paper and against torch's own.
+
+A new optimizer is one more row of OPTIMISERS; what is asked of all is asked of it too, and its reference is a loop
+in references/optimizers.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from references.optimizers import STEPS
+
+from sweeplab.hyperparameters import TABLE
+from sweeplab.model.layout import BLOCK, Layout
+from sweeplab.model.shape import ModelShape
+from sweeplab.train.optimizers import OPTIMISERS, Rates, adamw, muon
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+# Odd sizes: what a vectorised loop leaves over at its end differs from row to row.
+SHAPE = ModelShape(
+    vocab_size=37, block_size=11, n_layer=2, n_head=3, n_embd=21, tie_weights=False, head_bias=True
+)
+LAYOUT = Layout(SHAPE)
+DIFFERING = [
+    {"learning_rate": 1e-3, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "momentum": 0.9},
+    {"learning_rate": 3e-2, "weight_decay": 0.0, "beta1": 0.8, "beta2": 0.999, "eps": 1e-6, "momentum": 0.95},
+    {"learning_rate": 1e-4, "weight_decay": 0.5, "beta1": 0.95, "beta2": 0.9, "eps": 1e-10, "momentum": 0.0},
+]
+N_STEPS = 20
+every = pytest.mark.parametrize("name", OPTIMISERS)
+
+
+def start(n_runs: int = len(DIFFERING)) -> torch.Tensor:
+    """Return rows of unlike weights of which none, but the padding, is zero."""
+    rows = torch.stack([LAYOUT.initial_row(seed) for seed in range(n_runs)])
+    noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(7)) * 0.05
+    noise[:, LAYOUT.n_params :] = 0.0
+    return rows + noise
+
+
+def gradient(step: int, n_runs: int = len(DIFFERING)) -> torch.Tensor:
+    """Return rows of a gradient that differs in size from weight to weight."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    rows = torch.randn(n_runs, LAYOUT.row_size, generator=generator)
+    for index, view in enumerate(LAYOUT.views(rows).values()):
+        view.mul_(10.0 ** -(index % 4))
+    rows[:, LAYOUT.n_params :] = 0.0
+    return rows
+
+
+def train(name: str, rows: list[int], n_steps: int = N_STEPS, broken: int | None = None):
+    """Train these of the runs together and return weights and state; the gradient of `broken` is not a number."""
+    optimizer = OPTIMISERS[name](LAYOUT)
+    weights = start()[rows]
+    state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
+    for step in range(1, n_steps + 1):
+        slopes = gradient(step)
+        if broken is not None:
+            slopes[broken] = float("nan")
+        rates = [Rates(**DIFFERING[row], step=step) for row in rows]
+        optimizer.update_(weights, slopes[rows], state, rates)
+    return weights, state
+
+
+def test_every_choice_of_the_table_is_an_optimizer_with_a_reference() -> None:
+    assert set(OPTIMISERS) == set(TABLE["optimizer"].choices) == set(STEPS)
+    for kind in OPTIMISERS.values():
+        assert kind.meaning
+
+
+@every
+def test_buffers_are_whole_blocks(name: str) -> None:
+    sizes = OPTIMISERS[name](LAYOUT).buffers()
+    assert sizes
+    assert all(size > 0 and size % BLOCK == 0 for size in sizes.values())
+
+
+@every
+def test_runs_together_are_each_alone_bit_for_bit(name: str) -> None:
+    for rows in ([0, 1, 2], [2, 0], [1, 1, 2, 0, 2]):
+        weights, state = train(name, rows)
+        for row, run in enumerate(rows):
+            alone, own = train(name, [run])
+            assert torch.equal(weights[row], alone[0])
+            assert all(torch.equal(state[key][row], own[key][0]) for key in state)
+
+
+@every
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"family": "encoder_decoder", "n_kv_head": 1, "activation": "swiglu", "positions": "relative"},
+        {"n_expert": 3, "n_expert_active": 2, "qk_norm": True, "head_dim": 6},
+        {"family": "encoder", "n_token_types": 2, "embedding_norm": True, "norm_position": "post"},
+    ],
+)
+def test_so_they_are_in_models_of_other_parts(name: str, parts: dict) -> None:
+    layout = Layout(replace(SHAPE, n_layer=1, n_encoder_layer=1, n_decoder_layer=1, **parts))
+    optimizer, ends = OPTIMISERS[name](layout), {}
+    for rows in ([0, 1, 2], [2]):
+        weights = torch.stack([layout.initial_row(row) for row in rows])
+        state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
+        for step in (1, 2, 3):
+            slopes = torch.randn(3, layout.row_size, generator=torch.Generator().manual_seed(step))
+            rates = [Rates(**DIFFERING[row], step=step) for row in rows]
+            optimizer.update_(weights, slopes[rows], state, rates)
+        ends[len(rows)] = weights[-1]
+    assert ends[1].isfinite().all()
+    assert torch.equal(ends[3], ends[1])
+
+
+def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
+    shape = ModelShape(
+        vocab_size=9,
+        block_size=4,
+        n_layer=1,
+        n_head=4,
+        n_kv_head=2,
+        n_embd=12,
+        n_expert=3,
+        family="encoder_decoder",
+    )
+    found = muon.Muon(Layout(shape))._alike
+    columns = {name: slice(begin, end) for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]}
+    own = {each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)}
+    for each in columns.values():
+        assert ("blocks.0.attention.qkv.weight", each.start, each.stop) in own
+    assert {each for each in own if ".cross.kv." in each[0]} == {
+        ("blocks.0.cross.kv.weight", 0, 6), ("blocks.0.cross.kv.weight", 6, 12)
+    }  # fmt: skip
+    assert ("blocks.0.feed_forward.up.weight", 0, 48) in own
+    assert not [each for each in own if "router" in each[0] or "embedding" in each[0]]
+
+
+@every
+def test_a_neighbor_that_is_no_number_changes_no_bit(name: str) -> None:
+    clean, _ = train(name, [0, 1, 2], 3)
+    found, _ = train(name, [0, 1, 2], 3, broken=1)
+    assert found[1].isnan().any()
+    assert torch.equal(found[[0, 2]], clean[[0, 2]])
+
+
+@every
+def test_the_padding_stays_zero(name: str) -> None:
+    weights, _ = train(name, [0, 1, 2], 3)
+    assert not weights[:, LAYOUT.n_params :].any()
+
+
+@every
+@pytest.mark.parametrize("run", range(len(DIFFERING)))
+def test_is_the_papers_loop_in_double_precision(name: str, run: int) -> None:
+    expected = {key: view[0].double().numpy() for key, view in LAYOUT.views(start()[run : run + 1]).items()}
+    states: dict[str, dict] = {key: {} for key in expected}
+    decays = {weight.name: weight.decays for weight in LAYOUT.weights}
+    for step in range(1, N_STEPS + 1):
+        rates = Rates(**DIFFERING[run], step=step)
+        for key, slope in LAYOUT.views(gradient(step)[run : run + 1]).items():
+            expected[key] = STEPS[name](
+                expected[key], slope[0].double().numpy(), states[key], rates, key, decays[key]
+            )
+    weights, _ = train(name, [run])
+    moved = DIFFERING[run]["learning_rate"] * N_STEPS
+    for key, view in LAYOUT.views(weights).items():
+        np.testing.assert_allclose(view[0].numpy(), expected[key], rtol=1e-5, atol=2e-5 * moved, err_msg=key)
+
+
+def torchs_adamw(groups, rates):
+    return [
+        torch.optim.AdamW(groups, lr=rates.learning_rate, betas=(rates.beta1, rates.beta2), eps=rates.eps)
+    ]
+
+
+def torchs_adam(groups, rates):
+    return [torch.optim.Adam(groups, lr=rates.learning_rate, betas=(rates.beta1, rates.beta2), eps=rates.eps)]
+
+
+def torchs_sgd(groups, rates):
+    return [torch.optim.SGD(groups, lr=rates.learning_rate, momentum=rates.momentum)]
+
+
+def torchs_adafactor(groups, rates):
+    # Its own step is max(eps_2, size of the weight) * min(lr, 1 / sqrt(t)), its decay by lr alone.
+    doubled = [group | {"weight_decay": 2 * group["weight_decay"]} for group in groups]
+    return [torch.optim.Adafactor(doubled, lr=rates.learning_rate / 2, eps=(1e-15, 2.0))]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("adamw", torchs_adamw), ("adam", torchs_adam), ("sgd", torchs_sgd), ("adafactor", torchs_adafactor)],
+)
+@pytest.mark.parametrize("run", range(len(DIFFERING)))
+def test_is_torchs_own(name: str, make, run: int) -> None:
+    views = LAYOUT.views(start()[run : run + 1])
+    theirs = {key: torch.nn.Parameter(view[0].clone()) for key, view in views.items()}
+    rates = Rates(**DIFFERING[run], step=1)
+    groups = [
+        {
+            "params": [theirs[weight.name] for weight in LAYOUT.weights if weight.decays is decays],
+            "weight_decay": rates.weight_decay * decays,
+        }
+        for decays in (True, False)
+    ]
+    optimizers = make(groups, rates)
+    for step in range(1, N_STEPS + 1):
+        for key, slope in LAYOUT.views(gradient(step)[run : run + 1]).items():
+            theirs[key].grad = slope[0].clone()
+        for each in optimizers:
+            each.step()
+    weights, _ = train(name, [run])
+    moved = rates.learning_rate * N_STEPS
+    for key, view in LAYOUT.views(weights).items():
+        torch.testing.assert_close(view[0], theirs[key].detach(), rtol=1e-5, atol=2e-5 * moved, msg=key)
+
+
+def test_muon_is_torchs_own_to_half_precision() -> None:
+    # torch's runs Newton-Schulz in bfloat16, and has [out, in].
+    name, run = "blocks.0.feed_forward.up.weight", 0
+    theirs = torch.nn.Parameter(LAYOUT.views(start()[:1])[name][0].T.clone())
+    rates = Rates(**DIFFERING[run], step=1)
+    optimizer = torch.optim.Muon(
+        [theirs], lr=rates.learning_rate, weight_decay=rates.weight_decay, momentum=rates.momentum,
+        nesterov=True, adjust_lr_fn="match_rms_adamw",
+    )  # fmt: skip
+    before = theirs.detach().clone()
+    for step in range(1, N_STEPS + 1):
+        theirs.grad = LAYOUT.views(gradient(step)[:1])[name][0].T.clone()
+        optimizer.step()
+    weights, _ = train("muon", [run])
+    found, expected = LAYOUT.views(weights)[name][0].T - before, theirs.detach() - before
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def test_muon_makes_its_steps_nearly_orthogonal() -> None:
+    weights, _ = train("muon", [2], n_steps=1)
+    rates = DIFFERING[2]
+    shrunk = start()[2:3] * (1 - rates["learning_rate"] * rates["weight_decay"])
+    for name in ("blocks.1.attention.out.weight", "blocks.0.feed_forward.down.weight"):
+        step = (LAYOUT.views(shrunk)[name] - LAYOUT.views(weights)[name])[0] / rates["learning_rate"]
+        values = torch.linalg.svdvals(step) / (0.2 * max(step.shape) ** 0.5)
+        assert values.min() > 0.6
+        assert values.max() < 1.3
+
+
+@every
+def test_a_quadratic_falls(name: str) -> None:
+    optimizer = OPTIMISERS[name](LAYOUT)
+    weights, target = start(), start().roll(1, 0)
+    state = {key: torch.zeros(len(weights), size) for key, size in optimizer.buffers().items()}
+    before = (weights - target).square().sum(dim=1)
+    for step in range(1, 201):
+        size = 5e-3 * (1 - step / 201)
+        if name == "sgd":
+            size *= 40
+        rates = [Rates(size, 0.0, 0.9, 0.99, 1e-8, 0.9, step)] * len(weights)
+        optimizer.update_(weights, weights - target, state, rates)
+    assert ((weights - target).square().sum(dim=1) < 0.05 * before).all()
+
+
+@every
+def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
+    optimizer = OPTIMISERS[name](LAYOUT)
+    weights = start()
+    state = {key: torch.zeros(len(weights), size) for key, size in optimizer.buffers().items()}
+    for step in range(1, 6):
+        slopes = gradient(step)
+        for view in LAYOUT.views(slopes).values():
+            view[:, ::2] = 0.0
+            view[..., ::3] = 0.0
+        if step == 3:
+            slopes.zero_()
+        optimizer.update_(weights, slopes, state, [Rates(**each, step=step) for each in DIFFERING])
+    assert weights.isfinite().all()
+
+
+@pytest.mark.parametrize("update", [adamw._fused_rows, adamw._together])
+def test_the_two_ways_of_adamw_agree(update, monkeypatch) -> None:
+    expected, _ = train("adamw", [0, 1, 2])
+    monkeypatch.setattr(adamw, "_fused_rows", update)
+    found, _ = train("adamw", [0, 1, 2])
+    torch.testing.assert_close(found, expected, rtol=2e-5, atol=5e-6)
+
+
+# ------------------------------------------------------------------ in a stack
+
+
+def finish(stack: Stack) -> dict[str, dict[str, torch.Tensor]]:
+    ends = {}
+    while len(stack):
+        for record in stack.advance():
+            if record.state != "running":
+                ends[record.key] = stack.snapshot(record.key).rows
+                stack.release(record.key)
+    return ends
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, row in expected.items():
+        assert torch.equal(found[name], row), name
+
+
+@every
+def test_a_stack_of_three_equals_three_stacks_of_one(name: str, unlike, tokens) -> None:
+    runs = unlike("P", optimizer=name, max_iters=20, eval_interval=10)[:3]
+    together = Stack(runs[0].values, tokens, tokens, capacity=3)
+    for run in runs:
+        together.admit(run)
+    found = finish(together)
+    for run in runs:
+        alone = Stack(run.values, tokens, tokens)
+        alone.admit(run)
+        assert_same(found[run.key], finish(alone)[run.key])
+
+
+@every
+def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str, unlike, tokens) -> None:
+    runs = unlike("P", optimizer=name, max_iters=20, eval_interval=10)
+    whole = Stack(runs[2].values, tokens, tokens)
+    whole.admit(runs[2])
+    expected = finish(whole)["run2"]
+    first = Stack(runs[0].values, tokens, tokens, capacity=3)
+    for run in runs[:3]:
+        first.admit(run)
+    first.advance()
+    steps = iter([False] * 6 + [True])
+    assert first.advance(lambda: next(steps)) == []
+    first.release("run0")  # run2 moves up into its row
+    second = Stack(runs[3].values, tokens, tokens, capacity=2)
+    second.admit(runs[3])
+    second.admit(Run("run2", runs[2].values), first.snapshot("run2"))
+    assert_same(finish(second)["run2"], expected)
+
+
+@every
+def test_learns(name: str, values_of, tokens) -> None:
+    size = {"sgd": 0.3, "lion": 2e-3}.get(name, 1e-2)
+    values = values_of(
+        optimizer=name, learning_rate=size, max_iters=150, eval_interval=150, dropout=0.0, weight_decay=1e-4
+    )
+    stack = Stack(values, tokens, tokens)
+    stack.admit(Run("run", values))
+    losses = [record.val_loss for _ in range(2) for record in stack.advance()]
+    assert losses[1] < losses[0] - 1.5
