@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from characterisation.conftest import Lab, command
-from characterisation.shape import Golden, Shapes
+from characterization.conftest import Lab, command
+from characterization.shape import Golden, Shapes
 
 import sweeplab
 

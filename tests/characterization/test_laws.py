@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from characterisation.conftest import command
-from characterisation.shape import Golden, Shapes
-from characterisation.test_commands import described
+from characterization.conftest import command
+from characterization.shape import Golden, Shapes
+from characterization.test_commands import described
 
 COLUMNS = "--columns params=N,tokens=D,loss=val"
 LINES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from characterisation.conftest import Lab, command
-from characterisation.shape import Golden, Shapes
+from characterization.conftest import Lab, command
+from characterization.shape import Golden, Shapes
 
 # What a file's name has of a digest or a number of its own.
 _OWN = re.compile(r"[0-9a-f]{12,}|(?<=/)\d+-\d+(?=/)|(?<=worker-)\d+")

@@ -3,7 +3,7 @@
 A number or a text that is the same wherever the tests run stands as it is. What is measured stands as its type:
 `<float>`, `<int>`, `<str>`; in a text, `<n>`, `<id>`, `<place>`. The rows of a list are one row with all that they
 have (`a | b`; `key?` is in some of them), or stand by their names where each has one of its own.
-`SWEEPLAB_UPDATE_GOLDEN=1 pytest tests/characterisation` writes what there is now.
+`SWEEPLAB_UPDATE_GOLDEN=1 pytest tests/characterization` writes what there is now.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from characterisation.conftest import Lab, Said, command
-from characterisation.shape import Golden, Shapes
+from characterization.conftest import Lab, Said, command
+from characterization.shape import Golden, Shapes
 from ruamel.yaml import YAML
 
 READ = (

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from characterisation.shape import Golden, Shapes
+from characterization.shape import Golden, Shapes
 from filelock import FileLock
 
 import sweeplab
