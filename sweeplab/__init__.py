@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeplab.version import VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sweeplab.api import Study
     from sweeplab.tracking.loading import LoadedRun
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["load_run", "load_study", "open_study"]
 
 
@@ -41,7 +43,7 @@ def load_study(
 
 
 def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
-    """Open a study that the lab has, as it was last run; `.run()` goes on with it.
+    """Open a study that the lab has, as it was last run; `.run()` continues it.
 
     Raises:
         BadInput: there is no such study; offers the nearest name.

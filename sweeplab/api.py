@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput
-from sweeplab.lab.events import Callbacks, OnEvaluation, OnTrialEnd
-from sweeplab.lab.feed import Event
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import show_study, tracking_uri_of
+from sweeplab.lab.listing import tracking_uri_of
+from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
@@ -21,7 +21,7 @@ from sweeplab.study.space import LONGEST_KEY
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
-from sweeplab.tracking.tracker import TRACKERS, TrackingUnavailable
+from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,29 +30,22 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """What a study has so far, whoever runs it."""
+    """What a study has so far, whoever runs it.
+
+    All raise BadInput while the study has not been run, and TrackingUnavailable where tracking does not answer.
+    """
 
     folder: StudyFolder
 
     def trials(self) -> pd.DataFrame:
-        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics.
-
-        Raises:
-            BadInput: the study has not been run.
-            TrackingUnavailable: tracking does not answer.
-        """
+        """Return every run as a row: cell, trial, seed, state, hyperparameters, metrics."""
         from sweeplab.analysis.table import runs_table
 
         return runs_table(self.folder.lab, self.folder.name, self._uri)
 
     @property
     def best(self) -> dict[str, Any]:
-        """Return the run with the lowest value, as plain values; empty when none has finished.
-
-        Raises:
-            BadInput: the study has not been run.
-            TrackingUnavailable: tracking does not answer.
-        """
+        """Return the run with the lowest value, as plain values; empty when none has finished."""
         import pandas as pd
 
         rows = self.trials().astype(object).to_dict("records")
@@ -61,13 +54,9 @@ class Results:
         return {str(name): None if pd.isna(value) else value for name, value in best.items()}
 
     def curves(self, metrics: Sequence[str] = ("train_loss", "val_loss")) -> pd.DataFrame:
-        """Return all curves, tidy: a row a point, with cell, trial, seed, iteration, train_tokens, metric, value.
+        """Return all curves: one row per point, with cell, trial, seed, iteration, train_tokens, metric, value.
 
         Metrics are also learning_rate, grad_norm and tokens_per_second.
-
-        Raises:
-            BadInput: the study has not been run.
-            TrackingUnavailable: tracking does not answer.
         """
         from sweeplab.analysis.table import curves_table
 
@@ -82,15 +71,13 @@ class Results:
     def _repr_html_(self) -> str:
         from sweeplab.report.notebook import study_html
 
-        is_there = self.folder.canonical_file.exists()
-        return study_html(
-            self.folder.name, str(self.folder.lab), show_study(self.folder) if is_there else None
-        )
+        shown = show_study(self.folder) if self.folder.canonical_file.exists() else None
+        return study_html(self.folder.name, str(self.folder.lab), shown)
 
 
 @dataclass(frozen=True)
 class StudyResult(Results):
-    """How a study stands after `run`; `status` is complete, interrupted or failed."""
+    """A study after `run`; `status` is complete, interrupted or failed."""
 
     folder: StudyFolder
     status: str
@@ -99,7 +86,7 @@ class StudyResult(Results):
 
 
 class Study(Results):
-    """A study that has been read and checked: to be run, gone on with, or looked at."""
+    """A study that has been read and checked, to be run, continued, or looked at."""
 
     def __init__(self, spec: StudySpec, lab: Path) -> None:
         self.spec, self.lab = spec, lab
@@ -130,13 +117,13 @@ class Study(Results):
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
     ) -> StudyResult:
-        """Run the study to the end of its budget, or go on with it, and write its report.
+        """Run the study to the end of its budget, or continue it, and write its report.
 
         What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
-        changes nothing else. They are called here, between two looks at the workers: a slow one delays no training.
+        changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
 
-        `listen` hears the workers' events and a tick several times a second; `interrupts` counts how often
-        the user has asked to stop.
+        `listen` gets the workers' events and a `Tick` several times a second; `interrupts` counts how often the
+        user has asked to stop.
 
         Raises:
             BadInput: it cannot start.
@@ -162,7 +149,7 @@ class Study(Results):
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
 
     def stop(self) -> None:
-        """Let the study's run put its runs away and end, in whatever process it is; `run` goes on with them.
+        """Let the study save its runs and end, in whatever process it is run; `run` continues them.
 
         To be called from a callback, or from another thread or process.
 
@@ -192,28 +179,26 @@ def write_report(
     figure. What is written of one study is kept in tracking too.
 
     Raises:
-        BadInput: the dashboard asks for what there is not, pictures cannot be made, tracking has no such study, or
+        BadInput: the dashboard asks for what does not exist, pictures cannot be made, tracking has no such study, or
             studies cannot be compared.
         TrackingUnavailable: tracking does not answer.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.report.columns import CURVES
-    from sweeplab.report.panels.material import Material
+    from sweeplab.report.data import CURVES, ReportData
     from sweeplab.report.writer import write_page
 
     studied = read_studies(lab, names)
     if len(names) > 1:
         studied.check_comparable()
-    folder = folder or (
-        StudyFolder(lab, names[0]).report if len(names) == 1 else lab / "reports" / _joined(names)
-    )
-    material = Material.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    one = StudyFolder(lab, names[0]) if len(names) == 1 else None
+    folder = folder or (one.report if one else lab / "reports" / _joined(names))
+    report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
-        material.curves(metric)
-    written = write_page(page, material, studied.runs, folder, dashboard, form)
-    if len(names) == 1:
+        report.curves(metric)
+    written = write_page(page, report, studied.runs, folder, dashboard, form)
+    if one:
         with suppress(TrackingUnavailable):  # the page is written, and the next one may be kept there again
-            tracker = TRACKERS["mlflow"](lab, names[0], tracking_uri_of(StudyFolder(lab, names[0])))
+            tracker = open_tracker(lab, one.name, tracking_uri_of(one))
             for each in written if form != "html" else folder.glob(f"{page}*"):
                 tracker.attach(each, "report")
     return written
@@ -222,6 +207,5 @@ def write_report(
 def _joined(names: Sequence[str]) -> str:
     """Return the name of a folder for several studies; no study's own name has a plus."""
     text = "+".join(names)
-    return (
-        text if len(text) <= LONGEST_KEY else f"{len(names)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return text if len(text) <= LONGEST_KEY else f"{len(names)}-{digest}"

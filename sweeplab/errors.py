@@ -36,6 +36,10 @@ class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of
         super().__init__("\n".join(str(each) for each in self.problems))
 
 
+class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
+    """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` was probably meant to be, or an empty string."""
     from rapidfuzz import fuzz, process

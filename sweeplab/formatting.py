@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 _LARGE = 1e5
+# Texts that YAML reads as such without quotes.
+_PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
 
 
 def written(value: Any) -> str:
@@ -47,9 +49,27 @@ def short(number: float) -> str:
 def decimal(number: float) -> str:
     """Write a number with all its digits, as YAML has it: 0.25, 3e-4, 1e6."""
     if number and not 1e-2 < abs(number) < 1e6:
+        from decimal import Decimal  # takes longer to import than the rest of the command line's help
+
         mantissa, exponent = f"{Decimal(repr(number)).normalize():e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return repr(number)
+
+
+def yaml_text(value: Any) -> str:
+    """Write a value as YAML on one line: 3e-4, true, null, [0.9, 0.95], {min: 1, max: 8}, cosine, "a text"."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {yaml_text(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(yaml_text, value))}]"
+    if isinstance(value, float):
+        return decimal(value)
+    if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    return str(value)
 
 
 def span(low: float | None, high: float | None) -> str:

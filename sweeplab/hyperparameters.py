@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 Category = Literal[
     "data", "model", "training", "optimizer", "scheduler", "precision", "validation", "logging", "generation"
@@ -141,22 +141,22 @@ class ModelHyperparameters:
     # fmt: off
     # data
     block_size: int = row(
-        "data", 192, "Context length: how far back a position can see",
+        "data", 192, "Context length",
         unit="tokens", low=1, high=2**20, shape=True, suggested=(64, 128, 192, 256),
     )
     vocab_size: int = row(
-        "data", AUTO, "Number of distinct tokens; the tokenizer's and the objective's own, unless it is to be larger",
+        "data", AUTO, "Vocabulary size; the tokenizer's and the objective's own tokens, unless it is to be larger",
         unit="tokens", low=2, high=2**20, shape=True, automatic=True,
     )
 
     # model
     family: str = row(
-        "model", "decoder", "Which transformer: it predicts what follows, what is masked, or one text from another",
+        "model", "decoder", "Transformer family: predicts the next token, masked tokens, or one text from another",
         choices=("decoder", "encoder", "encoder_decoder"), shape=True,
     )
     n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, shape=True, suggested=(64, 96, 128, 192, 256))
     n_head: int = row(
-        "model", 6, "Attention heads a layer; must divide n_embd unless head_dim is given",
+        "model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
         low=1, high=2**10, shape=True, suggested={"min": 1, "max": 16, "divides": "n_embd"},
     )
     n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, shape=True, suggested={"min": 1, "max": 8})
@@ -170,7 +170,7 @@ class ModelHyperparameters:
     )
     head_dim: int = row("model", 32, "Width of one attention head; n_embd // n_head, unless given", low=1, high=2**12, shape=True, automatic=True)
     n_kv_head: int = row(
-        "model", 6, "Heads of keys and values, each shared by some of n_head; n_head, unless given",
+        "model", 6, "Key and value heads, each shared by some of n_head (grouped-query attention); n_head, unless given",
         low=1, high=2**10, shape=True, automatic=True,
     )
     d_ff: int = row(
@@ -181,53 +181,53 @@ class ModelHyperparameters:
     tie_scale: bool = row("model", False, "Multiply the logits of a tied head by n_embd^-0.5", shape=True)
     share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings", shape=True)
     scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd", shape=True)
-    n_token_types: int = row("model", 0, "Kinds of tokens that have an embedding of their own besides, as BERT's two", low=0, high=2**10, shape=True)
-    embedding_norm: bool = row("model", False, "A norm after the embeddings", shape=True)
+    n_token_types: int = row("model", 0, "Token types with an embedding of their own, as BERT's two", low=0, high=2**10, shape=True)
+    embedding_norm: bool = row("model", False, "Normalize the embeddings", shape=True)
     activation: str = row(
-        "model", "gelu", "Non-linearity of the feed-forward layers",
+        "model", "gelu", "Activation of the feed-forward layers",
         choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), shape=True, suggested=("gelu", "relu"),
     )
     norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True)
-    norm_eps: float = row("model", 1e-5, "What a norm adds to the mean square before its root", above=0.0, shape=True)
+    norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0, shape=True)
     norm_position: str = row(
-        "model", "pre", "The norm comes before each sub-layer, or after its residual is added",
+        "model", "pre", "Norm before each sub-layer, or after its residual is added",
         choices=("pre", "post"), shape=True,
     )
     parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together", shape=True)
     positions: str = row(
-        "model", "learned", "How a token's place is told",
+        "model", "learned", "Positional encoding",
         choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"), shape=True,
     )
     rotary_base: float = row("model", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0, shape=True)
     relative_buckets: int = row(
-        "model", 32, "Distances that relative positions tell apart, in buckets; an even number",
+        "model", 32, "Buckets of distances that relative positions distinguish; an even number",
         low=4, high=2**12, shape=True,
     )
     relative_max_distance: int = row(
         "model", 128, "Distance from which relative positions share one bucket",
         unit="tokens", low=2, high=2**20, shape=True,
     )
-    attention: str = row("model", "full", "Which positions are attended to, and how", choices=("full", "local", "strided", "linear"), shape=True)
-    attention_window: int = row("model", 64, "Local attention sees positions less than this far away", unit="tokens", low=1, high=2**20, shape=True)
+    attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"), shape=True)
+    attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20, shape=True)
     attention_stride: int = row(
-        "model", 16, "Strided attention sees this far, and every position this many apart beyond",
+        "model", 16, "Strided attention sees this far, and beyond that every position a multiple of this away",
         unit="tokens", low=1, high=2**20, shape=True,
     )
-    qk_norm: bool = row("model", False, "An RMS norm of each head's queries and keys", shape=True)
-    n_expert: int = row("model", 1, "Feed-forward layers a block, among which a router chooses", low=1, high=2**10, shape=True)
-    n_expert_active: int = row("model", 1, "Experts that a token is given to", low=1, high=2**10, shape=True)
+    qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys", shape=True)
+    n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10, shape=True)
+    n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10, shape=True)
     bias: bool = row("model", True, "Biases in the linear layers and the norms", shape=True, suggested=(True, False))
     qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true", shape=True)
     out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true", shape=True)
     head_bias: bool = row("model", False, "A bias in an untied head", shape=True)
     init: str = row(
-        "model", "normal", "How matrices start: as GPT-2, or by Glorot and Bengio's rule as the original",
+        "model", "normal", "Initialization of matrices: normal as GPT-2's, or Glorot and Bengio's as the original's",
         choices=("normal", "xavier"), shape=True,
     )
 
     # optimizer
     parametrization: str = row(
-        "optimizer", "standard", "How initial weights and learning rates follow the width; mup goes with adamw or lion",
+        "optimizer", "standard", "How initialization and learning rates scale with the width; mup goes with adamw or lion",
         choices=("standard", "mup"), shape=True, suggested=("standard", "mup"),
     )
     mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16, shape=True)
@@ -244,7 +244,7 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
     # fmt: off
     # data
     objective: str = row(
-        "data", "next_token", "What is to be found; auto: what suits corpus and family",
+        "data", "next_token", "Training objective; auto: what suits corpus and family",
         choices=("next_token", "masked", "span", "pairs"), shape=True, automatic=True,
     )
     mask_share: float = row(
@@ -270,21 +270,21 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
         low=0.0, below=1.0, automatic=True,
     )
     residual_dropout: float = row(
-        "model", 0.2, "Share of what a sub-layer adds that is dropped in training; dropout, unless given",
+        "model", 0.2, "Share of each sub-layer's output dropped in training; dropout, unless given",
         low=0.0, below=1.0, automatic=True,
     )
     stochastic_depth: float = row(
-        "model", 0.0, "Chance that the last block's sub-layers are skipped for a sequence in training; it rises linearly from the first's",
+        "model", 0.0, "Probability that the last block's sub-layers are skipped for a sequence in training; it rises linearly with depth",
         low=0.0, below=1.0,
     )
-    label_smoothing: float = row("model", 0.0, "Share of a target's probability spread over all tokens, in training only", low=0.0, below=1.0)
-    router_balance: float = row("model", 0.01, "Weight of the loss that spreads tokens over the experts", low=0.0)
-    router_z: float = row("model", 0.001, "Weight of the loss that keeps the router's logits small", low=0.0)
+    label_smoothing: float = row("model", 0.0, "Label smoothing: share of a target's probability spread over all tokens, in training only", low=0.0, below=1.0)
+    router_balance: float = row("model", 0.01, "Weight of the load-balancing loss of the routers", low=0.0)
+    router_z: float = row("model", 0.001, "Weight of the z-loss, which keeps the routers' logits small", low=0.0)
 
     # training
-    batch_size: int = row("training", 48, "Sequences a training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
+    batch_size: int = row("training", 48, "Sequences per training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
     grad_accum: int = row(
-        "training", 1, "Equal parts into which a batch is cut, so that it needs less memory; must divide batch_size. Experts are balanced within each",
+        "training", 1, "Gradient accumulation: equal parts of a batch; must divide batch_size. Experts are balanced within each",
         low=1, high=2**16, shape=True,
     )
     batch_warmup_iters: int = row(
@@ -293,18 +293,18 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
     )
     max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
     grad_clip: float | None = row(
-        "training", 1.0, "Largest norm of the gradient; a longer one is scaled down",
+        "training", 1.0, "Gradient clipping: largest norm of the gradient; a longer one is scaled down",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True},
     )
     ema: float = row(
-        "training", 0.0, "Decay of a running mean of the weights, which evaluations use in their place; 0 is none",
+        "training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0 is none",
         low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999),
     )
     seed: int = row("training", 0, "Seed of a run; a study's `seeds` says which are trained", low=0, high=2**31 - 1)
 
     # optimizer
     optimizer: str = row(
-        "optimizer", "adamw", "What makes a step of a gradient",
+        "optimizer", "adamw", "Optimizer",
         choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"),
     )
     learning_rate: float = row("optimizer", 3e-4, "The optimizer's peak learning rate", above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True})
@@ -321,7 +321,7 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
         above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True},
     )
     momentum: float = row(
-        "optimizer", 0.9, "Share of the last step's direction that sgd and muon keep",
+        "optimizer", 0.9, "Momentum of sgd and muon",
         low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98),
     )
 
@@ -332,7 +332,7 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
         unit="iterations", low=0, suggested={"min": 0, "max": 200, "step": 10},
     )
     min_lr: float = row(
-        "scheduler", 1e-5, "Learning rate below which no schedule goes",
+        "scheduler", 1e-5, "Lowest learning rate of any schedule",
         low=0.0, suggested={"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"},
     )
     scheduler_type: str = row(
@@ -341,12 +341,12 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
     )
     patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` halves the rate", unit="evaluations", low=1)
     decay_share: float = row(
-        "scheduler", 0.2, "Share of a run, at its end, over which `wsd` lowers the rate",
+        "scheduler", 0.2, "Share of a run, at its end, over which `wsd` decays the rate",
         above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1},
     )
 
     # precision
-    device: str = row("precision", "cuda", "Where runs train", choices=("cpu", "cuda"), automatic=True, shape=True)
+    device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
     dtype: str = row(
         "precision", "bfloat16", "Precision of matrix products; weights stay float32",
         choices=("float32", "bfloat16"), automatic=True, shape=True,
@@ -355,27 +355,36 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
 
     # validation
     eval_interval: int = row("validation", 100, "Steps between evaluations", unit="iterations", low=1)
-    eval_iters: int = row("validation", 20, "Batches an evaluation", unit="batches", low=1, shape=True)
+    eval_iters: int = row("validation", 20, "Batches per evaluation", unit="batches", low=1, shape=True)
     eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
     patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
     min_delta: float = row("validation", 1e-3, "Smallest fall of val_loss that is an improvement", unit="nats", low=0.0)
 
     # logging
-    save_interval: int = row("logging", 100, "Steps between checkpoints to go on from", unit="iterations", low=1)
+    save_interval: int = row("logging", 100, "Steps between checkpoints to resume from", unit="iterations", low=1)
     log_interval: int = row("logging", 50, "Steps between points of the training curve", unit="iterations", low=1)
     wandb_project: str = row("logging", "gpt-debug", "Name of the project in Weights & Biases, recorded with a run")
 
     # generation
-    temperature: float = row("generation", 0.8, "Flattens (above 1) or sharpens the next token's distribution", above=0.0)
-    top_k: int | None = row("generation", 50, "Sample among the k likeliest tokens", unit="tokens", low=1)
-    top_p: float | None = row("generation", 0.95, "Sample among the likeliest tokens of this total probability", above=0.0, high=1.0)
+    temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution", above=0.0)
+    top_k: int | None = row("generation", 50, "Sample among the k most likely tokens", unit="tokens", low=1)
+    top_p: float | None = row("generation", 0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
     max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1)
     # fmt: on
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the values by name, with the defaults of rows that are missing; other names are left out."""
+        if isinstance(values, cls):
+            return values
         return cls(**{name: values[name] for name in TABLE if name in values})
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the values as JSON has them, where a pair is a list."""
+        return cls.of(
+            {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
+        )
 
     def replace(self, **changes: Any) -> Self:
         """Return the values with some changed."""
@@ -406,20 +415,11 @@ class Hyperparameters(ModelHyperparameters, Mapping[str, Any]):
         return {**other, **self.as_dict()}
 
 
-_KINDS: dict[str, Kind] = {
-    "int": "int",
-    "float": "float",
-    "bool": "bool",
-    "str": "str",
-    "tuple[float, float]": "floats",
-}
-
-
 def _table() -> dict[str, Hyperparameter]:
     rows = []
     for each in fields(Hyperparameters):
-        kind, *none = str(each.type).split(" | ")
-        rows.append(Hyperparameter(each.name, kind=_KINDS[kind], optional=bool(none), **each.metadata))
+        kind, *none = str(each.type).replace("tuple[float, float]", "floats").split(" | ")
+        rows.append(Hyperparameter(each.name, kind=cast(Kind, kind), optional=bool(none), **each.metadata))
     categories = list(CATEGORIES)
     rows.sort(key=lambda each: categories.index(each.category))
     return {each.name: each for each in rows}

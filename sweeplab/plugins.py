@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +36,11 @@ from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.train.metrics import Metric
+    from sweeplab.train.run import Metric
 
 _Part = TypeVar("_Part")
 _TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
+KINDS = ("corpus", "tokenizer", "activation", "metric")
 # Every part that was added to this process, in order: its kind, its name, itself.
 added: list[tuple[str, str, Any]] = []
 
@@ -113,16 +114,42 @@ def metric(name: str) -> Callable[[Metric], Metric]:
     return lambda function: _added("metric", name, function)
 
 
+def table_of(kind: str) -> dict[str, Any]:
+    """Return the table in which parts of a kind are known by their names."""
+    match kind:
+        case "corpus":
+            from sweeplab.data.corpora import CORPORA
+
+            return CORPORA
+        case "tokenizer":
+            from sweeplab.data.tokenizers import TOKENIZERS
+
+            return TOKENIZERS
+        case "metric":
+            from sweeplab.train.run import METRICS
+
+            return METRICS
+        case _:
+            from sweeplab.model.activations import ACTIVATIONS
+
+            return ACTIVATIONS
+
+
 def add(kind: str, name: str, part: Any) -> None:
     """Make a part known by its name; one that a plugin added before is replaced.
 
     Raises:
         ValueError: sweeplab has a part of this name itself.
     """
-    names, enter = KINDS[kind]
-    if name in names() and not any((kind, name) == each[:2] for each in added):
+    table = table_of(kind)
+    if name in table and not any((kind, name) == each[:2] for each in added):
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
-    enter(name, part)
+    table[name] = part
+    if kind == "activation":
+        from sweeplab.model.activations import Activation
+
+        table[name], row = Activation(part), TABLE[kind]
+        TABLE[kind] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
     added.append((kind, name, part))
 
 
@@ -160,41 +187,3 @@ def _file_of(part: Any) -> Path:
 
 def _first_line(part: Any) -> str:
     return (inspect.getdoc(part) or "").partition("\n")[0] or "A plugin's"
-
-
-# ------------------------------------------------------------------ where each kind is kept
-
-
-def _corpora() -> dict[str, Any]:
-    from sweeplab.data.corpora import CORPORA
-
-    return CORPORA
-
-
-def _tokenizers() -> dict[str, Any]:
-    from sweeplab.data.tokenizers import TOKENIZERS
-
-    return TOKENIZERS
-
-
-def _metrics() -> dict[str, Any]:
-    from sweeplab.train.metrics import METRICS
-
-    return METRICS
-
-
-def _enter_activation(name: str, part: Any) -> None:
-    row = TABLE["activation"]
-    TABLE["activation"] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
-    from sweeplab.model.activations import ACTIVATIONS, Activation
-
-    ACTIVATIONS[name] = Activation(part)
-
-
-# Of each kind the names that are known, and how a part gets in.
-KINDS: Mapping[str, tuple[Callable[[], Iterable[str]], Callable[[str, Any], None]]] = {
-    "corpus": (_corpora, lambda name, part: _corpora().update({name: part})),
-    "tokenizer": (_tokenizers, lambda name, part: _tokenizers().update({name: part})),
-    "activation": (lambda: TABLE["activation"].choices, _enter_activation),
-    "metric": (_metrics, lambda name, part: _metrics().update({name: part})),
-}

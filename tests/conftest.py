@@ -12,6 +12,8 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Read when NumPy and torch are imported. The suite has a process a core: threads of theirs would wait for each
 # other, and burn seven times the time of a test of small products while they do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As workers have it: without it MKL's products depend on where in memory a run's weights lie.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,16 @@ import sweeplab
 from sweeplab.api import StudyResult
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import Evaluation, TrialEnd
+from sweeplab.lab.events import (
+    Evaluation,
+    RunEvaluated,
+    Tick,
+    TrialClaimed,
+    TrialEnd,
+    TrialEnded,
+    WorkerExited,
+    WorkerReady,
+)
 from sweeplab.records.runs import RunState
 
 STUDY = """\
@@ -30,7 +39,7 @@ engine: {workers: 1}
 
 
 @pytest.fixture(scope="module")
-def heard() -> list[str]:
+def heard() -> list[type]:
     return []
 
 
@@ -41,7 +50,7 @@ def evaluations() -> list[Evaluation]:
 
 @pytest.fixture(scope="module")
 def result(
-    heard: list[str], evaluations: list[Evaluation], tmp_path_factory: pytest.TempPathFactory
+    heard: list[type], evaluations: list[Evaluation], tmp_path_factory: pytest.TempPathFactory
 ) -> StudyResult:
     """Return what came of a study, one of whose learning rates diverges."""
     place = tmp_path_factory.mktemp("api")
@@ -56,17 +65,17 @@ def result(
             raise LookupError(f"no place for {end.outcome}")
 
         return study.run(
-            lambda event, progress: heard.append(event["event"]),
+            lambda event, progress: heard.append(type(event)),
             on_evaluation=evaluations.append,
             on_trial_end=clumsy,
         )
 
 
-def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[str]) -> None:
+def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[type]) -> None:
     assert result.status == "complete"
     assert result.report and result.report.is_file()
-    assert heard.count("claimed") == heard.count("ended") == 2
-    assert {"ready", "evaluated", "tick", "exited"} <= set(heard)
+    assert heard.count(TrialClaimed) == heard.count(TrialEnded) == 2
+    assert {WorkerReady, RunEvaluated, Tick, WorkerExited} <= set(heard)
 
 
 def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(

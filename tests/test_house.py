@@ -18,7 +18,7 @@ import sweeplab
 PACKAGE = Path(sweeplab.__file__).parent
 # A room imports itself and those before it.
 ORDER = (
-    *("errors", "files", "formatting", "hyperparameters", "data", "model", "train", "plugins"),
+    *("version", "errors", "files", "formatting", "hyperparameters", "data", "model", "train", "plugins"),
     *(
         "records",
         "tracking",
@@ -123,8 +123,7 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once(folder: Path) -> None:
         ("sweeplab.hyperparameters", ["torch", "numpy", "optuna", "mlflow", "pydantic"]),
         ("sweeplab.train.stack", ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
         ("sweeplab.cli", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
-        ("sweeplab.hf.exporting", ["transformers", "optuna", "mlflow", "pandas"]),
-        ("sweeplab.hf.importing", ["transformers", "optuna", "mlflow", "pandas"]),
+        ("sweeplab.hf.folders", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),
         ("sweeplab.sweep.work.supervisor", ["torch", "mlflow", "pandas", "plotly"]),
     ],

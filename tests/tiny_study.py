@@ -8,8 +8,9 @@ import pytest
 
 from sweeplab.data.dataset import prepare
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
-from sweeplab.study.spec import Budget, DataSpec, Pruner, Range, StudySpec
+from sweeplab.study.search import Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
 from sweeplab.sweep.trials.store import Store
 
 FIXED = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.data.tokenizers import CharTokenizer, Tokenizer
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.checkpoint import write_checkpoint
@@ -16,13 +16,20 @@ SIZES = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 24, "batch_size":
 LETTERS = CharTokenizer(" abcdefghijklmnopqrstuvwxyz")
 
 
-def run_in(folder: Path, tokenizer: Tokenizer = LETTERS, of_pairs: bool = False, **changed: Any) -> Path:
+def run_in(
+    folder: Path,
+    tokenizer: Tokenizer = LETTERS,
+    of_pairs: bool = False,
+    special: dict[str, int] | None = None,
+    **changed: Any,
+) -> Path:
     """Write a run with weights as they start, four times as large so that they say something; return its folder."""
-    values = defaults() | SIZES | changed
-    values["objective"] = settled_objective(values, of_pairs)
-    values["vocab_size"] = tokenizer.vocab_size + n_special(values)
+    values = Hyperparameters(**SIZES | changed)
+    values = values.replace(objective=settled_objective(values, of_pairs))
+    values = values.replace(vocab_size=tokenizer.vocab_size + n_special(values))
     transformer = Transformer(ModelShape.of(values))
     row = 4 * transformer.layout.initial_row(seed=1)
     weights = {name: view[0] for name, view in transformer.layout.views(row[None]).items()}
-    write_checkpoint(folder, "model", weights, {"values": values, "tokenizer": tokenizer.to_json()})
+    facts = {"values": values.as_dict(), "tokenizer": tokenizer.to_json()}
+    write_checkpoint(folder, "model", weights, facts | ({"special": special} if special else {}))
     return folder

@@ -1,14 +1,12 @@
 """A table's columns by what they mean: which stands for which role, in which unit, and what its cells hold.
 
 The unit of a count is, the first that there is:
-  COLUMN*1e9   what a person says; with *1 at the end, as in COLUMN*1, the numbers are meant and not doubted
+  COLUMN*1e9   what a person says; with *1 at the end, as in COLUMN*1, the numbers are meant and not asked about
   the cell's   1.3B is 1.3e9 in any column
   the name's   a last word that is a unit: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
 
-What a table is asked about before it is fitted: numbers that are possible, but hardly what was meant.
-
-A doubt is a question in one line, never a correction: who means the numbers says so, as in params=N*1, and is not
-asked again.
+Numbers that are possible but hardly what was meant are refused with a question in one line, never corrected: who
+means the numbers says so, as in params=N*1, and is not asked again.
 """
 
 from __future__ import annotations
@@ -68,6 +66,12 @@ class Column:
     is_meant: bool
 
 
+def pairs_of(text: str) -> list[tuple[str, str, str]]:
+    """Return each pair of "params=N,tokens=D", its name and its value: [("params=N", "params", "N"), …]."""
+    parts = [(pair.strip(), *pair.partition("=")) for pair in text.split(",")]
+    return [(pair, name.strip(), value.strip()) for pair, name, _, value in parts]
+
+
 def parse_columns(text: str) -> dict[str, str]:
     """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
 
@@ -76,10 +80,9 @@ def parse_columns(text: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     problems = []
-    for pair in text.split(","):
-        role, equals, column = (part.strip() for part in pair.partition("="))
-        if not equals or not column:
-            problems.append(Problem(f"--columns {pair.strip()!r} is no ROLE=COLUMN", ", ".join(ROLES)))
+    for pair, role, column in pairs_of(text):
+        if not column:
+            problems.append(Problem(f"--columns {pair!r} is no ROLE=COLUMN", ", ".join(ROLES)))
         elif role not in ROLES:
             problems.append(Problem(f"--columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES)))
         elif role in found:
@@ -113,13 +116,11 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         name, factor, wrong = named_column(asked, known)
         if wrong:
             problems.append(Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known)))
-        elif other := next(
-            (each for each, column in found.items() if column.name == name and role in NUMBERS), ""
-        ):
+        elif role in NUMBERS and (other := next((each for each in found if found[each].name == name), "")):
             problems.append(Problem(f"{source}: column {name!r} is both {other} and {role}"))
         elif role in NUMBERS:
             unit = 1.0 if factor else _unit(name, role)[1]
-            values, bad = _numbers(frame[name], unit)
+            values, bad = _numbers(frame, name, unit)
             said = f"column {asked}" if unit == 1 else f"column {name}, times {unit:g}"
             meant = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
             found[role] = Column(name, said, values * (factor or 1.0), meant, _is_meant(asked, known))
@@ -171,24 +172,29 @@ def _unit(name: str, role: str) -> tuple[str, float]:
     return name, 1.0
 
 
-def _numbers(column: pd.Series[Any], unit: float) -> tuple[Array, list[str]]:
+def numbers(frame: pd.DataFrame, name: str) -> Array:
+    """Return a column's numbers, true as 1, NaN where there is none, or no such column: [n]."""
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return np.asarray(frame[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
+
+
+def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[str]]:
     """Return a column's numbers, what is missing as NaN, and what is wrong in it: once a kind of fault."""
     import pandas as pd
 
-    cells = list(zip(column.index, column, strict=True))
+    column, bad = frame[name], list[str]()
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        values = np.asarray(column.astype("Float64").to_numpy(float, na_value=np.nan), np.float64) * unit
-        texts = [(at, str(value)) for at, value in cells]
-        bad: list[str] = []
+        values = numbers(frame, name) * unit
+        texts = [(at, str(value)) for at, value in zip(column.index, column, strict=True)]
     else:
-        texts = [(at, "" if pd.isna(value) else str(value)) for at, value in cells]
+        texts = [(at, "" if pd.isna(value) else str(value)) for at, value in column.items()]
         read = [_number(text, unit) for _, text in texts]
         values = np.array([np.nan if each is None else each for each in read])
         unread = [each for each, number in zip(texts, read, strict=True) if number is None]
         percent = [each for each in unread if each[1].rstrip().endswith("%")]
-        bad = _first(percent, "a percentage; write the number itself") + _first(
-            [each for each in unread if each not in percent], "no number"
-        )
+        bad = _first(percent, "a percentage; write the number itself")
+        bad += _first([each for each in unread if each not in percent], "no number")
     wrong = [text for text, value in zip(texts, values, strict=True) if value <= 0]
     return values, bad + _first(wrong, "not positive")
 
@@ -224,22 +230,17 @@ class Plausible:
 
 _COUNT = (1e6, 1e9, 1e12)
 _FLOPS_STEPS = (1e9, 1e12, 1e15, 1e18)
-_UNIT = "is it in another unit?"
+_UNIT, _PERPLEXITY = "is it in another unit?", "is it a perplexity, or in percent?"
+_SHORT = "no training is so short"
 PLAUSIBLE = {
     "params": Plausible(30, 1e15, f"no model is so small; {_UNIT}", f"no model is so large; {_UNIT}", _COUNT),
-    "tokens": Plausible(
-        300, 1e17, f"no training is so short; {_UNIT}", f"no text is so long; {_UNIT}", _COUNT
-    ),
-    "flops": Plausible(
-        1e5, 1e31, f"no training is so short; {_UNIT}", f"no training is so long; {_UNIT}", _FLOPS_STEPS
-    ),
+    "tokens": Plausible(300, 1e17, f"{_SHORT}; {_UNIT}", f"no text is so long; {_UNIT}", _COUNT),
+    "flops": Plausible(1e5, 1e31, f"{_SHORT}; {_UNIT}", f"no training is so long; {_UNIT}", _FLOPS_STEPS),
     # Not its largest: a law may start far above the 13.9 nats of a uniform guess among 2^20 tokens.
-    "loss": Plausible(
-        1e-6, 20, _UNIT, "no vocabulary gives so much; is it a perplexity, or in percent?", (100.0,)
-    ),
+    "loss": Plausible(1e-6, 20, _UNIT, f"no vocabulary gives so much; {_PERPLEXITY}", (100.0,)),
 }
-_SWAPPED = 1000  # no table has so many parameters a token
-_SPARSE = 1e6  # nor so many tokens a parameter
+_SWAPPED = 1000  # no table has so many parameters per token
+_SPARSE = 1e6  # nor so many tokens per parameter
 _GAP = 0.4  # a gap in the values of this share of a step, in logs, may part two units
 _NEAR = 3.0  # how far outside of the other rows' range the shifted ones may end
 _FLOPS_OFF = 1e3  # C / (6 N D): attention, embeddings and experts account for less
@@ -249,12 +250,12 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
     """Ask about all that is hardly meant in the rows that `keep` has, [n].
 
     Raises:
-        BadInput: a line a doubt.
+        BadInput: one line per question.
     """
-    doubted = {role: column.values[keep] for role, column in columns.items() if not column.is_meant}
+    asked_about = {role: column.values[keep] for role, column in columns.items() if not column.is_meant}
 
     def each(question: Callable[[Array, str], str]) -> list[str]:
-        asked = {role: question(values, role) for role, values in doubted.items()}
+        asked = {role: question(values, role) for role, values in asked_about.items()}
         return [
             f"column {columns[role].name!r} ({role}): {words} {columns[role].meant} in --columns says that it is meant"
             for role, words in asked.items()
@@ -262,7 +263,7 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
         ]
 
     # In turn: what is wrong in one column shows in all that is asked after it.
-    for questions in (each(_mixed), _swapped(doubted), each(_unlikely), _unlike_6nd(doubted)):
+    for questions in (each(_mixed), _swapped(asked_about), each(_unlikely), _unlike_6nd(asked_about)):
         if questions:
             raise BadInput(*(f"{source}: {question}" for question in questions))
 

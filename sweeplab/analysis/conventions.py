@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.analysis.columns import Array
+from sweeplab.analysis.columns import Array, numbers, pairs_of
 from sweeplab.data.objectives import SETTINGS, objective_of
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,7 @@ CHOICES: dict[str, dict[str, str]] = {
         "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
     },
     "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
-    "loss": {"nats": "nats a token", "bits-per-byte": "bits a byte"},
+    "loss": {"nats": "nats per token", "bits-per-byte": "bits per byte"},
     "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
 }
 # Where a study's table has what a law reads, by default.
@@ -38,6 +39,14 @@ STUDY_COLUMNS = {
     "loss": "best_val_loss",
     "flops": "train_flops",
 }
+# A head of its own is among the parameters without embeddings already.
+_PARAMS = {
+    "total": "n_params",
+    "active": "n_params_active",
+    "non-embedding": "n_params_non_embedding",
+    "with-head": "n_params_non_embedding",
+}
+_HEAD = ("vocab_size", "n_embd", "tie_weights")
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
 
 
@@ -63,8 +72,7 @@ def parse_conventions(text: str) -> Conventions:
     """
     found: dict[str, str] = {}
     problems = []
-    for pair in text.split(","):
-        name, _, choice = (part.strip() for part in pair.partition("="))
+    for _, name, choice in pairs_of(text):
         choices = CHOICES.get(name, {})
         if not choices:
             problems.append(Problem(f"--count has no {name!r}", ", ".join(CHOICES), nearest(name, CHOICES)))
@@ -79,12 +87,12 @@ def parse_conventions(text: str) -> Conventions:
 
 
 def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
-    """Refuse what a file's columns cannot be turned into: they are as whoever wrote them counted.
+    """Refuse what a file's columns cannot be turned into: they count as their author did.
 
     A unit of the loss is not refused but taken as what the column has.
 
     Raises:
-        BadInput: a line a convention that only a study's runs can follow.
+        BadInput: one line per convention that only a study's runs can follow.
     """
     problems = [
         f"{source}: --count {name}={choice} needs a study's runs; in a file, "
@@ -106,44 +114,32 @@ def counted(
     `bytes_per_token` is by study.
 
     Raises:
-        BadInput: bits a byte are asked for where a token's bytes are not known; a column is missing.
+        BadInput: bits per byte are asked for where a token's bytes are not known; a column is missing.
     """
     at, params = conventions.chosen("at"), conventions.chosen("params")
-    needed = [_LOSSES[at], *_NEEDED[params], "train_tokens", "train_flops"]
+    head = _HEAD if params == "with-head" else ()
+    needed = [_LOSSES[at], _PARAMS[params], *head, "train_tokens", "train_flops"]
     if missing := [name for name in needed if name not in runs]:
         raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
-    loss = _numbers(runs, _LOSSES[at])
+    loss = numbers(runs, _LOSSES[at])
     said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES}
     if conventions.loss == "bits-per-byte":
         loss = loss / (math.log(2) * _bytes_of(runs, bytes_per_token))
-    made = {"params": _params(runs, params), "tokens": _numbers(runs, "train_tokens"), "loss": loss}
+    n = numbers(runs, _PARAMS[params])
+    if head:
+        n = n + np.prod([numbers(runs, name) for name in head], axis=0)
+    made = {"params": n, "tokens": numbers(runs, "train_tokens"), "loss": loss}
     if conventions.chosen("flops") == "counted":
-        made["flops"] = _numbers(runs, "train_flops")
+        made["flops"] = numbers(runs, "train_flops")
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
     return runs.assign(**made), said | {"tokens": "read in training, sources' and repeated ones too"}
-
-
-_NEEDED = {
-    "total": ("n_params",),
-    "active": ("n_params_active",),
-    "non-embedding": ("n_params_non_embedding",),
-    "with-head": ("n_params_non_embedding", "vocab_size", "n_embd", "tie_weights"),
-}
-
-
-def _params(runs: pd.DataFrame, choice: str) -> Array:
-    n = _numbers(runs, _NEEDED[choice][0])
-    if choice == "with-head":  # a head of its own is among the parameters without embeddings already
-        n = n + _numbers(runs, "vocab_size") * _numbers(runs, "n_embd") * _numbers(runs, "tie_weights")
-    return n
 
 
 def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -> Array:
     names = runs["study"].astype(str).tolist() if "study" in runs else [""] * len(runs)
     if unknown := sorted({name for name in names if name not in (bytes_per_token or {})}):
-        raise BadInput(
-            f"bits a byte need the bytes of a token, and nothing says them of {', '.join(unknown) or 'the runs'}"
-        )
+        whose = ", ".join(unknown) or "the runs"
+        raise BadInput(f"bits per byte need the bytes of a token, and nothing says them of {whose}")
     return np.array([(bytes_per_token or {})[name] for name in names]) * _text_shares(runs)
 
 
@@ -151,10 +147,6 @@ def _text_shares(runs: pd.DataFrame) -> Array:
     """Return how many tokens of the text a target of each run stands for: one, but of a span's ends and sentinels."""
     if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
         return np.ones(len(runs))
-    rows = [dict(zip(SETTINGS, row, strict=True)) for row in runs[list(SETTINGS)].itertuples(index=False)]
-    return np.array([objective_of(row).text_share(row) for row in rows])
-
-
-def _numbers(runs: pd.DataFrame, name: str) -> Array:
-    """Return a column's numbers, true as 1, NaN where there is none."""
-    return np.asarray(runs[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
+    rows = runs[list(SETTINGS)].to_dict("records")
+    effective = [Hyperparameters.of({str(name): value for name, value in row.items()}) for row in rows]
+    return np.array([objective_of(values).text_share(values) for values in effective])

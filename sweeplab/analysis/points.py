@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import NUMBERS as NUMBERS  # these are part of what a reader asks with
-from sweeplab.analysis.columns import Array, Column, check_plausible, named_column, own_columns, read_columns
-from sweeplab.analysis.columns import parse_columns as parse_columns
+from sweeplab.analysis.columns import (
+    Array,
+    Column,
+    check_plausible,
+    named_column,
+    own_columns,
+    read_columns,
+)
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
-from sweeplab.analysis.conventions import STUDY_COLUMNS as STUDY_COLUMNS
 from sweeplab.analysis.trials import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
 
@@ -54,13 +58,10 @@ class Points:
     @property
     def flops_per_param_token(self) -> float:
         """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is not counted."""
-        return float(
-            np.exp(
-                np.log(self.columns["flops"] / self.columns["params"] / self.columns["tokens"]).mean()
-                if self.counts_flops
-                else np.log(6.0)
-            )
-        )
+        if not self.counts_flops:
+            return float(np.exp(np.log(6.0)))
+        k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
+        return float(np.exp(np.log(k).mean()))
 
     @property
     def counts_flops(self) -> bool:
@@ -92,19 +93,15 @@ def read_points(
     """
     frame = read_frame(path)
     asked, known = dict(columns or {}), [str(name) for name in frame]
-    if not asked and _is_of_a_study(known):
-        from sweeplab.analysis.table import validate
+    if not asked:
+        from sweeplab.analysis.table import COLUMNS, validate
 
-        return study_points(validate(frame), {}, conventions)
+        if COLUMNS.keys() <= set(known):
+            return study_points(validate(frame), {}, conventions)
     wanted = {role: name for role, name in own_columns(known).items() if role not in asked} | asked
     if "loss" not in wanted:
-        raise BadInput(
-            Problem(
-                f"{path}: which column is the loss? --columns loss=COLUMN says it",
-                ", ".join(known),
-                nearest("loss", known),
-            )
-        )
+        what = f"{path}: which column is the loss? --columns loss=COLUMN says it"
+        raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
     chosen = conventions or Conventions()
     check_of_a_file(chosen, str(path), wanted)
     if chosen.flops == "6nd":
@@ -146,7 +143,7 @@ def study_points(
 
     A point is the mean of its k seeds and weighs k: the variance of one seed is taken as one for all points, so
     that of the mean is a kth of it. Runs that did not reach an end are left out, and counted. `columns` name
-    others than the conventions would. `bytes_per_token`, by study, is for a loss in bits a byte.
+    others than the conventions would. `bytes_per_token`, by study, is for a loss in bits per byte.
 
     Raises:
         BadInput: no run has ended, or what `points_of` refuses.
@@ -205,7 +202,7 @@ def points_of(
     names: Sequence[str] | None = None,
     is_counted: bool = False,
 ) -> Points:
-    """Return the points of a table by the columns' names, checked; what a program counted is not doubted.
+    """Return the points of a table by the columns' names, checked; what a program counted is not questioned.
 
     Raises:
         BadInput: every column that is missing, is no number or has a number that is not positive; what is hardly
@@ -233,22 +230,12 @@ def points_of(
     return Points(
         columns=kept,
         weights=weight[keep],
-        groups=_of(group, keep) if group else None,
+        groups=tuple(np.array(group, object)[keep]) if group else None,
         dropped=dropped,
         conventions=conventions,
-        names=_of(rows, keep),
+        names=tuple(np.array(rows, object)[keep]),
         shape=_shape(frame, keep),
     )
-
-
-def _is_of_a_study(known: Sequence[str]) -> bool:
-    from sweeplab.analysis.table import COLUMNS
-
-    return COLUMNS.keys() <= set(known)
-
-
-def _of(rows: Sequence[str], keep: NDArray[np.bool_]) -> tuple[str, ...]:
-    return tuple(row for row, here in zip(rows, keep, strict=True) if here)
 
 
 def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
@@ -266,13 +253,12 @@ def _kept(
     columns: Mapping[str, Column], group: Sequence[str] | None
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Return which rows are used, and how many are not, by the reason."""
-    table = np.column_stack([column.values for column in columns.values()])
-    finite: NDArray[np.bool_] = np.asarray(np.isfinite(table).all(1))
-    seen: set[tuple[Any, ...]] = set()
-    keep = finite.copy()
-    for at in np.flatnonzero(finite):
-        row = (*table[at], group[int(at)] if group else "")
-        keep[at] = row not in seen
-        seen.add(row)
-    counts = {"not finite": int((~finite).sum()), "duplicate": int((finite & ~keep).sum())}
+    import pandas as pd
+
+    table = pd.DataFrame({role: column.values for role, column in columns.items()})
+    is_finite: NDArray[np.bool_] = np.asarray(np.isfinite(table.to_numpy()).all(1))
+    whole = table.assign(group=group or "")[is_finite]
+    keep = is_finite.copy()
+    keep[is_finite] = ~whole.duplicated().to_numpy()
+    counts = {"not finite": int((~is_finite).sum()), "duplicate": int((is_finite & ~keep).sum())}
     return keep, {reason: count for reason, count in counts.items() if count}

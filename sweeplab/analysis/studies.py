@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import curves_table, runs_table
+from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.records.folders import StudyFolder
@@ -19,14 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.compute_optimal.envelope import Curves
-    from sweeplab.study.spec import SearchSpec, StudySpec
-
-_DIGESTS = ("text_digest", "token_digest")
+    from sweeplab.study.spec import StudySpec
 
 
 @dataclass(frozen=True)
 class Studies:
-    """The runs of the studies, a row a run, and each study's own file, data and baselines (by cell) by its name."""
+    """The runs of the studies, one row per run, and each study's own file, data and baselines (by cell) by its name."""
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
@@ -34,9 +34,16 @@ class Studies:
     baselines: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
-    def search(self) -> dict[str, Mapping[str, SearchSpec]]:
-        """Return what is tuned inside of a cell, and in which range, by study."""
-        return {name: spec.search for name, spec in self.specs.items()}
+    def designs(self) -> dict[str, StudyDesign]:
+        """Return each study's grid, and what is searched in a cell."""
+        return {name: StudyDesign.of(spec) for name, spec in self.specs.items()}
+
+    @property
+    def design(self) -> StudyDesign:
+        """Return what any of the studies has in its grid, and searches."""
+        designs = self.designs.values()
+        grid = dict.fromkeys(name for each in designs for name in each.grid)
+        return StudyDesign(tuple(grid), dict(ChainMap(*(dict(each.search) for each in designs))))
 
     def points(
         self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
@@ -74,13 +81,11 @@ class Studies:
         """
         import pandas as pd
 
-        tables = {
-            name: curves_table(lab, name, spec.track.uri, metrics=[metric])
-            for name, spec in self.specs.items()
-        }
+        tables = [curves_table(lab, name, spec.track.uri, [metric]) for name, spec in self.specs.items()]
         if len(tables) == 1:
-            return next(iter(tables.values()))
-        return pd.concat([table.assign(study=name) for name, table in tables.items()], ignore_index=True)
+            return tables[0]
+        named = zip(self.specs, tables, strict=True)
+        return pd.concat([table.assign(study=name) for name, table in named], ignore_index=True)
 
     def loss_curves(self, lab: Path, conventions: Conventions) -> Curves:
         """Return the validation curves of the one study; of several, that there are none in common.
@@ -102,7 +107,7 @@ class Studies:
         Raises:
             BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics.
         """
-        self._check_comparable(Conventions(), "`study diff` compares them in bits a byte")
+        self._check_comparable(Conventions(), "`study diff` compares them in bits per byte")
         metrics = {name: spec.objective.metric for name, spec in self.specs.items()}
         if len(set(metrics.values())) > 1:
             said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
@@ -118,17 +123,16 @@ class Studies:
         self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
     ) -> None:
         """Refuse losses of different text; of one text, tokens may differ where the loss is by bytes."""
-        digest = _DIGESTS[0] if conventions.loss == "bits-per-byte" else _DIGESTS[1]
+        digest = "text_digest" if conventions.loss == "bits-per-byte" else "token_digest"
         first, *others = self.data
         for name in others:
             if self.data[name][digest] == self.data[first][digest]:
                 continue
-            same_text = self.data[name][_DIGESTS[0]] == self.data[first][_DIGESTS[0]]
+            same_text = self.data[name]["text_digest"] == self.data[first]["text_digest"]
             hint = f"; of one text, {otherwise}" if same_text else ""
             what = "tokens" if same_text else "text"
-            raise BadInput(
-                f"studies {first} and {name} were trained on different {what}: losses a token cannot be compared{hint}"
-            )
+            differ = f"studies {first} and {name} were trained on different {what}"
+            raise BadInput(f"{differ}: losses per token cannot be compared{hint}")
 
 
 def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import BEST_MEASURES, RunState
-from sweeplab.tracking.tracker import TRACKERS, TrackedRun, Tracker
-from sweeplab.train.counting import train_tokens
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import TrackedRun, Tracker
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,7 @@ COLUMNS = {
     "wall_seconds": "float64",
     "iterations": "Int64",
     "run_id": "string",
-}  # a row a run; whole numbers are Int64, which knows a missing one
+}  # one row per run; whole numbers are Int64, which knows a missing one
 # Columns that are there where a run has them.
 MEASURED = dict.fromkeys(BEST_MEASURES, "float64")
 METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
@@ -53,20 +54,18 @@ CURVES = {
     "train_tokens": "Int64",
     "metric": "string",
     "value": "float64",
-}  # a row a point
+}  # one row per point
 
 _NOTHING = ("", "None", "nan")
 # Types whose every value is one of the column's: most columns of most tables, and nothing to be read.
-_AT_ONCE = {
-    *(("int64", "Int64"), ("Int64", "Int64"), ("bool", "boolean"), ("boolean", "boolean")),
-    *(("int64", "float64"), ("float64", "float64")),
-}
+_AT_ONCE = {"int64": {"Int64", "float64"}, "Int64": {"Int64"}, "float64": {"float64"}}
+_AT_ONCE |= {"bool": {"boolean"}, "boolean": {"boolean"}}
 _TRUTH = {True: True, False: False, "True": True, "False": False}
 _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or False"}
 
 
 def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
-    """Return a study's runs from tracking, a row a run in any state: COLUMNS, MEASURED, then the hyperparameters.
+    """Return a study's runs from tracking, one row per run in any state: COLUMNS, MEASURED, then the hyperparameters.
 
     Raises:
         BadInput: tracking has no such study, or something in it is not what it should be.
@@ -86,19 +85,18 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
             **{metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics},
             **{each: text for each, text in run.values.items() if each not in COLUMNS},
         }
-        for run in _in_order(TRACKERS["mlflow"](lab, name, uri))
+        for run in _in_order(open_tracker(lab, name, uri))
     ]
     given = dict.fromkeys(each for row in rows for each in row)
-    columns = dict.fromkeys(
-        [*COLUMNS, *(each for each in MEASURED if each in given), *HYPERPARAMETERS, *given]
-    )
+    measured = (each for each in MEASURED if each in given)
+    columns = dict.fromkeys([*COLUMNS, *measured, *HYPERPARAMETERS, *given])
     return validate(pd.DataFrame(rows, columns=list(columns), dtype=object))
 
 
 def curves_table(
     lab: Path, name: str, uri: str | None = None, metrics: Sequence[str] = ("train_loss", "val_loss")
 ) -> pd.DataFrame:
-    """Return the points of a study's curves, tidy, a row a point: CURVES.
+    """Return the points of a study's curves, tidy, one row per point: CURVES.
 
     Raises:
         BadInput: tracking has no such study.
@@ -106,7 +104,7 @@ def curves_table(
     """
     import pandas as pd
 
-    tracker = TRACKERS["mlflow"](lab, name, uri)
+    tracker = open_tracker(lab, name, uri)
     runs = _in_order(tracker)
     histories = {metric: tracker.histories([run.run_id for run in runs], metric) for metric in metrics}
     rows = []
@@ -124,7 +122,7 @@ def _tokens_at(texts: Mapping[str, str]) -> Callable[[int], int]:
     """Return how many tokens a run of these values has read, by iteration."""
     kinds: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     names = ("batch_size", "batch_warmup_iters", *SETTINGS)
-    values = {name: kinds[TABLE[name].kind](texts[name]) for name in names}
+    values = Hyperparameters.of({name: kinds[TABLE[name].kind](texts[name]) for name in names})
     return lambda iteration: train_tokens(values, iteration)
 
 
@@ -193,7 +191,7 @@ def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Serie
     """Return the column in its type, and which of its values could not be read as that."""
     import pandas as pd
 
-    if (str(column.dtype), dtype) in _AT_ONCE:
+    if dtype in _AT_ONCE.get(str(column.dtype), ()):
         return column.astype(dtype), pd.Series(False, index=column.index)  # type: ignore[call-overload]
     there = column.notna() & ~column.isin(_NOTHING)
     given = column.astype(object).where(there, None)

@@ -1,13 +1,11 @@
-"""Runs as trials: what of a study stands for a loss, and what its sizes are.
+"""Runs as trials: what of a study stands for a loss, what its design is, and which of its trials are points of a law.
 
-Only trials that ended (complete or stopped) stand for a loss; a trial is the mean of its seeds.
-
-Which runs of a study are points: the best trial of each model and length of training, its seeds averaged.
+Only trials that ended (complete or stopped) stand for a loss; a trial is the mean of its seeds. A law's points are
+the best trial of each model and length of training.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,27 +13,93 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.columns import Array
+from sweeplab.analysis.columns import Array, numbers
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
-from sweeplab.study.rules import SETTLED, follows
-from sweeplab.train.counting import train_tokens
+from sweeplab.study.rules import follows
+from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pandas import DataFrame, Series
 
+    from sweeplab.study.search import SearchSpec
+    from sweeplab.study.spec import StudySpec
 
 # The state of a trial is that of its seed which stands first here.
-WORST_FIRST = tuple(
-    map(RunState, ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete"))
-)
+WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting", "stopped", "complete")
 VALUED = [str(state) for state in RunState if state.has_value]
 COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
+WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}
 FEW = 10
 TRIAL = ["cell", "trial"]
+POINT = ["study", "model", "planned_tokens"]
+# What makes another model; cells that differ in anything else differ in how it is trained.
+_MODEL = [name for name, row in TABLE.items() if row.shape and row.category in ("data", "model")]
+
+
+@dataclass(frozen=True)
+class StudyDesign:
+    """What a study's own file says of its trials: the hyperparameters of its grid, and what a cell searches, and where.
+
+    `grid` is in the order in which a cell is named.
+    """
+
+    grid: tuple[str, ...]
+    search: Mapping[str, SearchSpec]
+
+    @classmethod
+    def of(cls, spec: StudySpec) -> StudyDesign:
+        """Return the design of a study."""
+        changed = (name for cell in spec.cells for name in cell)
+        return cls(tuple(dict.fromkeys((*changed, *spec.grid))), spec.search)
+
+
+def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
+    """Return the hyperparameters of the study's grid.
+
+    A table without a record of its study has for them what is one in each cell and differs between cells, what
+    differs between the fewest neighbors first.
+    """
+    if design:
+        return [name for name in design.grid if name in TABLE and name in runs]
+    names = [name for name in _settled_in_cells(runs, _known(runs)) if not only_follows(runs, name)]
+    cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
+    changes = (cells != cells.shift()).sum()
+    return sorted(names, key=lambda name: float(changes[name]))
+
+
+def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
+    """Return the searched hyperparameters that vary inside of a cell, whether sampled or derived.
+
+    A table without a record of its study has for them all that vary so, but what only follows from others.
+    """
+    names = [name for name in _known(runs) if not design or name in design.search]
+    by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
+    varied = [name for name in names if (by_cell[name].nunique() > 1).any()]
+    return varied if design else [name for name in varied if not only_follows(runs, name)]
+
+
+def _known(runs: DataFrame) -> list[str]:
+    return [name for name in TABLE if name in runs and name != "seed"]
+
+
+def _settled_in_cells(runs: DataFrame, names: Sequence[str]) -> list[str]:
+    """Return which columns have one value in every cell, and several in all."""
+    texts = runs[list(names)].astype(object).map(str)
+    several = texts.loc[:, texts.nunique() > 1]
+    return [str(name) for name, most in several.groupby(runs["cell"]).nunique().max().items() if most <= 1]
+
+
+def only_follows(runs: DataFrame, name: str) -> bool:
+    """Say whether a hyperparameter has in every run the value that follows from others, such as head_dim's."""
+    if name not in SETTLED:
+        return False
+    columns = [each for each in (name, *SETTLED[name][0]) if each in runs]
+    rows: Sequence[dict[Any, Any]] = runs[columns].to_dict("records")
+    return bool(rows) and all(follows(name, row) for row in rows)
 
 
 def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
@@ -50,33 +114,50 @@ def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
     for name in map(str, table.columns):
         column = table[name]
         if is_bool_dtype(column) or not is_numeric_dtype(column):
-            settled[name] = column.astype(object).where(column.notna(), None).map(_as_read)
+            given = column.astype(object).where(column.notna(), None)
+            settled[name] = given.map(lambda value: str(value) if isinstance(value, tuple) else value)
         else:
             settled[name] = column.astype(float if column.hasnans or is_float_dtype(column) else int)
     return DataFrame(settled, index=table.index)
 
 
-def _as_read(value: Any) -> Any:
-    return str(value) if isinstance(value, tuple) else value
+def finite(table: DataFrame, column: str) -> Series:
+    """Return a column as floats, with NaN for what is no finite number."""
+    from pandas import Series
+
+    if column not in table:
+        return Series(np.nan, index=table.index)
+    found = [float(each) if isinstance(each, int | float | np.number) else np.nan for each in table[column]]
+    return Series(found, index=table.index, dtype=float).replace([np.inf, -np.inf], np.nan)
+
+
+def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
+    """Return the distinct values, smallest first; nothing where there are more than `most`."""
+    distinct = tuple(sorted(values.dropna().unique().tolist()))
+    return distinct if most is None or len(distinct) <= most else ()
 
 
 def trials_table(runs: DataFrame, metric: str = "best_val_loss") -> DataFrame:
-    """Return a row a trial: the mean, lowest and highest loss of its seeds, and all else of its first run.
+    """Return one row per trial: the mean, lowest and highest loss of its seeds, and all else of its first run.
 
     The last column, `best`, marks the trial of the lowest loss among those of a cell that ended.
     """
-    table = runs.assign(loss=finite(runs, metric), rank=[_rank(state) for state in runs["state"]])
-    grouped = table.groupby(TRIAL, sort=False)
+    ranks = [WORST_FIRST.index(state if state in WORST_FIRST else "running") for state in runs["state"]]
+    grouped = runs.assign(loss=finite(runs, metric), rank=ranks).groupby(TRIAL, sort=False)
     trials = grouped.head(1).drop(columns=["loss", "rank", "state"]).set_index(TRIAL)
-    trials["state"] = grouped["rank"].min().map(dict(enumerate(map(str, WORST_FIRST))))
+    trials["state"] = grouped["rank"].min().map(dict(enumerate(WORST_FIRST)))
     trials["seeds"] = grouped.size()
-    trials["loss"], trials["loss_low"], trials["loss_high"] = (
-        grouped["loss"].agg(how) for how in ("mean", "min", "max")
-    )
+    for name, how in (("loss", "mean"), ("loss_low", "min"), ("loss_high", "max")):
+        trials[name] = grouped["loss"].agg(how)
     trials = trials.reset_index()
     ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
     trials["best"] = trials.index.isin(ended.groupby("cell")["loss"].idxmin())
     return trials
+
+
+def known_values(row: Mapping[Any, Any]) -> Hyperparameters:
+    """Return the hyperparameters of a table's row; what it lacks has its default."""
+    return Hyperparameters.of({name: each for name, each in row.items() if each is not None and each == each})
 
 
 def tasks_of(runs: DataFrame) -> Series:
@@ -84,7 +165,7 @@ def tasks_of(runs: DataFrame) -> Series:
     from pandas import Series
 
     rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict("records")
-    return Series([task_of(row) for row in rows], index=runs.index, dtype=object)
+    return Series([task_of(known_values(row)) for row in rows], index=runs.index, dtype=object)
 
 
 def check_one_task(runs: DataFrame) -> None:
@@ -97,80 +178,23 @@ def check_one_task(runs: DataFrame) -> None:
         raise BadInput(f"the losses are of unlike tasks, and not to be compared: {'; '.join(tasks)}")
 
 
-def grid_of(runs: DataFrame) -> list[str]:
-    """Return the hyperparameters of the study's grid, as the names of its cells tell them."""
-    names = dict.fromkeys(name for cell in runs["cell"].unique() for name in re.findall(r"(\w+)=", str(cell)))
-    return [name for name in names if name in TABLE and name in runs]
-
-
-def searched_of(runs: DataFrame) -> list[str]:
-    """Return the hyperparameters that vary inside of a cell, whether sampled or derived; not what only follows."""
-    names = [name for name in TABLE if name in runs and name != "seed"]
-    by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
-    return [name for name in names if (by_cell[name].nunique() > 1).any() and not only_follows(runs, name)]
-
-
-def only_follows(runs: DataFrame, name: str) -> bool:
-    """Say whether a hyperparameter has in every run the value that follows from others, such as head_dim's."""
-    if name not in SETTLED:
-        return False
-    columns = [each for each in (name, *SETTLED[name][0]) if each in runs]
-    rows: Sequence[dict[Any, Any]] = runs[columns].to_dict("records")
-    return bool(rows) and all(follows(name, row) for row in rows)
-
-
-def finite(table: DataFrame, column: str) -> Series:
-    """Return a column as floats, with NaN for what is no finite number."""
-    from pandas import Series
-
-    if column not in table:
-        return Series(np.nan, index=table.index)
-    numbers = [float(each) if isinstance(each, int | float | np.number) else np.nan for each in table[column]]
-    return Series(numbers, index=table.index, dtype=float).replace([np.inf, -np.inf], np.nan)
-
-
-def _rank(state: str) -> int:
-    return WORST_FIRST.index(RunState(state) if state in [*RunState] else RunState.RUNNING)
-
-
-def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
-    """Return the distinct values, smallest first; nothing where there are more than `most`."""
-    distinct = tuple(sorted(values.dropna().unique().tolist()))
-    return distinct if most is None or len(distinct) <= most else ()
-
-
-WHY_DROPPED = {
-    "failed": "failed",
-    "diverged": "diverged",
-    "pruned": "pruned before the end",
-    "running": "has not ended",
-    "waiting": "has not ended",
-}
-_OWN_TRIAL = ["study", "cell", "trial"]
-_POINT = ["study", "model", "planned_tokens"]
-# What makes another model; cells that differ in anything else differ in how it is trained.
-_MODEL = {name for name, row in TABLE.items() if row.shape and row.category in ("data", "model")}
-_TUNED = TABLE.keys() - _MODEL
-_SHORTENED = re.compile(r"-[0-9a-f]{12}$")  # a name that does not say all of a cell
-
-
 @dataclass(frozen=True)
 class Selection:
-    """The points' table, a row a point, and the runs that went in, a row a run; both name the `point`.
+    """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
     `dropped` counts the runs left out, by the reason. `spread` is the standard deviation of one seed's log loss
     around its point, from `freedom` degrees of freedom; NaN without seeds.
     """
 
-    table: pd.DataFrame
-    runs: pd.DataFrame
+    table: DataFrame
+    runs: DataFrame
     weights: Array
     dropped: Counter[str]
     spread: float
     freedom: int
 
 
-def select(runs: pd.DataFrame, loss: str) -> Selection:
+def select(runs: DataFrame, loss: str) -> Selection:
     """Return the best trial of each model and planned number of tokens, by the mean of `loss` over its seeds.
 
     Cells that differ in what is tuned, such as the learning rate, are one model. A trial counts if all its
@@ -182,65 +206,77 @@ def select(runs: pd.DataFrame, loss: str) -> Selection:
     from pandas import to_numeric
 
     runs = with_models(runs)
-    ended = runs["state"].astype(str).isin(VALUED)
-    finite = np.isfinite(to_numeric(runs[loss], errors="coerce").to_numpy(float, na_value=np.nan))
-    reasons = runs["state"].astype(str).map(WHY_DROPPED).where(~ended, "").mask(ended & ~finite, "not finite")
+    states = runs["state"].astype(str)
+    ended = states.isin(VALUED)
+    is_finite = np.isfinite(to_numeric(runs[loss], errors="coerce").to_numpy(float, na_value=np.nan))
+    reasons = states.replace(WHY_DROPPED).where(~ended, "").mask(ended & ~is_finite, "not finite")
     usable = reasons.eq("")
-    whole = usable.groupby([runs[name] for name in _OWN_TRIAL]).transform("all").astype(bool)
+    own_trial = ["study", *TRIAL]
+    whole = usable.groupby([runs[name] for name in own_trial]).transform("all").astype(bool)
     dropped = Counter(reasons[~usable].tolist())
     dropped["another seed of its trial has no end"] += int((usable & ~whole).sum())
     used = runs[usable & whole]
     if used.empty:
         raise BadInput("no run of the study has ended with a loss yet")
     check_one_task(used)
-    means = used.groupby([*_POINT, *_OWN_TRIAL[1:]], sort=False)[loss].mean().reset_index()
-    best = means.loc[means.groupby(_POINT, sort=False)[loss].idxmin(), _OWN_TRIAL]
-    kept = used.merge(best.assign(point=_names(best)), on=_OWN_TRIAL)
+    means = used.groupby([*POINT, *TRIAL], sort=False)[loss].mean().reset_index()
+    best = means.loc[means.groupby(POINT, sort=False)[loss].idxmin(), own_trial]
+    kept = used.merge(best.assign(point=_names(best)), on=own_trial)
     dropped["not the best of its model and length"] += len(used) - len(kept)
     grouped = kept.groupby("point", sort=False)
-    numbers = [name for name in ("params", "tokens", "flops", loss) if name in kept]
-    table = grouped.first().assign(**{name: grouped[name].mean() for name in numbers}).reset_index()
+    averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
+    table = grouped.first().assign(**{name: grouped[name].mean() for name in averaged}).reset_index()
     counts = np.asarray(grouped.size(), np.float64)
     spread, freedom = _pooled(kept, loss, counts)
     return Selection(table, kept, counts, +dropped, spread, freedom)
 
 
-def with_models(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with the model of each cell, and the tokens that each was to be trained on."""
-    trained = runs["train_tokens"].astype("Float64").to_numpy(float, na_value=-1.0)
-    planned = [
-        _planned_tokens(run, float(each)) for run, each in zip(runs.to_dict("records"), trained, strict=True)
-    ]
-    return runs.assign(
-        study=runs["study"].astype(str) if "study" in runs else "",
-        model=runs["cell"].astype(str).map(_model),
-        planned_tokens=planned,
-    )
+def with_models(runs: DataFrame) -> DataFrame:
+    """Return the runs with a mark of each one's model, and the tokens that each was to be trained on.
+
+    Models differ in what is one in each cell of their study; a size that is searched makes no model of its own.
+    """
+    trained = runs.assign(train_tokens=numbers(runs, "train_tokens")).fillna({"train_tokens": -1.0})
+    planned = [_planned_tokens(run) for run in trained.to_dict("records")]
+    study = runs["study"].astype(str) if "study" in runs else ""
+    runs = runs.assign(study=study, model="", planned_tokens=planned)
+    names = [name for name in (*_MODEL, "n_params") if name in runs]
+    for _, own in runs.groupby("study", sort=False):
+        settled = own[_settled_in_cells(own, names)].astype(object).map(str)
+        runs.loc[own.index, "model"] = settled.agg(",".join, axis=1) if len(settled.columns) else "all"
+    return runs
 
 
-def _planned_tokens(run: Mapping[Any, Any], trained: float) -> float:
+def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
+    """Return the hyperparameters of a table's row.
+
+    Raises:
+        KeyError: one is missing that the counts of tokens and FLOPs follow from.
+    """
+    needed = ["batch_size", "batch_warmup_iters", "block_size"]
+    if run.get("objective") == "span":
+        needed += ["mask_share", "span_length"]
+    if missing := [name for name in needed if name not in run]:
+        raise KeyError(*missing)
+    return Hyperparameters.of(run)
+
+
+def _planned_tokens(run: Mapping[Any, Any]) -> float:
     """Return what a run was to be trained on: one that stopped early is of its cell all the same."""
     try:
-        return float(train_tokens(run, run["max_iters"]))
+        return float(train_tokens(values_of(run), run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
-        return trained
+        return float(run["train_tokens"])
 
 
-def _model(cell: str) -> str:
-    """Return what of a cell's name makes another model: n_layer=2,learning_rate=0.001 is n_layer=2."""
-    if _SHORTENED.search(cell):
-        return cell
-    return ",".join(part for part in cell.split(",") if part.partition("=")[0] not in _TUNED) or "all"
-
-
-def _names(trials: pd.DataFrame) -> list[str]:
-    """Return a name a trial: its cell and number, and its study where there are several."""
+def _names(trials: DataFrame) -> list[str]:
+    """Return a name for each trial: its cell and number, and its study where there are several."""
     several = trials["study"].nunique() > 1
-    rows: Sequence[Any] = list(trials[_OWN_TRIAL].itertuples(index=False))
+    rows: Sequence[Any] = list(trials[["study", *TRIAL]].itertuples(index=False))
     return [f"{study}/{cell}/{number}" if several else f"{cell}/{number}" for study, cell, number in rows]
 
 
-def _pooled(kept: pd.DataFrame, loss: str, counts: Array) -> tuple[float, int]:
+def _pooled(kept: DataFrame, loss: str, counts: Array) -> tuple[float, int]:
     """Return the spread of one seed, pooled over all points with several, and its degrees of freedom.
 
     Pooled and not a point's own: the spread of three seeds is wrong by a factor of two in every fourth point, and

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
-def doctor(
-    name: MaybeStudyName = None,
-    lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+def doctor(name: MaybeStudyName = None, lab: Lab = None, as_json: AsJson = False) -> None:
     """Check machine, lab and study, and name the cures.
 
     Exits with 1 where something is bad: a study does not run, or its numbers may be wrong.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import option
+from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import console, print_json
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
@@ -15,9 +15,9 @@ from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 def hyperparameters(
     category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
-    minimal: Annotated[bool, typer.Option("--minimal", help="Only the eight that matter most.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per row.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    minimal: Annotated[bool, flag("Only the eight that matter most.", "--minimal")] = False,
+    json: Annotated[bool, flag("Print JSON: one object per row.", "--json")] = False,
+    markdown: Annotated[bool, flag("Print a Markdown table.", "--markdown")] = False,
 ) -> None:
     """Print the table of hyperparameters.
 
@@ -96,8 +96,8 @@ def _print_table(rows: list[Hyperparameter]) -> None:
 
 def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
-    from sweeplab.study.file.template import scalar
+    from sweeplab.formatting import yaml_text
 
     if isinstance(value, float):
-        return scalar(value)
+        return yaml_text(value)
     return f'"{value}"' if isinstance(value, str) else repr(value)

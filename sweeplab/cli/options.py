@@ -20,23 +20,25 @@ def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, **settings)
 
 
+def flag(help: str, *names: str) -> Any:
+    """Return an option that takes no value."""
+    return typer.Option(*names, help=help)
+
+
 def argument(metavar: str, help: str, **settings: Any) -> Any:
     """Return an argument."""
     return typer.Argument(metavar=metavar, help=help, **settings)
 
 
 Lab = Annotated[
-    Path | None,
-    option("FOLDER", "Folder of studies, checkpoints and tracking.  [default: SWEEPLAB_LAB, else lab]"),
+    Path | None, option("FOLDER", "Folder of studies and tracking.  [default: SWEEPLAB_LAB, else lab]")
 ]
 StudyName = Annotated[str, argument("NAME", "Name of the study.", autocompletion=studies)]
 MaybeStudyName = Annotated[str | None, argument("[NAME]", "Name of a study.", autocompletion=studies)]
 StudyFile = Annotated[Path, argument("FILE", "The study file.")]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
-InCell = Annotated[
-    str | None, option("CELL", "The trial's cell, where several cells have its number.", "--cell")
-]
+InCell = Annotated[str | None, option("CELL", "The trial's cell, where several have its number.", "--cell")]
 OneCell = Annotated[str | None, option("CELL", "Only this cell.")]
 Run = Annotated[
     str,
@@ -58,17 +60,13 @@ Overrides = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    option(
-        "NAME", "Take the values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets
-    ),
+    option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets),
 ]
-AllowPlugins = Annotated[
-    bool, typer.Option("--allow-plugins", help="Import the Python files that the study names.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AllowPlugins = Annotated[bool, flag("Import the Python files that the study names.", "--allow-plugins")]
+Force = Annotated[bool, flag("Replace what is there already.", "--force")]
+Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
+Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
+AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
 
 
 class Commands(TyperGroup):
@@ -90,13 +88,15 @@ class Commands(TyperGroup):
 
 
 def command_group(help: str) -> typer.Typer:
-    """Return a group without commands.
+    """Return a group without commands, which stays a group with one.
 
     Its help is plain text: Rich's help takes as long again to print, and breaks long lines into boxes.
     """
-    return typer.Typer(
+    group = typer.Typer(
         cls=Commands, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
+    group.callback()(lambda: None)
+    return group
 
 
 def study_folder(lab: Path | None, name: str) -> StudyFolder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,8 @@ def print_found(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
 
 def print_json(content: Any) -> None:
     """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
+    import json
+
     print(json.dumps(_plain(content), indent=1))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,7 +19,7 @@ from sweeplab.cli.options import (
     MaybeStudyName,
     StudyName,
     argument,
-    command_group,
+    flag,
     option,
     study_folder,
 )
@@ -30,19 +29,13 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
 
-app = command_group("Write reports of studies.")
-
-
-Dashboard = Annotated[
-    Path | None, option("FILE", "The panels to show: an edited copy of the page's file in dashboards/.")
-]
-Form = Literal["html", "png", "svg", "pdf"]
+Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")]
 Format = Annotated[
-    Form, typer.Option("--format", help="A page, or one picture per figure; pictures need sweeplab[images].")
+    Literal["html", "png", "svg", "pdf"],
+    flag("A page, or one picture per figure; pictures need sweeplab[images].", "--format"),
 ]
 
 
-@app.command()
 def scaling(
     name: StudyName,
     dashboard: Dashboard = None,
@@ -61,12 +54,10 @@ def scaling(
     _write("scaling", [name], lab, None, dashboard, form, as_json)
 
 
-@app.command()
 def sweep(
     name: StudyName,
     audit_pruning: Annotated[
-        int | None,
-        option("N", "First train N pruned trials to their end, outside of the study and its budget.", min=1),
+        int | None, option("N", "First train N pruned trials to their end, outside the budget.", min=1)
     ] = None,
     allow_plugins: AllowPlugins = False,
     dashboard: Dashboard = None,
@@ -90,12 +81,9 @@ def sweep(
     _write("sweep", [name], lab, None, dashboard, form, as_json)
 
 
-@app.command()
-def compare(
+def compare_studies(
     names: Annotated[list[str], argument("NAME…", "Names of two studies or more.", autocompletion=studies)],
-    output: Annotated[
-        Path | None, option("FOLDER", "Where to write.  [default: reports/ in the lab]")
-    ] = None,
+    output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
     dashboard: Dashboard = None,
     form: Format = "html",
     lab: Lab = None,
@@ -116,11 +104,11 @@ def compare(
 
 def _write(
     page: str,
-    names: Sequence[str],
-    lab: Path | None,
+    names: list[str],
+    lab: Lab,
     output: Path | None,
-    dashboard: Path | None,
-    form: Form,
+    dashboard: Dashboard,
+    form: Format,
     as_json: bool,
 ) -> None:
     from sweeplab.api import write_report
@@ -141,14 +129,12 @@ def ui(
     ] = None,
     open_page: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Open the page in a browser, or only print its link.  [default: open on a desktop]",
             "--open/--no-open",
-            help="Open the page in a browser, or only print its link.  [default: open on a desktop]",
         ),
     ] = None,
-    dashboard: Annotated[
-        Path | None, option("FILE", "What to show: an edited copy of dashboards/mlflow.yaml.")
-    ] = None,
+    dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/mlflow.yaml.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:

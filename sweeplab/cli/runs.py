@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, option, whole_numbers
+from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, flag, option, whole_numbers
 from sweeplab.cli.printing import print_json, print_rows
 from sweeplab.errors import BadInput, Problem
 
@@ -22,28 +22,22 @@ def generate(
     run: Run,
     prompt: Prompt,
     temperature: Annotated[
-        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's own]")
+        float | None, option("T", "Flatten (above 1) or sharpen.  [default: the run's]")
     ] = None,
-    top_k: Annotated[
-        int | None, option("K", "Draw from the K best tokens.  [default: the run's own]")
-    ] = None,
+    top_k: Annotated[int | None, option("K", "Draw from the K best tokens.  [default: the run's]")] = None,
     top_p: Annotated[
         float | None,
-        option("P", "Draw from the best tokens of this total probability.  [default: the run's own]"),
+        option("P", "Draw from the best tokens of this total probability.  [default: the run's]"),
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the best token each time.")] = False,
+    greedy: Annotated[bool, flag("Take the best token each time.", "--greedy")] = False,
     beams: Annotated[int | None, option("N", "Search for the likeliest text with N beams.", min=1)] = None,
-    seed: Annotated[
-        int | None, option("SEED", "Seed of the draws.  [default: 0]", min=0, max=2**63 - 1)
-    ] = None,
+    seed: Annotated[int | None, option("SEED", "Seed of draws.  [default: 0]", min=0, max=2**63 - 1)] = None,
     max_new_tokens: Annotated[
-        int | None, option("N", "Generate at most N tokens.  [default: the run's own]")
+        int | None, option("N", "Most tokens to generate.  [default: the run's]")
     ] = None,
     contrast: Annotated[
         str | None,
-        option(
-            "RUN", "Decode against this smaller run of the same tokens, preferring what the run knows better."
-        ),
+        option("RUN", "Prefer what the run knows better than this smaller one of the same tokens."),
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -59,6 +53,7 @@ def generate(
     $ sweeplab generate small --prompt "def " --contrast small/n_layer=1,n_embd=32
     $ sweeplab generate masked --prompt "The [MASK] sat"
     """
+    from sweeplab.hyperparameters import Hyperparameters
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.generating import Writer, chosen
     from sweeplab.runs.opening import open_run
@@ -71,7 +66,7 @@ def generate(
         option = drawing[0].replace("_", "-")
         raise BadInput(Problem(f"--{option} beside --beams, which draws nothing", "one of them"))
     given = {**drawn, "max_new_tokens": max_new_tokens}
-    chosen({}, given)  # refuses values out of range before anything is loaded
+    chosen(Hyperparameters(), given)  # refuses values out of range before anything is loaded
     place = lab_folder(lab)
     opened = open_run(run, place)
     amateur = open_run(contrast, place) if contrast is not None else None
@@ -99,7 +94,7 @@ def evaluate(
     run: Run,
     lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
     study: Annotated[
-        str | None, option("NAME", "The study whose validation split is read.  [default: the run's own]")
+        str | None, option("NAME", "Study of the validation split.  [default: the run's]")
     ] = None,
     report: Annotated[Path | None, option("PAGE.html", "Also write a page of the loss by position.")] = None,
     lab: Lab = None,
@@ -119,7 +114,7 @@ def evaluate(
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
     found = evaluated(run, lab_folder(lab), times, study)
     if report:
-        from sweeplab.report.evaluation import write_evaluation
+        from sweeplab.report.models import write_evaluation
 
         write_evaluation(found, report)
     if as_json:
@@ -172,7 +167,7 @@ def export_hf(
     \b
     $ sweeplab export-hf small small-hf
     """
-    from sweeplab.hf.exporting import export_run
+    from sweeplab.hf.folders import export_run
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import open_run
 
@@ -193,14 +188,14 @@ def import_hf(
 ) -> None:
     """Import a folder of the package transformers as a run.
 
-    The run lies in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
+    The run is stored in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
 
     \b
     $ sweeplab import-hf gpt2 --name gpt2
     """
     from dataclasses import asdict
 
-    from sweeplab.hf.importing import import_folder
+    from sweeplab.hf.folders import import_folder
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs.opening import check_imported_name, imported_folder
 

@@ -2,19 +2,53 @@
 
 Legend: B batch_size, T positions of the sequence that is learned, S positions of an encoder's source.
 An item is a window of running text, or a pair. Which items a batch has is a pure function of what is asked for, so
-there is no state to save.
-"""
+there is no state to save."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.generators import Noise, generator_key
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Sources and the targets that follow from them, one after the other in `tokens`.
+
+    `ends` [2 * n_pairs] says where each source and each target ends.
+    """
+
+    tokens: NDArray[np.uint16]
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of tokens, as of any split."""
+        return len(self.tokens)
+
+    @property
+    def n_pairs(self) -> int:
+        """Return the number of pairs."""
+        return len(self.ends) // 2
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Return where each source and each target starts [n_pairs, 2]."""
+        return np.append(0, self.ends[:-1]).reshape(-1, 2)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many tokens each source and each target has [n_pairs, 2]."""
+        return np.diff(self.ends, prepend=0).reshape(-1, 2)
+
+
+Split = NDArray[np.uint16] | Pairs
+
 
 # A generator costs as much as thousands of draws, so a chunk of iterations shares one. Counted in draws
 # and not in iterations: then what is kept (512 chunks of 32 KB) does not grow with the batch.

@@ -20,14 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 from filelock import FileLock
 
-from sweeplab.data.cache import cache_folder
+from sweeplab.data.batches import Pairs, Split
 from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.objectives import OBJECTIVES, check_fits
-from sweeplab.data.objectives.base import Values
-from sweeplab.data.splits import Pairs, Split
 from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import write_whole
+from sweeplab.files import cache_folder, write_whole
+from sweeplab.hyperparameters import Hyperparameters
 
 FORMAT = 2  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
@@ -68,15 +67,15 @@ class Dataset:
             return int(self.val.lengths[:, 1].sum()) + self.val.n_pairs
         return len(self.val)
 
-    def bits_per_byte(self, loss: float, values: Values) -> float:
+    def bits_per_byte(self, loss: float, values: Hyperparameters) -> float:
         """Return a loss (nats a counted target) as bits a byte of what was to be found; comparable over tokenizers.
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
-        text_tokens = OBJECTIVES[values["objective"]].text_share(values)
+        text_tokens = OBJECTIVES[values.objective].text_share(values)
         return loss / math.log(2) / (text_tokens * self.val_bytes / self.val_targets)
 
-    def check_fits(self, values: Values) -> None:
+    def check_fits(self, values: Hyperparameters) -> None:
         """Make sure that the splits suit a run's block_size.
 
         Raises:

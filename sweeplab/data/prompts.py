@@ -1,4 +1,8 @@
-"""What a person gives a model to go on from, as an objective lays it out."""
+"""Special tokens, and prompts laid out with them as an objective's sequences are.
+
+Special tokens are ids that stand for no text. They come last in a vocabulary, after all that the tokenizer has. An
+objective has only those that it needs, so that a decoder of running text pays for none. Where a study gives a larger
+vocab_size the special ones are its last ids all the same: they follow from the hyperparameters alone."""
 
 from __future__ import annotations
 
@@ -7,12 +11,64 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.hyperparameters import Hyperparameters
+
+PAD = "pad"  # fills a row up; never read, never a target
+BOS = "bos"  # begins a target; in the one sequence of a decoder or an encoder it stands between source and target
+EOS = "eos"  # ends a target
+MASK = "mask"  # stands where a token is hidden
+
+
+def sentinel(index: int) -> str:
+    """Return the name of the token that stands for the span of this number (from 0) of a corrupted text."""
+    return f"sentinel_{index}"
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens of a vocabulary, by name; `elsewhere` are the ids of a run that came with its own."""
+
+    vocab_size: int
+    names: tuple[str, ...] = ()
+    elsewhere: Mapping[str, int] | None = None
+
+    @property
+    def n_ordinary(self) -> int:
+        """Return the number of ids that stand for text: those from 0 on."""
+        return self.vocab_size - len(self.names)
+
+    def __getitem__(self, name: str) -> int:
+        """Return the id of a special token.
+
+        Raises:
+            BadInput: the run came without one of that name.
+        """
+        if self.elsewhere is not None:
+            if name not in self.elsewhere:
+                raise BadInput(f"the run came without a token {name!r}, which its objective needs")
+            return self.elsewhere[name]
+        return self.n_ordinary + self.names.index(name)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Return the id of each special token by its name."""
+        return {name: self[name] for name in (self.names if self.elsewhere is None else self.elsewhere)}
+
+    def name_of(self, token: int) -> str | None:
+        """Return the name of a special token, None for one of text; of several names of one token the last."""
+        return {number: name for name, number in self.ids.items()}.get(token)
+
 
 # Stands in a prompt for what is to be found there: a token of an encoder's text, a span of a corrupted one.
 HOLE = "[MASK]"
 
 Ids = Sequence[int]
-Values = Mapping[str, Any]
+
+
+def own_special_tokens(facts: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """Return the ids of the special tokens that an imported run came with, by its model.json, or None."""
+    of_older: Mapping[str, int] | None = facts["values"].get("special")
+    return facts.get("special", of_older)
 
 
 @dataclass(frozen=True)
@@ -49,16 +105,16 @@ def cut(tokens: Ids, holes: Ids) -> list[Ids]:
     return [tokens[start:end] for start, end in zip(starts, [*holes, len(tokens)], strict=True)]
 
 
-def check_room(tokens: Ids, values: Values, more: int = 0) -> None:
+def check_room(tokens: Ids, values: Hyperparameters, more: int = 0) -> None:
     """Refuse a prompt of no tokens, or of more than were ever read at once, with so many `more` around them.
 
     Raises:
         BadInput: says how many there may be.
     """
-    room = values["block_size"] - more
+    room = values.block_size - more
     if room < 1:
-        what = f"what is to be found leaves the prompt no room in the block_size of {values['block_size']}"
+        what = f"what is to be found leaves the prompt no room in the block_size of {values.block_size}"
         raise BadInput(Problem(what, f"at least {1 - room} {HOLE} fewer"))
     if not 0 < len(tokens) <= room:
         said = f"the prompt takes {len(tokens)} tokens" if len(tokens) else "the prompt is empty"
-        raise BadInput(Problem(said, f"1 to {room} tokens, by the block_size of {values['block_size']}"))
+        raise BadInput(Problem(said, f"1 to {room} tokens, by the block_size of {values.block_size}"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeplab.doctor.agreement import agreement
-from sweeplab.doctor.check import Check, Patient
-from sweeplab.doctor.machine import machine
-from sweeplab.doctor.places import lab_checks, tracking_check
-from sweeplab.doctor.runs import half_written
-from sweeplab.doctor.storage import storage_check, unbegun, version_check, worker_checks
+from sweeplab.doctor.check import Check, OpenedStudy
+from sweeplab.doctor.machine import lab_checks, machine_checks, tracking_check
+from sweeplab.doctor.runs import agreement_checks, run_folder_checks
+from sweeplab.doctor.storage import storage_check, unstarted_checks, version_check, worker_checks
 from sweeplab.lab.listing import study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder
 
@@ -19,12 +17,12 @@ __all__ = ["Check", "examine"]
 
 def examine(lab: Path, study: StudyFolder | None = None) -> Iterator[Check]:
     """Yield the checks of machine and lab, and of one study, as they are done; without one, of every storage."""
-    yield from machine()
+    yield from machine_checks()
     yield from lab_checks(lab)
     if study is None:
         yield tracking_check(lab)
         yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
-        yield from unbegun(lab)
+        yield from unstarted_checks(lab)
         return
     storage = [storage_check(study)]
     if storage[0].verdict == "ok":
@@ -35,8 +33,8 @@ def examine(lab: Path, study: StudyFolder | None = None) -> Iterator[Check]:
     yield from storage
     if not can_be_read:
         return
-    patient = Patient(study)
-    yield from worker_checks(patient)
-    yield from half_written(patient)
+    opened = OpenedStudy(study)
+    yield from worker_checks(opened)
+    yield from run_folder_checks(opened)
     if tracking.verdict != "bad":
-        yield from agreement(patient)
+        yield from agreement_checks(opened)

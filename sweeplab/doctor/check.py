@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunEnd, RunFolder, RunState
+from sweeplab.records.runs import RunFolder, RunState
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -45,7 +44,7 @@ def named(what: str, names: Sequence[str]) -> str:
     return f"{what}: {', '.join(names[:MOST_NAMED])}{more}"
 
 
-class Patient:
+class OpenedStudy:
     """A study whose storage can be opened."""
 
     def __init__(self, folder: StudyFolder) -> None:
@@ -60,19 +59,19 @@ class Patient:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        from sweeplab.study.cells import cells
+        from sweeplab.study.space import cells
         from sweeplab.sweep.trials.store import Store
 
-        vocab_size = json.loads(self.folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
+        vocab_size = self.folder.read(self.folder.data_file)["vocab_size"]
         return Store(self.spec, cells(self.spec, vocab_size)[0], vocab_size, self.folder.storage_url)
 
     @cached_property
     def leases(self) -> Leases:
         """Return who holds which trial."""
-        from sweeplab.sweep.trials.leases import Leases, Owner
+        from sweeplab.sweep.trials.leases import Leases
         from sweeplab.sweep.trials.store import open_storage
 
-        return Leases(open_storage(self.folder.storage_url).engine, Owner.of_this_process())
+        return Leases(open_storage(self.folder.storage_url).engine)
 
     @cached_property
     def seeds(self) -> Mapping[str, tuple[int, ...]]:
@@ -91,7 +90,7 @@ class Patient:
 
     @cached_property
     def runs(self) -> Mapping[Place, RunFolder]:
-        """Return the folders of all trainings by cell, trial and seed, as their names say."""
+        """Return the folders of all runs by cell, trial and seed, as their names say."""
         found = {}
         for path in sorted((self.folder.path / "runs").glob("*/*/")):
             number, _, seed = path.name.partition("-")
@@ -103,11 +102,3 @@ class Patient:
     def run_again(self) -> str:
         """Return the command that goes on with the study as it was last run; it adds no trial to a full budget."""
         return self.folder.command("study resume", *(["--allow-plugins"] if self.spec.plugins else []))
-
-
-def end_of(run: RunFolder) -> RunEnd | None:
-    """Return how a run ended; None where it has not, or where that cannot be read."""
-    try:
-        return run.read_end()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None

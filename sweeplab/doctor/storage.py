@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from sweeplab.doctor.check import Check, Patient, named
+from sweeplab.doctor.check import Check, OpenedStudy, named
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.tally import tallies
+from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 
 WHO = "who holds which trial"
@@ -46,17 +46,17 @@ def storage_check(study: StudyFolder) -> Check:
 def _elsewhere(study: StudyFolder) -> Check:
     """Count the trials of a storage that is no file of the study's."""
     try:
-        n_trials = sum(each.states.total() for each in tallies(study).values())
+        n_trials = sum(each.states.total() for each in count_trials(study).values())
     except BadInput as error:
         return Check("storage", str(study.storage_file), "bad", str(error), "start the database")
     return Check("storage", str(study.storage_file), "ok", f"answers; trials: {n_trials}")
 
 
-def unbegun(lab: Path) -> Iterator[Check]:
+def unstarted_checks(lab: Path) -> Iterator[Check]:
     """Yield a check where a study was killed before it had written what it is."""
     folders = [each for each in sorted((lab / "studies").glob("*/")) if not (each / "study.json").exists()]
     if folders:
-        found = named("folders of studies that were never begun", [each.name for each in folders])
+        found = named("folders of studies that never started", [each.name for each in folders])
         yield Check(
             "storage", str(lab / "studies"), "warn", found, shlex.join(["rm", "-r", *map(str, folders)])
         )
@@ -74,12 +74,10 @@ def version_check(study: StudyFolder) -> Iterator[Check]:
         yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
 
 
-def worker_checks(patient: Patient) -> Iterator[Check]:
+def worker_checks(study: OpenedStudy) -> Iterator[Check]:
     """Look for trials whose worker is gone or hangs, and for a worker that keeps all others waiting."""
-    leases = patient.leases.all()
-    trials = {
-        trial._trial_id: each for each, trial in patient.trials.items() if trial.state.name == "RUNNING"
-    }
+    leases = study.leases.all()
+    trials = {trial._trial_id: each for each, trial in study.trials.items() if trial.state.name == "RUNNING"}
     names: dict[str, list[str]] = {"held": [], "waiting": [], "gone": [], "stuck": []}
     stuck = set()
     for trial_id, (cell, number) in trials.items():
@@ -90,19 +88,21 @@ def worker_checks(patient: Patient) -> Iterator[Check]:
             stuck.add(_pid(lease.owner))
     if names["stuck"]:
         found = named("trials of workers that are there and do nothing", names["stuck"])
-        yield Check("workers", WHO, "bad", found, _kill(stuck, patient))
-    lock = patient.leases.lock_holder()
+        yield Check("workers", WHO, "bad", found, _kill(stuck, study))
+    lock = study.leases.lock_holder()
     if lock and _standing(lock.owner, lock.expires) == "stuck":
         found = f"process {_pid(lock.owner)} keeps the storage's lock: no trial starts or ends"
-        yield Check("workers", WHO, "bad", found, _kill({_pid(lock.owner)}, patient))
-    if names["gone"] and patient.is_running:
+        yield Check("workers", WHO, "bad", found, _kill({_pid(lock.owner)}, study))
+    if names["gone"] and study.is_running:
         found = named("trials wait to be taken over from a worker that is gone", names["gone"])
         yield Check("workers", WHO, "ok", found)
     elif names["gone"]:
         found = named("trials of workers that are gone", names["gone"])
-        yield Check("workers", WHO, "warn", found, patient.run_again)
+        yield Check("workers", WHO, "warn", found, study.run_again)
     elif not names["stuck"]:
-        found = f"trials worked on: {len(names['held'])}, waiting to be gone on with: {len(names['waiting'])}"
+        found = (
+            f"trials being trained: {len(names['held'])}, waiting to be continued: {len(names['waiting'])}"
+        )
         yield Check("workers", WHO, "ok", found)
 
 
@@ -121,7 +121,7 @@ def _pid(owner: str) -> str:
     return owner.split("|")[1]
 
 
-def _kill(pids: Iterable[str], patient: Patient) -> str:
+def _kill(pids: Iterable[str], study: OpenedStudy) -> str:
     """Return the command that ends processes; whoever runs the study starts others, else running it again does."""
     kill = f"kill -9 {' '.join(sorted(pids))}"
-    return kill if patient.is_running else f"{kill} && {patient.run_again}"
+    return kill if study.is_running else f"{kill} && {study.run_again}"

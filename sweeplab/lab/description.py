@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sweeplab.lab.best import Trial, best_by_task, has_one_task, read_trials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder, RunStart
-from sweeplab.lab.identity import as_written
-from sweeplab.lab.listing import has_one_task, task_in
 from sweeplab.tracking.tracker import Description, Summary
 
 if TYPE_CHECKING:
@@ -28,11 +24,11 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     return {
         "study": folder.study_file.read_text(encoding="utf-8"),
         "plan": plan.as_dict(),
-        "environment": where | {"data": plan.data, "baselines": folder.baselines},
+        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
         "params": {
             "sampler": plan.sampler,
             "pruner": plan.pruner,
-            "seeds": str(spec.written_seeds),
+            "seeds": str(spec.as_written()["seeds"]),
             "budget": spec.budget.model_dump_json(),
         },
         "note": plan_in_words(spec, plan),
@@ -42,41 +38,23 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 
 def summarize(folder: StudyFolder, state: str) -> Summary:
     """Return how a study stands: its runs by state, and its best trials; of unlike tasks none is best of all."""
-    trials = best_trials(folder)
-    best = trials[0] if trials and has_one_task(folder) else {"value": None, "key": None}
+    by_task = best_by_task(folder, read_trials(folder))
+    best = by_task[0][0] if by_task and has_one_task(folder) else None
+    share = -(-N_BEST // max(1, len(by_task)))
     return {
         "state": state,
         "counts": folder.states(),
-        "best_val_loss": best["value"],
-        "best_run": best["key"],
-        "best_trials": trials,
+        "metric": folder.read(folder.canonical_file)["objective"]["metric"],
+        "best_value": best.value if best else None,
+        "best_run": best.start.key if best else None,
+        "best_trials": [_described(trial) for own in by_task for trial in own[:share]],
     }
 
 
-def best_trials(folder: StudyFolder, most: int = N_BEST) -> list[dict[str, Any]]:
-    """Return the trials of the lowest values, best first: a run of it, its value, its size, what was sampled.
-
-    Where runs are to find unlike things these are the best of each.
-    """
-    trials: dict[tuple[str, int], tuple[float, RunFolder]] = {}
-    for run in folder.runs():
-        end = run.read_end()
-        if end and end.ending.outcome.has_value and end.value is not None:
-            # All runs of a trial have its value, the mean over its seeds.
-            trials.setdefault((run.cell, run.trial), (end.value, run))
-    by_task: dict[str, list[tuple[float, RunFolder]]] = defaultdict(list)
-    task = task_in(folder)
-    for value, run in trials.values():
-        by_task[task(run)].append((value, run))
-    share = -(-most // max(1, len(by_task)))
-    found = [
-        trial for own in by_task.values() for trial in heapq.nsmallest(share, own, key=lambda each: each[0])
-    ]
-    return [_trial(value, run.read_start()) for value, run in found]
-
-
-def _trial(value: float, start: RunStart) -> dict[str, Any]:
-    return {"key": start.key, "value": value, "n_params": start.facts["n_params"], **start.sampled}
+def _described(trial: Trial) -> dict[str, Any]:
+    """Return what tracking shows of one of the best trials: a run of it, its value, its size, what was sampled."""
+    start = trial.start
+    return {"key": start.key, "value": trial.value, "n_params": start.facts["n_params"], **start.sampled}
 
 
 def plan_in_words(spec: StudySpec, plan: Plan) -> str:
@@ -89,10 +67,10 @@ def plan_in_words(spec: StudySpec, plan: Plan) -> str:
     lines = [
         "## Plan",
         "",
-        f"{budget}{cells}: {size} parameters, {data['corpus']} by {data['tokenizer']}, "
-        f"{data['train_tokens']:,} tokens to train on.",
+        f"{budget}{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
+        f"{data.train_tokens:,} tokens to train on.",
     ]
-    if searched := as_written(spec)["search"]:
+    if searched := spec.as_written()["search"]:
         lines += ["", "| searched | |", "|---|---|"]
         lines += [f"| {name} | {_in_words(search)} |" for name, search in searched.items()]
     return "\n".join(lines)

@@ -1,13 +1,203 @@
-"""What a running study tells a program that listens: plain records, in the process that runs it."""
+"""What happens to a study: events as its workers emit them and its folder tells them, and callbacks for a program."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurveReader, RunFolder, TrialEnding
+
 _log = logging.getLogger("sweeplab")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happens to a study; `worker` is the number of the worker that emitted it, if one did."""
+
+    worker: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick(Event):
+    """Nothing happened; it comes several times a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReady(Event):
+    """A worker has loaded the data and asks for trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerDone(Event):
+    """A worker has nothing more to do, as far as it knows the study's commands: up to `revision`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerExited(Event):
+    """A worker's process has ended, with this exit code."""
+
+    code: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyError(Event):
+    """Something is wrong with the study, and no trial's failure."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEvent(Event):
+    """Something that happens to one trial."""
+
+    cell: str
+    trial: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return the trial's cell and number."""
+        return self.cell, self.trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialClaimed(TrialEvent):
+    """A worker holds the trial from now on; `started` is in seconds since 1970."""
+
+    started: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvaluated(TrialEvent):
+    """One run of the trial has been evaluated; the loss, in nats per token, may be infinite or NaN."""
+
+    seed: int
+    iteration: int
+    val_loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEnded(TrialEvent):
+    """The trial has ended, at `ended` (seconds since 1970); `stop_reason` is that of one of its runs."""
+
+    ending: TrialEnding
+    ended: float
+    stop_reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRequeued(TrialEvent):
+    """The trial's runs were saved, for whichever worker claims it next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialLost(TrialEvent):
+    """Another worker holds the trial by now."""
+
+
+_EVENTS: dict[str, type[Event]] = {
+    each.__name__: each
+    for each in (
+        *(WorkerReady, WorkerDone, StudyError),
+        *(TrialClaimed, RunEvaluated, TrialEnded, TrialRequeued, TrialLost),
+    )
+}
+
+
+def event_line(event: Event) -> str:
+    """Write a worker's event as one line of JSON."""
+    return json.dumps({"event": type(event).__name__, **asdict(event)})
+
+
+def read_event(line: str, worker: int) -> Event:
+    """Read a line of a worker's output.
+
+    Raises:
+        ValueError: the line is torn.
+    """
+    said = json.loads(line)
+    if "ending" in said:
+        said["ending"] = TrialEnding.from_json(said["ending"])
+    return _EVENTS[said.pop("event")](**said | {"worker": worker})
+
+
+@dataclass
+class _LiveRun:
+    """A run that has not been seen to end, and its curve as read so far."""
+
+    folder: RunFolder
+    curve: CurveReader
+    is_new: bool = True
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.folder.cell, self.folder.trial
+
+    def evaluated(self) -> RunEvaluated | None:
+        """Return the run's latest evaluation, if there is one that has not been read."""
+        (cell, trial), seed = self.place, self.folder.seed
+        for point in reversed(self.curve.new_points()):
+            if (loss := point.val_loss) is not None:
+                at = point.iteration
+                return RunEvaluated(cell=cell, trial=trial, seed=seed, iteration=at, val_loss=loss)
+        return None
+
+
+class EventStream:
+    """The events of a study from its start on, read from its runs' folders: by any process, whoever trains.
+
+    Each call of `new` yields what is new. The trials of a cell are looked for again only when something was added to
+    the cell's folder.
+    """
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._runs = folder.path / "runs"
+        self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
+        self._known: set[Path] = set()
+        self._live: list[_LiveRun] = []
+        self._ended: set[tuple[str, int]] = set()
+
+    def past(self) -> Iterator[TrialEvent]:
+        """Yield all that has happened so far."""
+        yield from self.new()
+        yield from self.new()  # a run's end is looked for once it has been found
+
+    def new(self) -> Iterator[TrialEvent]:
+        """Yield what has happened since the last time."""
+        for run in self._live:
+            run.is_new = False
+        yield from self._started()
+        for run in list(self._live):
+            if (event := run.evaluated()) and run.place not in self._ended:
+                yield event
+            if run.is_new or (end := run.folder.read_end()) is None:
+                continue
+            self._live.remove(run)
+            if run.place not in self._ended:
+                self._ended.add(run.place)
+                (cell, trial), why = run.place, end.stop_reason
+                yield TrialEnded(cell=cell, trial=trial, ending=end.ending, ended=end.ended, stop_reason=why)
+
+    def _started(self) -> Iterator[TrialEvent]:
+        for cell in sorted(self._runs.glob("*")):
+            changed = cell.stat().st_mtime_ns
+            if self._seen.get(cell) == changed:
+                continue
+            found = [RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known]
+            whole = [folder for folder in found if folder.has_started]
+            if whole == found:  # else one is just being made
+                self._seen[cell] = changed
+            for folder in whole:
+                self._known.add(folder.path)
+                self._live.append(_LiveRun(folder, CurveReader(folder)))
+                started = folder.start_file.stat().st_mtime
+                yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=started)
 
 
 @dataclass(frozen=True)
@@ -57,17 +247,14 @@ class Callbacks:
         """Return what each function raised first, and how often it raised."""
         return [f"{name} raised {said}, {times} times in all" for name, (said, times) in self._raised.items()]
 
-    def hear(self, event: Mapping[str, Any]) -> None:
-        """Tell of an event of a worker's, if it is one of those that are listened to."""
-        if event["event"] == "evaluated" and self._on_evaluation:
-            seed = int(event["run"].rpartition("/")[2])
-            what = event["iteration"], event["val_loss"]
-            record = Evaluation(self._study, event["cell"], event["trial"], seed, *what)
-            self._call("on_evaluation", self._on_evaluation, record)
-        elif event["event"] == "ended" and self._on_trial_end:
-            states = {int(seed): state for seed, state in event["states"].items()}
-            how = event["outcome"], event["value"], states, event["error"]
-            end = TrialEnd(self._study, event["cell"], event["trial"], *how)
+    def hear(self, event: Event) -> None:
+        """Call the function for an event, if there is one."""
+        if isinstance(event, RunEvaluated) and self._on_evaluation:
+            what = event.cell, event.trial, event.seed, event.iteration, event.val_loss
+            self._call("on_evaluation", self._on_evaluation, Evaluation(self._study, *what))
+        elif isinstance(event, TrialEnded) and self._on_trial_end:
+            how = event.ending
+            end = TrialEnd(self._study, *event.place, how.outcome, how.value, how.states, how.error)
             self._call("on_trial_end", self._on_trial_end, end)
 
     def _call(self, name: str, function: Callable[[Any], object], record: Any) -> None:

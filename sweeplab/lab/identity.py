@@ -1,32 +1,59 @@
-"""What makes a study the one it is: the file it was run from, kept beside its results."""
+"""What makes a study the one it is: its file, its data and the code that trains it, kept beside its results."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
+from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
+from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-DIGESTS = ("text_digest", "token_digest")
 # What a study may have no word of.
 ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
+# What a person calls each part of the code and data that a process works with.
+PARTS = {
+    "sweeplab": "sweeplab",
+    "sources": "sweeplab's sources",
+    "torch": "torch",
+    "python": "Python",
+    "data": "the data's tokens",
+}
+DIGEST_CHARACTERS = 12
 
 
-def as_written(spec: StudySpec) -> dict[str, Any]:
-    """Return a study as a study file would say it, with the data's path made absolute; fit for JSON."""
-    canonical = spec.canonical()
-    written = {"name": spec.name, **canonical["identity"], **canonical["rest"]}
-    written["data"] = {**written["data"], "path": spec.data_path}
-    return dict(json.loads(json.dumps(written)))
+class Difference(NamedTuple):
+    """A place in two records, as keys joined by dots, and what each has there; None where it has nothing."""
+
+    place: str
+    a: Any
+    b: Any
 
 
-def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
+def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
+    """Return where two nested mappings differ, in the order of their keys."""
+    if a == b:
+        return []
+    if not isinstance(a, Mapping) or not isinstance(b, Mapping):
+        return [Difference(place, a, b)]
+    return [
+        each
+        for key in dict.fromkeys([*a, *b])
+        for each in differences(a.get(key), b.get(key), f"{place}.{key}" if place else str(key))
+    ]
+
+
+def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Refuse to go on with a study whose results could not be compared with those it has.
 
     `data` describes the corpus as it is now.
@@ -36,47 +63,80 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, An
     """
     if not folder.canonical_file.exists():
         return
-    known, ours = json.loads(folder.canonical_file.read_text(encoding="utf-8")), as_written(spec)
-    differences = [
-        each
-        for part in dict.fromkeys([*spec.canonical()["identity"], *ABSENT])
-        for each in _differences(part, *(said.get(part, ABSENT.get(part)) for said in (ours, known)))
+    from sweeplab.study.spec import IDENTITY
+
+    known, ours = folder.read(folder.canonical_file), spec.as_written()
+    found = [
+        f"{each.place} is {_said(each.a)} and was {_said(each.b)}"
+        for part in IDENTITY
+        for absent in [ABSENT.get(part)]
+        for each in differences(ours.get(part, absent), known.get(part, absent), part)
     ]
-    described = json.loads(folder.data_file.read_text(encoding="utf-8"))
-    if ours["data"] == known["data"] and any(data[name] != described[name] for name in DIGESTS):
-        differences.append("the text of the corpus has changed")
-    if data.get("init_digest") != described.get("init_digest"):
-        differences.append("the weights that it starts from have changed")
-    if differences:
+    described = DataDescription.of(folder.read(folder.data_file))
+    digests = (data.text_digest, data.token_digest)
+    if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
+        found.append("the text of the corpus has changed")
+    if data.init_digest != described.init_digest:
+        found.append("the weights that it starts from have changed")
+    if found:
         raise BadInput(
-            f"another study named {spec.name} stands in {folder.lab}: {'; '.join(differences)}; "
+            f"another study named {spec.name} stands in {folder.lab}: {'; '.join(found)}; "
             "give this one a --name of its own"
         )
-
-
-def _differences(place: str, ours: Any, known: Any) -> list[str]:
-    """Say in which of its keys a part of a study differs from what it was."""
-    if ours == known:
-        return []
-    if isinstance(ours, dict) and isinstance(known, dict):
-        keys = [*ours, *(key for key in known if key not in ours)]
-        found = [_differences(f"{place}.{key}", ours.get(key), known.get(key)) for key in keys]
-        return [each for differences in found for each in differences]
-    return [f"{place} is {_said(ours)} and was {_said(known)}"]
 
 
 def _said(value: Any) -> str:
     return "not given" if value is None else json.dumps(value)
 
 
-def write_study(spec: StudySpec, folder: StudyFolder, data: Mapping[str, Any]) -> None:
+def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Keep the study file as the user wrote it, as it was understood (what workers read), and its data's digests.
 
     A study that goes on from its own folder keeps the file that it has.
     """
-    understood = json.dumps(as_written(spec), indent=1)
+    understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         text = spec.source.read_text(encoding="utf-8") if spec.source else understood
         write_whole(folder.study_file, text.encode())
-    write_whole(folder.data_file, json.dumps(dict(data), indent=1).encode())
+    write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())
+
+
+def versions(token_digest: str) -> dict[str, str]:
+    """Return what this process works with; sources and data as the start of their digest."""
+    return {**_code(), "data": token_digest[:DIGEST_CHARACTERS]}
+
+
+def code_versions() -> dict[str, Any]:
+    """Return what code this process works with, and the commit that it is of where there is one."""
+    from sweeplab.tracking.environment import git_of_code
+
+    return {**_code(), "git": git_of_code()}
+
+
+def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Say in which parts two processes differ; a part that one of them does not name is no difference."""
+    both = ours.keys() & theirs.keys()
+    return [
+        f"{PARTS[each.place]} ({each.a} here, {each.b} there)"
+        for each in differences(ours, theirs)
+        if each.place in both
+    ]
+
+
+def machine() -> str:
+    """Return what tells this machine from others: containers of one machine have it in common."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else platform.node()
+
+
+def _code() -> dict[str, str]:
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
+    return {
+        "sweeplab": VERSION,
+        "sources": digest.hexdigest()[:DIGEST_CHARACTERS],
+        "torch": version("torch"),
+        "python": platform.python_version(),
+    }

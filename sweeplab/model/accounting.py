@@ -18,10 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sweeplab.model.attention import ATTENTION, across
-from sweeplab.model.families import Side
+from sweeplab.model.attention import ATTENTION, cross_kind
 from sweeplab.model.positions import POSITIONS
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, Side
 
 LEGEND = {
     "V": "vocab_size",
@@ -54,7 +53,7 @@ EMBEDDINGS = COMPONENTS[:4]
 class Term:
     """One part of a model's parameters: its component, its formula, how many it has, and in how many layers.
 
-    `place` is `encoder` or `decoder` for what a side of a model has, and empty for what it has once.
+    `place` is `encoder` or `decoder` for what each side of a model has, and empty for what the model has once.
     """
 
     component: str
@@ -91,8 +90,8 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
     vectors = 1 + shape.has_norm_bias  # of a norm: its gain, and its bias
     for side in shape.of_family.sides:
         place, layers = ("decoder" if side.causal else "encoder"), shape.layers(side)
-        if (scheme := POSITIONS[shape.positions]).component:
-            yield term(scheme.component, scheme.parameters, place)
+        if (encoding := POSITIONS[shape.positions]).component:
+            yield term(encoding.component, encoding.parameters, place)
         if shape.n_token_types:
             yield term("token_type_embedding", "Y*C", place)
         attention = with_bias("C*(H+2*G)*D", "(H+2*G)*D", shape.has_qkv_bias)
@@ -165,7 +164,7 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
     keys = shape.n_kv_head * shape.head_dim
     wide = (3 if shape.is_gated else 2) * 2 * c * shape.d_ff
     forward = wide if shape.n_expert == 1 else 2 * c * shape.n_expert + shape.n_expert_active * wide
-    kind, cross = ATTENTION[shape.attention], across(shape.attention)
+    kind, cross = ATTENTION[shape.attention], cross_kind(shape.attention)
     total = 2 * length * c * (shape.vocab_size + (c if shape.of_family.transforms else 0))
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
@@ -180,7 +179,7 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
 
 def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, value_bytes: int = 4) -> int:
     """Estimate the bytes of what a sequence's forward pass keeps for the backward one; a number takes value_bytes."""
-    c, kind, cross = shape.n_embd, ATTENTION[shape.attention], across(shape.attention)
+    c, kind, cross = shape.n_embd, ATTENTION[shape.attention], cross_kind(shape.attention)
     wide = (3 if shape.is_gated else 2) * shape.d_ff * shape.n_expert_active
     kept = 3 * shape.vocab_size * length
     for side in shape.of_family.sides:

@@ -41,38 +41,29 @@ class Activation:
     gated: bool = False
 
 
-def _relu(x: Tensor) -> Tensor:
-    return x.relu()
+def _of_torch(name: str, **options: str) -> Callable[[Tensor], Tensor]:
+    """Return one of torch.nn.functional's activations, imported when it is computed."""
+
+    def apply(x: Tensor) -> Tensor:
+        import torch
+
+        found: Tensor = getattr(torch.nn.functional, name)(x, **options)
+        return found
+
+    return apply
 
 
 def _relu2(x: Tensor) -> Tensor:
     return x.relu().square()
 
 
-def _gelu(x: Tensor) -> Tensor:
-    import torch
-
-    return torch.nn.functional.gelu(x)
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    from torch.nn import functional as F
-
-    return F.gelu(x, approximate="tanh")
-
-
-def _silu(x: Tensor) -> Tensor:
-    import torch
-
-    return torch.nn.functional.silu(x)
-
-
+_GELU, _GELU_TANH = _of_torch("gelu"), _of_torch("gelu", approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
-    "gelu": Activation(_gelu),
-    "relu": Activation(_relu),
+    "gelu": Activation(_GELU),
+    "relu": Activation(_of_torch("relu")),
     "relu2": Activation(_relu2),
-    "swiglu": Activation(_silu, gated=True),
-    "geglu": Activation(_gelu, gated=True),
-    "gelu_tanh": Activation(_gelu_tanh),
-    "geglu_tanh": Activation(_gelu_tanh, gated=True),
+    "swiglu": Activation(_of_torch("silu"), gated=True),
+    "geglu": Activation(_GELU, gated=True),
+    "gelu_tanh": Activation(_GELU_TANH),
+    "geglu_tanh": Activation(_GELU_TANH, gated=True),
 }

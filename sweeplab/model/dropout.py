@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 _MIX = (0x7FEB352D, -0x7B935975)  # 0x7feb352d and 0x846ca68b as int32
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -26,8 +30,8 @@ def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def element_hashes(count: int, device: torch.device) -> Tensor:
-    """Return well-mixed int32 numbers [count] for element 0, 1, 2 …; made once, for a step only reads them."""
+def element_hashes(count: int, device: torch.device) -> Int[Tensor, "{count}"]:
+    """Return well-mixed int32 numbers for element 0, 1, 2 …; made once, for a step only reads them."""
     mixed = _splitmix(np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
     return torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
 
@@ -64,7 +68,7 @@ class Dropout:
         iterations: Sequence[int],
         chances: Sequence[Mapping[str, float]],
         sites: Mapping[str, Site],
-        elements: Tensor,
+        elements: Int[Tensor, "n"],
     ) -> None:
         self._elements, self._n_runs = elements, len(seeds)
         with np.errstate(over="ignore"):
@@ -84,8 +88,8 @@ class Dropout:
         """Say whether some run drops anything at a site."""
         return site in self._dropped
 
-    def mask(self, count: int, site: str) -> Tensor:
-        """Return the factors [K, count] of a run's elements at a site: 0, or 1 / (1 - p)."""
+    def mask(self, count: int, site: str) -> Float[Tensor, "K {count}"]:
+        """Return the factors of a run's elements at a site: 0, or 1 / (1 - p)."""
         keys, threshold, scale = self._dropped[site]
         hashed = self._elements[:count] ^ keys
         hashed.mul_(_MIX[0])

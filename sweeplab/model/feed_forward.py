@@ -6,6 +6,7 @@ Legend: K runs, N tokens of a run, C n_embd, F d_ff, E n_expert, A n_expert_acti
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,25 +15,28 @@ from torch.nn import functional as F
 from sweeplab.model.activations import ACTIVATIONS, by_run
 from sweeplab.model.passes import Normed, Pass, Routing
 
-
-def feed_forward(p: Pass, name: str, read: Normed) -> Tensor:
-    """Widen, bend and narrow each token: [K, N, C] from what a norm left of [K, N, C]."""
-    bent = _bent(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", read))
-    return p.linear(f"{name}.down", Normed(bent))
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 
-def _bent(activation: str, n_runs: int, project: Callable[[str], Tensor]) -> Tensor:
+def feed_forward(p: Pass, name: str, read: Normed) -> Float[Tensor, "K N C"]:
+    """Up-project, activate and down-project each token."""
+    hidden = _hidden(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", read))
+    return p.linear(f"{name}.down", Normed(p.note(f"{name}.hidden", hidden)))
+
+
+def _hidden(activation: str, n_runs: int, project: Callable[[str], Tensor]) -> Tensor:
     """Return a(up x), or gated a(gate x) * up x, of a token's projections."""
     part = ACTIVATIONS[activation]
-    bent = by_run(part.apply, project("gate" if part.gated else "up"), n_runs)
-    return bent * project("up") if part.gated else bent
+    hidden = by_run(part.apply, project("gate" if part.gated else "up"), n_runs)
+    return hidden * project("up") if part.gated else hidden
 
 
-def experts(p: Pass, name: str, present: Tensor | None, read: Normed) -> Tensor:
-    """Give each token to A of E feed-forward layers and add what they return by the router's shares.
+def experts(p: Pass, name: str, present: Bool[Tensor, "KB T"] | None, read: Normed) -> Float[Tensor, "K N C"]:
+    """Give each token to A of E feed-forward layers and add what they return, weighed by the router.
 
-    `present` [K*B, T] is False on padding. No token is dropped. Each expert of each run is a product of its own
-    over the tokens that it got: their number depends on no neighbor, and only what is chosen is computed.
+    `present` is False on padding. No token is dropped. Each expert of each run is a product of its own over the tokens
+    that it got: their number depends on no neighbor, and only what is chosen is computed.
     """
     x = read.whole()
     shares, chosen = _route(p, name, present, x)
@@ -51,25 +55,27 @@ def experts(p: Pass, name: str, present: Tensor | None, read: Normed) -> Tensor:
     return torch.stack(updates)
 
 
-def _answer(p: Pass, name: str, run: int, expert: int, x: Tensor) -> Tensor:
-    """Return one expert's feed-forward [n, C] of the tokens [n, C] that it got."""
+def _answer(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
+    """Return one expert's feed-forward of the tokens that it got."""
 
     def weight(part: str) -> Tensor:
         return p.w[f"{name}.{part}.weight"][run, expert]
 
-    bent = _bent(p.shape.activation, 1, lambda part: torch.mm(x, weight(part)))
-    return torch.mm(bent, weight("down"))
+    hidden = _hidden(p.shape.activation, 1, lambda part: torch.mm(x, weight(part)))
+    return torch.mm(hidden, weight("down"))
 
 
-def _route(p: Pass, name: str, present: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token's shares [K, N, A] of its best experts and which they are; note the router's losses.
+def _route(
+    p: Pass, name: str, present: Bool[Tensor, "KB T"] | None, x: Float[Tensor, "K N C"]
+) -> tuple[Float[Tensor, "K N A"], Int[Tensor, "K N A"]]:
+    """Return each token's shares of its best experts and which they are; note the router's losses.
 
     The chosen ones' probabilities are made to sum to one; a lone one's is kept as it is, for else the router would
     learn nothing from it. The losses are over what is no padding. Balance (Fedus et al., "Switch transformers",
     2021): E sum_e f_e P_e, of the part of the choices that an expert got and its mean probability. z (Zoph et al.,
     "ST-MoE", 2022): the mean square of the logits' log-sum-exp.
     """
-    logits = torch.bmm(x, p.w[f"{name}.router.weight"])
+    logits = p.linear(f"{name}.router", Normed(x))
     logits = logits if logits.dtype == torch.float64 else logits.float()
     given = logits.softmax(dim=-1)
     shares, chosen = given.topk(p.shape.n_expert_active, dim=-1)
@@ -83,4 +89,5 @@ def _route(p: Pass, name: str, present: Tensor | None, x: Tensor) -> tuple[Tenso
     balance = p.shape.n_expert * (use * (given * part).sum(dim=1)).sum(dim=1)
     z = ((logits - logits.log_softmax(dim=-1))[:, :, :1].square() * part).sum(dim=(1, 2))
     p.routings.append(Routing(balance, z, use))
+    p.routed(name, x, shares, chosen)
     return shares, chosen

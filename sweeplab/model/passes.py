@@ -1,52 +1,75 @@
-"""One forward pass of a stack, and the products that its parts are made of.
+"""One forward pass of a stack: its weights, its products, its KV cache.
 
-Legend: K runs, B sequences, T positions, C n_embd, N = B*T. Every weight has a leading K.
+Legend: K runs, B sequences, T positions, C and O widths, N = B*T. Every weight has a leading K.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from sweeplab.model.attention import query_factor
+from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, for_queries
 from sweeplab.model.dropout import Dropout
-from sweeplab.model.memory import Memory
 from sweeplab.model.norms import NORMS
 from sweeplab.model.shape import ModelShape
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 Weights = Mapping[str, Tensor]
+Heads = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass
+class KVCache:
+    """What a decoder keeps of the positions that it has read, so that no token is read twice.
+
+    cached: by the name of a sub-layer, tensors [K*B, …]; of cross-attention the source's keys and values.
+    source: what the encoder made of a source, and its mask.
+    """
+
+    length: int = 0
+    cached: dict[str, Cached] = field(default_factory=dict)
+    source: tuple[Tensor, AttentionMask] | None = None
+
+    def choose(self, rows: Int[Tensor, "B"]) -> None:
+        """Go on with these of a lone run's sequences, each as often as it is named."""
+        self.cached = {name: tuple(each[rows] for each in cached) for name, cached in self.cached.items()}
 
 
 class Normed(NamedTuple):
-    """What a product reads: x [K, N, C], and the gain and bias [K, C] of the norm before it, not yet applied."""
+    """What a product reads: x, and the gain and bias of the norm before it, not yet applied."""
 
-    x: Tensor
-    gain: Tensor | None = None
-    bias: Tensor | None = None
+    x: Float[Tensor, "K N C"]
+    gain: Float[Tensor, "K C"] | None = None
+    bias: Float[Tensor, "K C"] | None = None
 
-    def whole(self) -> Tensor:
+    def whole(self) -> Float[Tensor, "K N C"]:
         """Return x with gain and bias applied."""
         x = self.x if self.gain is None else self.x * self.gain[:, None]
         return x if self.bias is None else x + self.bias[:, None]
 
 
 class Routing(NamedTuple):
-    """How a layer's router chose in each run: its two losses [K], and the share of choices of each expert [K, E]."""
+    """How a layer's router chose in each run: its two losses, and the share of choices of each of E experts."""
 
-    balance: Tensor
-    z: Tensor
-    use: Tensor
+    balance: Float[Tensor, "K"]
+    z: Float[Tensor, "K"]
+    use: Float[Tensor, "K E"]
 
 
 @dataclass
 class Pass:
     """The weights of a pass over K runs of B sequences, what it drops, and how its routers chose, layer by layer.
 
-    With a memory the tokens of a causal side come after those that it has, and are taken in. The layers share what
-    turns queries and keys of a length.
+    With a cache the tokens of a causal side come after those that it has, and are added to it. The layers share what
+    rotates queries and keys of a length.
     """
 
     shape: ModelShape
@@ -54,34 +77,57 @@ class Pass:
     n_runs: int
     n_sequences: int
     dropout: Dropout | None = None
-    memory: Memory | None = None
+    cache: KVCache | None = None
     routings: list[Routing] = field(default_factory=list)
-    turns: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    rotations: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
-    def places(self, length: int) -> range:
-        """Return the places of the next tokens."""
-        start = self.memory.length if self.memory else 0
+    def note(self, name: str, value: Tensor) -> Tensor:
+        """Return the value of a named step, which a pass that records its steps keeps."""
+        return value
+
+    def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
+        """Hear which experts [K, N, A] tokens x are given to, and their shares; a pass that records keeps them."""
+
+    def positions(self, length: int) -> range:
+        """Return the positions of the next tokens."""
+        start = self.cache.length if self.cache else 0
         return range(start, start + length)
 
-    def normed(self, name: str, x: Tensor) -> Normed:
-        """Normalize x [K, N, C]; the gain and bias wait for the product.
+    def normed(self, name: str, x: Float[Tensor, "K N C"]) -> Normed:
+        """Normalize x; the gain and bias wait for the product.
 
-        With a memory they do not: a token that comes alone is smaller than any weight.
+        With a cache they do not: a token that comes alone is smaller than any weight.
         """
         normed = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
         found = Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
-        return Normed(found.whole()) if self.memory else found
+        return Normed(found.whole()) if self.cache else found
 
-    def linear(self, name: str, read: Normed) -> Tensor:
+    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
         """Multiply by a matrix [K, C, O] and add its bias, if it has one."""
         return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
+
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Tensor:
+        """Return the weighted values [K*B, H, T, D] of heads of queries, keys and values."""
+        shape, (q, k, v) = self.shape, heads
+        if (factor := query_factor(shape)) != 1.0:
+            q = q * factor
+        if self.cache and mask.causal:
+            cached = self.cache.cached.get(name)
+            mixed, self.cache.cached[name] = kind.attend_cached(q, k, v, shape, mask, cached)
+            return mixed
+        drop: Drop = None
+        if self.dropout is not None and self.dropout.drops(name):
+            drop = partial(self.dropout, site=name)
+        return kind.attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, drop)
 
     def drop(self, x: Tensor, site: str) -> Tensor:
         """Drop elements of x [K, …] at a site."""
         return self.dropout(x, site) if self.dropout else x
 
-    def added(self, x: Tensor, update: Tensor, branch: str) -> Tensor:
-        """Add what a sub-layer computed to the residual stream x [K, N, C], dropping elements and whole sequences."""
+    def added(
+        self, x: Float[Tensor, "K N C"], update: Float[Tensor, "K N C"], branch: str
+    ) -> Float[Tensor, "K N C"]:
+        """Add what a sub-layer computed to the residual stream x, dropping elements and whole sequences."""
         if self.dropout is None:
             return x + update
         update = self.dropout(update, f"{branch}.residual")
@@ -91,8 +137,10 @@ class Pass:
         return x + update
 
 
-def product(read: Normed, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply what a norm left [K, N, C] by weight [K, C, O] and add bias [K, O].
+def product(
+    read: Normed, weight: Float[Tensor, "K C O"], bias: Float[Tensor, "K O"] | None
+) -> Float[Tensor, "K N O"]:
+    """Multiply what a norm left [K, N, C] by a weight and add a bias.
 
     The norm's gain and bias are moved into the product, (x g + b) W = x (g W) + b W: there are fewer weights than
     activations, and a step spends less on them.

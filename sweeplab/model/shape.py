@@ -1,4 +1,8 @@
-"""The hyperparameters that fix a model's tensors (no torch: a plan reads it too)."""
+"""The hyperparameters that fix a model's tensors, and the three families of models (no torch: a plan reads it too).
+
+A stack of blocks is a side of a model. An encoder sees both ways, a decoder only back; the decoder of an
+encoder_decoder reads the encoder's output by cross-attention (Vaswani et al., "Attention is all you need", 2017).
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,54 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, ModelHyperparameters
 from sweeplab.model.activations import ACTIVATIONS
-from sweeplab.model.families import FAMILIES, Family, Side
 from sweeplab.model.norms import NORMS
 
-Values = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Side:
+    """A stack of blocks: the prefix of its weights, the hyperparameter that counts its layers, what it sees."""
+
+    prefix: str
+    layers: str
+    causal: bool
+    crosses: bool = False
+
+    @property
+    def sub_layers(self) -> tuple[str, ...]:
+        """Return the names of a block's sub-layers, in the order in which they are computed."""
+        return ("attention", "cross", "feed_forward") if self.crosses else ("attention", "feed_forward")
 
 
-def _d_ff(values: Values) -> int:
+@dataclass(frozen=True)
+class Family:
+    """A family's sides, in the order in which they are computed; `transforms` is a head like BERT's."""
+
+    sides: tuple[Side, ...]
+    transforms: bool = False
+
+    @property
+    def reads_source(self) -> bool:
+        """Say whether an encoder beside the decoder reads tokens of its own."""
+        return len(self.sides) > 1
+
+
+_ENCODER = Side("encoder.", "n_encoder_layer", causal=False)
+_CROSSING_DECODER = Side("", "n_decoder_layer", causal=True, crosses=True)
+FAMILIES: dict[str, Family] = {
+    "decoder": Family((Side("", "n_layer", causal=True),)),
+    "encoder": Family((Side("", "n_layer", causal=False),), transforms=True),
+    "encoder_decoder": Family((_ENCODER, _CROSSING_DECODER)),
+}
+
+
+def _d_ff(values: Mapping[str, Any]) -> int:
     """Return the usual width, or for a gated activation what keeps the parameters the same."""
     n_embd: int = values["n_embd"]
     return round(8 * n_embd / 3) if ACTIVATIONS[values["activation"]].gated else 4 * n_embd
 
 
 # Each hyperparameter of a model that follows from others where it is `auto`: which ones, and how.
-SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Values], Any]]] = {
+SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]] = {
     "n_encoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "head_dim": (frozenset({"n_embd", "n_head"}), lambda values: values["n_embd"] // values["n_head"]),
@@ -34,8 +72,8 @@ SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Values], Any]]] = {
 }
 
 
-def settled(values: Values) -> dict[str, Any]:
-    """Return hyperparameters with every `auto` of a model settled."""
+def settled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters by name with every `auto` of a model settled."""
     autos = [name for name in SETTLED if values.get(name) == AUTO]
     return {**values, **{name: SETTLED[name][1](values) for name in autos}}
 
@@ -49,8 +87,13 @@ class ModelShape(ModelHyperparameters):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, values: Values) -> ModelShape:
-        """Take the shape out of a run's effective hyperparameters; what an older run lacks has its default."""
+    def of(cls, values: ModelHyperparameters) -> ModelShape:
+        """Return the model of a run's effective hyperparameters."""
+        return _shape_of(tuple((name, getattr(values, name)) for name in FIELDS))
+
+    @classmethod
+    def named(cls, values: Mapping[str, Any]) -> ModelShape:
+        """Return the model of hyperparameters by name; those that are missing have their defaults."""
         return _shape_of(tuple((name, values[name]) for name in FIELDS if name in values))
 
     @property
@@ -89,7 +132,7 @@ class ModelShape(ModelHyperparameters):
 
     @property
     def width_ratio(self) -> float:
-        """Return the width in units of muP's base; 1 in the standard parametrization, which knows none."""
+        """Return the width in units of muP's base; 1 in the standard parametrization."""
         return self.n_embd / self.mup_base_width if self.parametrization == "mup" else 1.0
 
     @property
@@ -120,5 +163,19 @@ FIELDS = tuple(field.name for field in fields(ModelHyperparameters))
 
 @lru_cache(maxsize=4096)
 def _shape_of(values: tuple[tuple[str, Any], ...]) -> ModelShape:
-    """Keep what was asked for: a plan asks of every rule for thousands of points."""
+    """Return the shape, kept: a plan asks for the same one thousands of times, once per rule."""
     return ModelShape(**dict(values))
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition on a model's shape: its reason, the names it rests on, the one to blame first, and itself."""
+
+    text: str
+    names: tuple[str, ...]
+    holds: Callable[[ModelShape], bool]
+
+
+def requirement(text: str, names: str, holds: Callable[[ModelShape], bool]) -> Requirement:
+    """Return a requirement; `names` are separated by spaces."""
+    return Requirement(text, tuple(names.split()), holds)

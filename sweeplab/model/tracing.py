@@ -1,19 +1,47 @@
-"""One token on its way through a model: what every step makes of it, in the numbers of the NumPy reference."""
+"""The steps of a forward pass by name: what a model makes of one token, and its attention weights.
+
+The model itself computes them, in float64, with a pass that records its steps. Attention's kernel shows no weights:
+they are what it computes with an identity matrix in place of the values. Of experts all answer every token here.
+
+Legend: T positions, S keys, H n_head, C n_embd, N tokens, A n_expert_active.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from sweeplab.data.batches import Batch
+from sweeplab.data.batches import Batch, changed
 from sweeplab.errors import BadInput, Problem
-from sweeplab.model.reference import trace
+from sweeplab.model.attention import query_factor
+from sweeplab.model.attention.base import AttentionKind, AttentionMask, for_queries
+from sweeplab.model.attention.linear import feature
+from sweeplab.model.feed_forward import feed_forward
+from sweeplab.model.layout import Layout
+from sweeplab.model.passes import Heads, Normed, Pass
+from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
+from sweeplab.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 # Sources are this long unless it is said, or longer where the token stands further back.
 SOURCE_LENGTH = 10
+# The steps of a sub-layer in the order in which they are listed: the model computes some of them together.
+ORDER = (
+    *("qkv", "q", "q_norm", "q.heads", "kv", "k_norm", "k.heads", "v.heads", "weights", "mixed", "out"),
+    *("router", "router.shares", "up", "gate", "hidden", "down", "added"),
+)
+_SUB_LAYER = re.compile(r"(.*blocks\.\d+\.\w+)\.(.+)")
+Step = tuple[str, Tensor]
 
 
 class TracedStep(NamedTuple):
@@ -24,10 +52,99 @@ class TracedStep(NamedTuple):
     values: list[float]
 
 
+@dataclass
+class RecordingPass(Pass):
+    """A pass over one sequence with one run's weights that keeps the value of every step."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    def note(self, name: str, value: Tensor) -> Tensor:
+        """Keep the value of a step."""
+        self.steps.append((name, value))
+        return value
+
+    def normed(self, name: str, x: Float[Tensor, "K N C"]) -> Normed:
+        """Normalize x, and keep it with gain and bias."""
+        found = super().normed(name, x)
+        self.note(name, found.whole())
+        return found
+
+    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
+        """Multiply by a matrix, and keep the product."""
+        return self.note(name, super().linear(name, read))
+
+    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Tensor:
+        """Attend, and keep what the heads are multiplied as, their weights and their result."""
+        q, k, v = heads[0] * query_factor(self.shape), *(for_queries(each, self.shape) for each in heads[1:])
+        shown = (q, k, v) if kind.has_scores else (feature(q), feature(k), v)
+        for role, head in zip("qkv", shown, strict=True):
+            self.note(f"{name}.{role}.heads", head)
+        identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
+        self.note(f"{name}.weights", kind.attend(q, k, identity, self.shape, mask, None))
+        return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
+
+    def routed(self, name: str, x: Tensor, shares: Tensor, chosen: Tensor) -> None:
+        """Keep each token's shares of all experts [1, N, E], and what every expert answers it."""
+        n_expert = self.shape.n_expert
+        self.note(
+            f"{name}.router.shares", shares.new_zeros(*x.shape[:2], n_expert).scatter(2, chosen, shares)
+        )
+        # The experts of one run are as the dense layers of many.
+        weights = {key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")}
+        beside = RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
+        feed_forward(beside, name, Normed(x.expand(n_expert, -1, -1)))
+
+    def added(
+        self, x: Float[Tensor, "K N C"], update: Float[Tensor, "K N C"], branch: str
+    ) -> Float[Tensor, "K N C"]:
+        """Add to the residual stream, and keep the sum: of a parallel block, that of both sub-layers."""
+        found = super().added(x, update, branch)
+        block, _, part = branch.rpartition(".")
+        if not self.shape.parallel_block:
+            self.note(f"{branch}.added", found)
+        elif part == "feed_forward":
+            self.note(f"{block}.attention.added", found)
+        return found
+
+
+@torch.no_grad()
+def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[Step]:
+    """Return the steps of a forward pass over a batch of one sequence, in order, each with its name and value."""
+    doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
+    p = RecordingPass(shape, doubles, 1, 1)
+    Transformer(shape).computed(p, changed(batch, lambda each: torch.as_tensor(each)[None]))
+    return [step for each in _ordered(p.steps) for step in _shown(p, *each)]
+
+
+def _ordered(steps: list[Step]) -> Iterator[Step]:
+    def sub_layer(step: Step) -> str:
+        found = _SUB_LAYER.fullmatch(step[0])
+        return found[1] if found else step[0]
+
+    for name, group in groupby(steps, sub_layer):
+        yield from sorted(group, key=lambda step: ORDER.index(step[0][len(name) + 1 :] or ORDER[0]))
+
+
+def _shown(p: RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
+    """Yield a step without the dimensions of runs and sequences that the model keeps for itself."""
+    shape, kind = p.shape, name.rpartition(".")[2]
+    if kind == "token_embedding" and shape.positions == "relative":
+        side = next(each for each in shape.of_family.sides if name == f"{each.prefix}token_embedding")
+        distances = torch.arange(value.shape[2])[:, None] - torch.arange(value.shape[2])
+        bias = POSITIONS["relative"].bias
+        assert bias is not None
+        yield f"{side.prefix}relative_bias", bias(p.w, shape, side.prefix, distances, side.causal)[0]
+    if kind == "position_embedding" and shape.positions == "sinusoidal":
+        value = value[0]  # one table for all sequences
+    if kind == "token_type_embedding":
+        value = value.expand_as(
+            dict(p.steps)[name.replace("token_type", "token")]
+        )  # all are of the first type
+    yield name, value[0] if kind.endswith("embedding") or ".router" in name else value
+
+
 def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
     """Return the weights that a run of this seed starts from."""
-    from sweeplab.model.layout import Layout
-
     layout = Layout(shape)
     views = layout.views(layout.initial_row(seed)[None])
     return {name: view[0].numpy() for name, view in views.items()}
@@ -64,7 +181,7 @@ def trace_token(
     source = tokens(length) if shape.of_family.reads_source else None
     # A row is a position in every step: of tokens, of queries, or of the keys that a source gives.
     return [
-        TracedStep(name, value.shape, value[(0,) * (value.ndim - 2)][position, :n_values].tolist())
+        TracedStep(name, tuple(value.shape), value[(0,) * (value.ndim - 2)][position, :n_values].tolist())
         for name, value in trace(shape, weights, Batch(inputs, inputs, source))
     ]
 
@@ -90,4 +207,6 @@ def _check(what: str, number: int, end: int, name: str) -> None:
 def attention_weights(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
     """Return the weights [H, T, S] of every attention of a batch of one sequence, by its name in the model."""
     steps = trace(shape, weights, batch)
-    return {name.removesuffix(".weights"): value[0] for name, value in steps if name.endswith(".weights")}
+    return {
+        name.removesuffix(".weights"): value[0].numpy() for name, value in steps if name.endswith(".weights")
+    }

@@ -8,6 +8,7 @@ batched over K, attention folds K into its batch, losses are means within a run.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,15 +16,17 @@ from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.model.activations import ACTIVATIONS, by_run
-from sweeplab.model.attention import ATTENTION, Sight, across
+from sweeplab.model.attention import ATTENTION, cross_kind
+from sweeplab.model.attention.base import AttentionMask
+from sweeplab.model.blocks import Source, through
 from sweeplab.model.dropout import Dropout, Site
-from sweeplab.model.families import Side
 from sweeplab.model.layout import Layout
-from sweeplab.model.memory import Memory
-from sweeplab.model.passes import Normed, Pass, Routing, Weights, product
+from sweeplab.model.passes import KVCache, Normed, Pass, Routing, Weights, product
 from sweeplab.model.positions import POSITIONS
-from sweeplab.model.shape import ModelShape
-from sweeplab.model.sides import through
+from sweeplab.model.shape import ModelShape, Side
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 # bfloat16 products with odd sizes can be many times slower: the head's columns are padded to a multiple of this.
 PADDED_VOCABULARY = 8
@@ -63,7 +66,7 @@ class Transformer:
     def most_dropped(self, n_sequences: int) -> int:
         """Return the most elements that one mask of a run has: activations, or attention weights."""
         shape, length = self.shape, self.shape.block_size
-        kinds = {ATTENTION[shape.attention], across(shape.attention)}
+        kinds = {ATTENTION[shape.attention], cross_kind(shape.attention)}
         weights = max(
             kind.n_weights(shape, length, length, side.causal) if kind.has_scores else 0
             for kind in kinds
@@ -76,88 +79,91 @@ class Transformer:
         w: Weights,
         batch: Batch,
         dropout: Dropout | None = None,
-        smoothing: Tensor | None = None,
-        router: tuple[Tensor, Tensor] | None = None,
+        smoothing: Float[Tensor, "K"] | None = None,
+        router: tuple[Float[Tensor, "K"], Float[Tensor, "K"]] | None = None,
         dense: bool = False,
-    ) -> Tensor:
-        """Return each run's mean cross-entropy [K] in nats over its counted targets: those that are not -1.
+    ) -> Float[Tensor, "K"]:
+        """Return each run's mean cross-entropy in nats over its counted targets: those that are not -1.
 
-        `smoothing` [K] is the share of a target's probability spread over all tokens; `router` has the weights [K]
-        of the routers' losses, balance and z, which are added. `dense` promises that every target counts.
+        `smoothing` is the share of a target's probability spread over all tokens; `router` has the weights of the
+        routers' losses, balance and z, which are added. `dense` promises that every target counts.
         """
         p = self._pass(w, batch, dropout)
-        losses = cross_entropy(self._logits(p, batch), batch.targets, smoothing, dense)
+        losses = cross_entropy(self.computed(p, batch), batch.targets, smoothing, dense)
         if router is not None:
             balance, z = router
             for routing in p.routings:
                 losses = losses + balance * routing.balance + z * routing.z
         return losses
 
-    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Tensor:
-        """Return logits [K, N, V] of a batch, of at most block_size positions."""
-        return self._logits(self._pass(w, batch, dropout), batch)
+    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Float[Tensor, "K N V"]:
+        """Return logits of a batch, of at most block_size positions."""
+        return self.computed(self._pass(w, batch, dropout), batch)
 
-    def next_logits(self, w: Weights, batch: Batch, memory: Memory | None = None) -> Tensor:
-        """Return logits [K, B, V] of the token after each sequence of a batch without padding.
+    def next_logits(self, w: Weights, batch: Batch, cache: KVCache | None = None) -> Float[Tensor, "K B V"]:
+        """Return logits of the token after each sequence of a batch without padding.
 
-        With a memory the inputs are only the tokens after those that it has; it takes them in, and keeps what was
-        made of the source the first time.
+        With a cache the inputs are only the tokens after those that it has; it takes them in, and keeps what was made
+        of the source the first time.
         """
-        p = self._pass(w, batch, memory=memory)
+        p = self._pass(w, batch, cache=cache)
         read = self._read(p, batch)
         last = read.x.view(p.n_runs, p.n_sequences, -1, self.shape.n_embd)[:, :, -1]
-        if memory:
-            memory.length += batch.inputs.shape[2]
+        if cache:
+            cache.length += batch.inputs.shape[2]
         return self._head(p, read._replace(x=last))
 
     def routings(self, w: Weights, batch: Batch) -> list[Routing]:
         """Return how each layer's router chose on a batch, the encoder's layers first."""
         p = self._pass(w, batch)
-        self._logits(p, batch)
+        self.computed(p, batch)
         return p.routings
 
-    def encoded(self, p: Pass, batch: Batch) -> tuple[Tensor, Sight]:
-        """Return what an encoder_decoder's encoder makes of a batch's source [K, B*S, C], and what is seen of it."""
+    def encoded(self, p: Pass, batch: Batch) -> Source:
+        """Return what an encoder_decoder's encoder makes of a batch's source [K, B*S, C], and its mask."""
         side = self.shape.of_family.sides[0]
         assert batch.source is not None  # an encoder_decoder's batch has one
-        sight = self._sight(p, side, batch.source, batch.source_lengths)
-        encoded = through(p, side, batch.source, sight, None).whole()
-        return encoded, Sight(False, sight.n_runs, sight.present)
+        mask = self._mask(p, side, batch.source, batch.source_lengths)
+        encoded = through(p, side, batch.source, mask, None).whole()
+        return encoded, AttentionMask(False, mask.n_runs, mask.present)
+
+    def computed(self, p: Pass, batch: Batch) -> Float[Tensor, "K N V"]:
+        """Return the logits of a pass over a batch."""
+        return self._head(p, self._read(p, batch))
 
     def _pass(
-        self, w: Weights, batch: Batch, dropout: Dropout | None = None, memory: Memory | None = None
+        self, w: Weights, batch: Batch, dropout: Dropout | None = None, cache: KVCache | None = None
     ) -> Pass:
         n_runs, n_sequences, _ = batch.inputs.shape
-        return Pass(self.shape, w, n_runs, n_sequences, dropout, memory)
-
-    def _logits(self, p: Pass, batch: Batch) -> Tensor:
-        return self._head(p, self._read(p, batch))
+        return Pass(self.shape, w, n_runs, n_sequences, dropout, cache)
 
     def _read(self, p: Pass, batch: Batch) -> Normed:
         """Take a batch through the side that has the head."""
         side = self.shape.of_family.sides[-1]
         source = self._source(p, batch) if side.crosses else None
-        sight = self._sight(p, side, batch.inputs, batch.lengths)
-        return through(p, side, batch.inputs, sight, source)
+        mask = self._mask(p, side, batch.inputs, batch.lengths)
+        return through(p, side, batch.inputs, mask, source)
 
-    def _source(self, p: Pass, batch: Batch) -> tuple[Tensor, Sight]:
-        if p.memory is None:
+    def _source(self, p: Pass, batch: Batch) -> Source:
+        if p.cache is None:
             return self.encoded(p, batch)
-        if p.memory.source is None:
-            p.memory.source = self.encoded(p, batch)
-        return p.memory.source
+        if p.cache.source is None:
+            p.cache.source = self.encoded(p, batch)
+        return p.cache.source
 
-    def _sight(self, p: Pass, side: Side, tokens: Tensor, lengths: Tensor | None) -> Sight:
+    def _mask(
+        self, p: Pass, side: Side, tokens: Int[Tensor, "K B T"], lengths: Int[Tensor, "K B"] | None
+    ) -> AttentionMask:
         """Return what a side's positions see of each other."""
-        scheme = POSITIONS[self.shape.positions].bias
+        encoding = POSITIONS[self.shape.positions].bias
 
         def bias(distances: Tensor) -> Tensor:
-            assert scheme
-            return scheme(p.w, self.shape, side.prefix, distances, side.causal)
+            assert encoding
+            return encoding(p.w, self.shape, side.prefix, distances, side.causal)
 
-        return Sight(side.causal, p.n_runs, _present(tokens, lengths), bias if scheme else None)
+        return AttentionMask(side.causal, p.n_runs, _present(tokens, lengths), bias if encoding else None)
 
-    def _head(self, p: Pass, read: Normed) -> Tensor:
+    def _head(self, p: Pass, read: Normed) -> Float[Tensor, "K n V"]:
         shape, w = self.shape, p.w
         if shape.of_family.transforms:
             wide = p.linear("head.transform", read)
@@ -174,13 +180,16 @@ class Transformer:
         logits = product(read, weight.transpose(1, 2), None)[:, :, :v]
         if shape.has_head_bias:
             logits = logits + w["head.bias"][:, None]
-        return logits.contiguous()
+        return p.note("logits", logits.contiguous())
 
 
 def cross_entropy(
-    logits: Tensor, targets: Tensor, smoothing: Tensor | None = None, dense: bool = False
-) -> Tensor:
-    """Return each run's mean [K] over its counted targets [K, B, T], of logits [K, N, V]: see `losses`."""
+    logits: Float[Tensor, "K N V"],
+    targets: Int[Tensor, "K B T"],
+    smoothing: Float[Tensor, "K"] | None = None,
+    dense: bool = False,
+) -> Float[Tensor, "K"]:
+    """Return each run's mean over its counted targets: see `losses`."""
     n_runs, flat = len(targets), targets.reshape(-1)
     logits = logits.view(len(flat), -1)
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -196,9 +205,9 @@ def cross_entropy(
     return each.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
 
 
-def _present(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Return which of tokens [K, B, T] are no padding, [K*B, T]."""
+def _present(tokens: Int[Tensor, "K B T"], lengths: Int[Tensor, "K B"] | None) -> Bool[Tensor, "KB T"] | None:
+    """Return which tokens are no padding."""
     if lengths is None:
         return None
-    places = torch.arange(tokens.shape[2], device=tokens.device)
-    return places < lengths.reshape(-1, 1)
+    positions = torch.arange(tokens.shape[2], device=tokens.device)
+    return positions < lengths.reshape(-1, 1)

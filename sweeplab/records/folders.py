@@ -1,4 +1,4 @@
-"""A study's folder in the lab: where its storage, its runs and its reports lie."""
+"""A study's folder in the lab: where its storage, its runs and its reports lie, and who holds it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.records.runs import Inside, RunFolder, RunState
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
+# Whoever only looks whether a study is running holds its lock for an instant.
+LOOK_SECONDS = 1.0
 
 
 def lab_folder(given: Path | None = None) -> Path:
@@ -38,6 +42,20 @@ class StudyFolder:
     lab: Path
     name: str
 
+    database = Inside("trials.db")  # the trials' storage
+    storage_file = Inside("storage.url")  # its URL where it is another database
+    study_file = Inside("study.yaml")  # the study file as it was last run
+    canonical_file = Inside("study.json")  # the typed study: what workers read
+    data_file = Inside("data.json")  # the description of the study's data, with its digests
+    baselines_file = Inside("baselines.json")  # the n-gram baseline of each cell
+    plan_file = Inside("plan.json")  # the plan that it was last started with
+    code_file = Inside("code.json")  # the versions of the code that it was last started with
+    warm_start_file = Inside("warm_start.json")  # how many trials of each source came into which cell
+    elapsed_file = Inside("elapsed.json")  # how long it has been run so far
+    report = Inside("report")  # the folder of the reports
+    sample = Inside("sample")  # the folder of what the best run has written
+    lock_file = Inside("supervisor.lock")
+
     @property
     def path(self) -> Path:
         """Return the folder itself."""
@@ -49,16 +67,6 @@ class StudyFolder:
         return shlex.join(["sweeplab", *words.split(), self.name, *more, *lab])
 
     @property
-    def database(self) -> Path:
-        """Return the file of the trials' storage."""
-        return self.path / "trials.db"
-
-    @property
-    def storage_file(self) -> Path:
-        """Return the file that holds the storage's URL where that is another database than the study's own."""
-        return self.path / "storage.url"
-
-    @property
     def storage_url(self) -> str:
         """Return the URL of the trials' storage."""
         try:
@@ -66,72 +74,27 @@ class StudyFolder:
         except FileNotFoundError:
             return f"sqlite:///{self.database}"
 
-    @property
-    def study_file(self) -> Path:
-        """Return the study file as it was last run."""
-        return self.path / "study.yaml"
-
-    @property
-    def canonical_file(self) -> Path:
-        """Return the typed study as JSON: what workers read."""
-        return self.path / "study.json"
-
-    @property
-    def data_file(self) -> Path:
-        """Return the description of the study's data, with its digests."""
-        return self.path / "data.json"
-
-    @property
-    def baselines_file(self) -> Path:
-        """Return what counting alone makes of each cell's data: a baseline a cell."""
-        return self.path / "baselines.json"
-
-    @property
-    def baselines(self) -> dict[str, Any]:
-        """Return the baselines by cell; none of a study from before there were any."""
-        return self.read(self.baselines_file) if self.baselines_file.exists() else {}
-
-    @property
-    def plan_file(self) -> Path:
-        """Return the plan that the study was last started with."""
-        return self.path / "plan.json"
-
-    @property
-    def code_file(self) -> Path:
-        """Return the versions of the code that the study was last started with."""
-        return self.path / "code.json"
-
-    @property
-    def warm_start_file(self) -> Path:
-        """Return what the study started from: how many trials of each source came into which cell."""
-        return self.path / "warm_start.json"
-
-    @property
-    def report(self) -> Path:
-        """Return the folder of the reports."""
-        return self.path / "report"
-
-    @property
-    def sample(self) -> Path:
-        """Return the folder of what the best run has written."""
-        return self.path / "sample"
-
-    def run(self, cell: str, number: int, seed: int) -> RunFolder:
-        """Return the folder of one training."""
-        return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")
-
     @staticmethod
     def read(file: Path) -> dict[str, Any]:
         """Return what one of the study's JSON files says."""
         return dict(json.loads(file.read_text(encoding="utf-8")))
 
+    @property
+    def baselines(self) -> dict[str, Any]:
+        """Return the n-gram baselines by cell; none of a study from before there were any."""
+        return self.read(self.baselines_file) if self.baselines_file.exists() else {}
+
+    def run(self, cell: str, number: int, seed: int) -> RunFolder:
+        """Return the folder of one run."""
+        return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")
+
     def runs(self) -> Iterator[RunFolder]:
-        """Yield the folders of all trainings that were ever started."""
+        """Yield the folders of all runs that have started."""
         for file in sorted((self.path / "runs").glob("*/*/run.json")):
             yield RunFolder(file.parent)
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
-        """Yield the folders of one trial's trainings."""
+        """Yield the folders of one trial's runs."""
         for file in sorted((self.path / "runs" / cell).glob(f"{trial}-*/run.json")):
             yield RunFolder(file.parent)
 
@@ -140,10 +103,19 @@ class StudyFolder:
         ends = (run.read_end() for run in self.runs())
         return dict(Counter(str(end.state if end else unfinished) for end in ends))
 
-    @property
-    def supervisor_lock(self) -> FileLock:
-        """Return the lock that whoever runs the study holds; it waits for nobody."""
-        return FileLock(self.path / "supervisor.lock", blocking=False)
+    @contextmanager
+    def held(self, otherwise: str) -> Iterator[None]:
+        """Hold the study for this process, as whoever runs it does.
+
+        Raises:
+            BadInput: another process holds it; says what is given as `otherwise`.
+        """
+        try:
+            lock = FileLock(self.lock_file).acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
+        except Timeout:
+            raise BadInput(otherwise) from None
+        with lock:
+            yield
 
     @property
     def is_run(self) -> bool:
@@ -151,7 +123,7 @@ class StudyFolder:
         if not self.path.exists():
             return False
         try:
-            with self.supervisor_lock:
+            with FileLock(self.lock_file, blocking=False):
                 return False
         except Timeout:
             return True
@@ -164,9 +136,8 @@ class StudyFolder:
     @property
     def elapsed_seconds(self) -> float:
         """Return how long the study has been run so far, over all its continuations."""
-        path = self.path / "elapsed.json"
-        return float(json.loads(path.read_text())["seconds"]) if path.exists() else 0.0
+        return float(self.read(self.elapsed_file)["seconds"]) if self.elapsed_file.exists() else 0.0
 
     def write_elapsed(self, seconds: float) -> None:
         """Remember how long the study has been run so far."""
-        write_whole(self.path / "elapsed.json", json.dumps({"seconds": seconds}, indent=1).encode())
+        write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import Hyperparameters
@@ -187,11 +187,33 @@ def run_key(cell: str, trial: int, seed: int) -> str:
     return f"{cell}/{trial}/{seed}"
 
 
+class Inside:
+    """A file or folder by its name inside of a run's or a study's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: HasPath, owner: object = None) -> Path:
+        return folder.path / self._name
+
+
+class HasPath(Protocol):
+    """A folder."""
+
+    @property
+    def path(self) -> Path:
+        """Return where it is."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of one run, `CELL/TRIAL-SEED`."""
 
     path: Path
+
+    start_file = Inside("run.json")
+    points_file = Inside("points.jsonl")
+    end_file = Inside("end.json")
 
     @property
     def cell(self) -> str:
@@ -207,21 +229,6 @@ class RunFolder:
     def seed(self) -> int:
         """Return the run's seed."""
         return int(self.path.name.rpartition("-")[2])
-
-    @property
-    def start_file(self) -> Path:
-        """Return where the run's start stands."""
-        return self.path / "run.json"
-
-    @property
-    def points_file(self) -> Path:
-        """Return where the run's curve stands."""
-        return self.path / "points.jsonl"
-
-    @property
-    def end_file(self) -> Path:
-        """Return where the run's end stands."""
-        return self.path / "end.json"
 
     @property
     def has_started(self) -> bool:

@@ -1,4 +1,4 @@
-"""Studies in MLflow's own pages: what a dashboard file has them show, and a server of them where there is none."""
+"""Studies in MLflow's own pages: what a dashboard has them show, and a server where none runs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput, nearest
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.study.file.document import parse
-from sweeplab.study.file.markdown import read_text
-from sweeplab.study.places import Complaints, Location, Places
+from sweeplab.report.options import (
+    LOG,
+    Option,
+    check_items,
+    check_options,
+    check_value,
+    default_dashboard,
+    listed,
+    read_checked,
+)
+from sweeplab.study.problems import Problems
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.tracking.measures import CURVES, LOSSES_BY_TOKENS
-from sweeplab.tracking.tracker import TrackingUnavailable
-from sweeplab.tracking.ui import Server, free_port, serve
-from sweeplab.tracking.view import NUMBERS, SEARCHED, TAGS, X_AXES, Chart, View, publish
-
-DEFAULT = Path(__file__).with_name("mlflow.yaml")
-MAX_BYTES = 2**18
+from sweeplab.tracking.pages import (
+    NUMBERS,
+    SEARCHED,
+    TAGS,
+    X_AXES,
+    Chart,
+    Server,
+    View,
+    free_port,
+    publish,
+    serve,
+)
+from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS
 
 _AXES = (*NUMBERS, *TABLE)
-_COLUMNS = (*TAGS, SEARCHED, *_AXES)
-_COMMON: dict[str, Sequence[str] | None] = {"title": None, "width": ("full", "half")}
-# What each option of each chart may be; None is any text.
-CHARTS: dict[str, dict[str, Sequence[str] | None]] = {
-    "line": {"metric": CURVES, "x": tuple(X_AXES), "log": ("x", "y")},
-    "scatter": {"x": _AXES, "y": _AXES},
+_COLUMN = Option((*TAGS, SEARCHED, *_AXES))
+_SIZE = Option(_AXES, needed="any hyperparameter, any number that a run ends with")
+# The options of each chart.
+CHARTS: dict[str, dict[str, Option]] = {
+    "line": {
+        "metric": Option(CURVES, needed=", ".join(CURVES)),
+        "x": Option(tuple(X_AXES), needed=", ".join(X_AXES)),
+        "log": LOG,
+    },
+    "scatter": {"x": _SIZE, "y": _SIZE},
     "compare": {},
 }
-_NEEDED = {"line": ("metric", "x"), "scatter": ("x", "y"), "compare": ()}
-_PARTS = ("columns", "sort", "charts")
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,7 @@ def browse(
 
     Raises:
         BadInput: there is no such study, nothing of it was run yet, the port is taken, the dashboard asks for
-            what there is not, or the tracking server does not answer.
+            what does not exist, or the tracking server does not answer.
         TrackingUnavailable: our own server does not start.
     """
     view, place = read_view(dashboard), lab_folder(lab)
@@ -116,81 +132,45 @@ def read_view(path: Path | None = None) -> View:
     """Read what MLflow is to show from a dashboard file, or from the default one.
 
     Raises:
-        BadInput: the file cannot be read, or asks for what there is not; every problem has its line.
+        BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
     """
-    file = path or DEFAULT
-    complain = Complaints(Places(file))
-    document = parse(read_text(file, MAX_BYTES), complain)
-    if not complain.problems:
-        _check(document, complain)
-    if complain.problems:
-        raise BadInput(*complain.problems)
+    file = path or default_dashboard("mlflow")
+    document = read_checked(file, ("columns", "sort", "charts"), _check)
     sort = document["sort"]
     charts = tuple(_chart(each) for each in document.get("charts", ()))
     return View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
 
 
-def _check(document: Any, complain: Complaints) -> None:
-    if not isinstance(document, dict):
-        complain((), "this shows nothing", "columns:, sort: and charts:")
-        return
-    for key in document:
-        if key not in _PARTS:
-            complain.unknown((key,), _PARTS, "part")
-    columns, sort, charts = (document.get(part) for part in _PARTS)
+def _check(document: Mapping[str, Any], problems: Problems) -> None:
+    columns, sort, charts = (document.get(part) for part in ("columns", "sort", "charts"))
     if isinstance(columns, list) and columns:
         for index, name in enumerate(columns):
-            _one_of(name, _COLUMNS, ("columns", index), complain)
+            check_value(name, _COLUMN, ("columns", index), problems)
     else:
-        complain(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
+        problems.add(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
     if isinstance(sort, dict) and "by" in sort:
-        _one_of(sort["by"], _AXES, ("sort", "by"), complain)
-        for key in sort.keys() - {"by", "descending"}:
-            complain.unknown(("sort", key), ("by", "descending"), "option")
+        check_options(sort, {"by": Option(_AXES), "descending": Option()}, ("sort",), problems)
         if not isinstance(sort.get("descending", False), bool):
-            complain(("sort", "descending"), "descending is true or false")
+            problems.add(("sort", "descending"), "descending is true or false")
     else:
-        complain(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
+        problems.add(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
     if charts is not None and not isinstance(charts, list):
-        complain(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
+        problems.add(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
         return
-    for index, chart in enumerate(charts or ()):
-        _check_chart(chart, ("charts", index), complain)
-
-
-def _check_chart(chart: Any, place: Location, complain: Complaints) -> None:
-    kind = chart.get("chart") if isinstance(chart, dict) else None
-    if kind not in CHARTS:
-        what = f"unknown chart {kind!r}" if kind else "this is no chart"
-        complain(place, what, "chart: " + " | ".join(CHARTS), nearest(str(kind or ""), CHARTS))
-        return
-    options = {"chart": None, **_COMMON, **CHARTS[kind]}
-    for name in [name for name in _NEEDED[kind] if name not in chart]:
-        complain(place, f"{kind} needs {name}: …", ", ".join(options[name] or ())[:60])
-    for name, written in chart.items():
-        if name not in options:
-            complain.unknown((*place, name), list(options), "option")
-        elif (allowed := options[name]) is not None:
-            for value in written if name == "log" and isinstance(written, list) else [written]:
-                _one_of(value, allowed, (*place, name), complain)
-    if chart.get("x") == "train_tokens" and chart.get("metric") in set(CURVES) - set(LOSSES_BY_TOKENS):
-        complain((*place, "x"), f"MLflow has no {chart['metric']} over tokens", "iteration, time")
-
-
-def _one_of(value: Any, allowed: Sequence[str], place: Location, complain: Complaints) -> None:
-    if value not in allowed:
-        few = ", ".join(allowed) if len(allowed) < 8 else ""
-        name = [part for part in place if isinstance(part, str)][-1]
-        complain(place, f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
+    check_items(charts or [], "chart", CHARTS, problems)
+    for index, chart in enumerate(charts or []):
+        if isinstance(chart, dict) and chart.get("x") == "train_tokens":
+            metric = chart.get("metric")
+            if metric in CURVES and metric not in LOSSES_BY_TOKENS:
+                problems.add(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
 
 
 def _chart(written: Mapping[str, Any]) -> Chart:
-    log = written.get("log", ())
     return Chart(
         kind=written["chart"],
         title=str(written.get("title", "")),
         x=written.get("x", ""),
         y=written.get("metric", written.get("y", "")),
-        log=tuple(log) if isinstance(log, list | tuple) else (log,),
+        log=tuple(listed(written.get("log", []))),
         width=written.get("width", "full"),
     )

@@ -1,30 +1,24 @@
-"""Dashboards: YAML files that say which panels a report shows."""
+"""Dashboards of the report's pages: YAML files that say which panels a page shows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput, nearest
-from sweeplab.report.panels import KINDS
-from sweeplab.report.panels.base import PanelSpec
-from sweeplab.study.file.document import parse
-from sweeplab.study.file.markdown import read_text
-from sweeplab.study.places import Complaints, Location, Places
+from sweeplab.report.options import PanelSpec, check_items, default_dashboard, listed, read_checked
+from sweeplab.report.panels.base import PANELS, Source
+from sweeplab.study.problems import Problems
 
-MAX_BYTES = 2**18
-# What the panels of each page may be computed from.
-PAGES = {
+# What the panels of each page may be made from.
+PAGES: dict[str, tuple[Source, ...]] = {
     "scaling": ("runs", "points", "sweeps"),
     "sweep": ("runs", "points", "sweeps"),
     "compare": ("sweeps", "studies"),
 }
-
-_COMMON: dict[str, Sequence[str] | None] = {"title": None, "width": ("full", "half")}
-_LISTS = {"log", "lines", "laws", "against", "params"}
-_PARTS = ("title", "panels")
+# Panels that had another name in earlier dashboards.
+RENAMED = {"roads": "compute_optimal"}
 
 
 @dataclass(frozen=True)
@@ -35,76 +29,37 @@ class Dashboard:
     panels: tuple[PanelSpec, ...]
 
 
-def default_dashboard(page: str) -> Path:
-    """Return the dashboard that a page has when nobody gives one."""
-    return Path(__file__).with_name(f"{page}.yaml")
-
-
 def panels_of(page: str) -> list[str]:
-    """Return the kinds of panels that a page may have."""
-    return [name for name, kind in KINDS.items() if kind.of in PAGES[page]]
+    """Return the names of the panels that a page may have."""
+    return [name for name, kind in sorted(PANELS.items()) if kind.source in PAGES[page]]
 
 
 def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard:
     """Read a dashboard of a page, or its default one.
 
     Raises:
-        BadInput: the file cannot be read, or asks for what there is not; every problem has its line.
+        BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
     """
-    file = path or default_dashboard(page)
-    complain = Complaints(Places(file))
-    document = parse(read_text(file, MAX_BYTES), complain)
-    if not complain.problems:
-        _check(document, panels_of(page), complain)
-    if complain.problems:
-        raise BadInput(*complain.problems)
-    return Dashboard(str(document.get("title", page.capitalize())), tuple(map(_spec, document["panels"])))
+    kinds = {name: PANELS[name].options for name in panels_of(page)}
+
+    def check(document: Mapping[str, Any], problems: Problems) -> None:
+        panels = document.get("panels")
+        if isinstance(panels, list) and panels:
+            for each in panels:
+                if isinstance(each, dict) and str(each.get("panel")) in RENAMED:
+                    each["panel"] = RENAMED[each["panel"]]
+            check_items(panels, "panel", kinds, problems)
+        else:
+            problems.add(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
+
+    document = read_checked(path or default_dashboard(page), ("title", "panels"), check)
+    title = str(document.get("title", page.capitalize()))
+    return Dashboard(title, tuple(_spec(each) for each in document["panels"]))
 
 
-def _check(document: Any, kinds: Sequence[str], complain: Complaints) -> None:
-    if not isinstance(document, dict):
-        complain((), "this is no dashboard", "title: and panels:")
-        return
-    for key in [key for key in document if key not in _PARTS]:
-        near = nearest(key, _PARTS)
-        complain((key,), f"unknown part {key!r} of a dashboard", ", ".join(_PARTS), near, at_key=True)
-    panels = document.get("panels")
-    if not isinstance(panels, list) or not panels:
-        complain(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
-        return
-    for index, panel in enumerate(panels):
-        _check_panel(panel, ("panels", index), kinds, complain)
-
-
-def _check_panel(panel: Any, place: Location, kinds: Sequence[str], complain: Complaints) -> None:
-    kind = panel.get("panel") if isinstance(panel, dict) else None
-    if kind is None:
-        complain(place, "this is no panel", "panel: " + " | ".join(kinds))
-        return
-    if kind not in kinds:
-        complain((*place, "panel"), f"unknown panel {kind!r}", ", ".join(kinds), nearest(str(kind), kinds))
-        return
-    options = {"panel": None, **_COMMON, **KINDS[kind].options}
-    for name, may_be in KINDS[kind].needs.items():
-        if name not in panel:
-            complain(place, f"{kind} needs an {name}", may_be)
-    for name, written in panel.items():
-        allowed = options.get(name)
-        if name not in options:
-            complain.unknown((*place, name), list(options), "option")
-        elif allowed is not None:
-            for value in _listed(written) if name in _LISTS else [written]:
-                if value not in allowed:
-                    few = ", ".join(allowed) if len(allowed) < 8 else ""
-                    complain((*place, name), f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
-
-
-def _spec(written: dict[str, Any]) -> PanelSpec:
-    options: dict[str, Any] = {
-        name: tuple(_listed(value)) if name in _LISTS else str(value) for name, value in written.items()
+def _spec(written: Mapping[str, Any]) -> PanelSpec:
+    known = PANELS[written["panel"]].options
+    options = {
+        name: listed(value) if known[name].many else value for name, value in written.items() if name in known
     }
-    return PanelSpec(**options)
-
-
-def _listed(written: Any) -> list[Any]:
-    return written if isinstance(written, list) else [written]
+    return PanelSpec(written["panel"], options, str(written.get("title", "")), written.get("width", "full"))

@@ -24,7 +24,7 @@ def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
     cells = shown["cells"]
     states = [state for state in _STATES if any(cell.get(state) for cell in cells)]
     titles = ["cell", "parameters", "trials", *states, shown["metric"]]
-    lowest = min((cell["best_val_loss"] for cell in cells if cell["best_val_loss"] is not None), default=None)
+    lowest = min((cell["best_value"] for cell in cells if cell["best_value"] is not None), default=None)
     rows = [_row(cell, shown["trials_per_cell"], states, lowest) for cell in cells[:MOST_CELLS]]
     header = _cells(titles, "th")
     more = f"<p>and {len(cells) - MOST_CELLS} cells more</p>" if len(cells) > MOST_CELLS else ""
@@ -32,7 +32,7 @@ def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
 
 
 def _row(cell: Mapping[str, Any], total: int | None, states: Iterable[str], lowest: float | None) -> str:
-    n_params, best = cell["n_params"], cell["best_val_loss"]
+    n_params, best = cell["n_params"], cell["best_value"]
     values = [
         cell["cell"],
         f"{n_params:,}" if n_params else "–",

@@ -5,64 +5,75 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pandas import DataFrame
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from sweeplab.report.panels.base import Panel, TablePanel, TextPanel
+from sweeplab.formatting import listed, written
+from sweeplab.report.panels.base import MissingPanel, Panel, Paragraphs
+from sweeplab.report.style import Figure
 from sweeplab.report.summary import Summary
-from sweeplab.report.words import MARKS, listed, written
 
+# What stands before a verdict, and the color it has: neither says more than the word does.
+MARKS = {
+    "identified": ("✓", "good"),
+    "weak": ("≈", "fair"),
+    "not identified": ("✕", "poor"),
+    "flagged": ("✕", "poor"),
+    "not seen": ("✓", "good"),
+    "cannot be seen": ("?", "fair"),
+    "found": ("!", "fair"),
+    "clear": ("✓", "good"),
+    "cannot be told": ("?", ""),
+    "held": ("✓", "good"),
+    "missed": ("✕", "poor"),
+    "above chance": ("✓", "good"),
+    "within chance": ("?", ""),
+    "crowds here": ("!", "fair"),
+    "spread evenly": ("✓", "good"),
+    "different": ("!", "fair"),
+    "no difference seen": ("=", ""),
+}
 # More rows than these make a page slow; the CSV behind the table has them all.
 MOST_ROWS = {"figure": 100, "table": 500}
 _LONG = 28  # a column with longer words than this is prose, which may be broken into lines
 
 
-@dataclass(frozen=True)
-class _Column:
-    name: str
-    kind: str
+class _Cell(NamedTuple):
+    """What a cell reads: its text, quiet words below it, and a verdict's mark and color; `value` is sorted by."""
 
-
-@dataclass(frozen=True)
-class _Cell:
-    text: str
-    value: str
+    text: str = ""
+    value: str = ""
     quiet: str = ""
     mark: str = ""
     tone: str = ""
 
 
-@dataclass(frozen=True)
-class _Table:
-    """The rows that a page shows of a table, and how many there are."""
+class _Table(NamedTuple):
+    """The rows that a page shows of a table of `n_rows`; columns are (name, kind), and cells stand beside theirs."""
 
-    columns: Sequence[_Column]
-    rows: Sequence[Sequence[tuple[_Cell, _Column]]]
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[tuple[_Cell, str]]]
     n_rows: int
 
 
-@dataclass(frozen=True)
-class _Section:
-    """A panel as the page has it: a figure with its data folded below it, a table that is open, or both."""
+class _Section(NamedTuple):
+    """A panel as the page has it: a figure with its data folded below it, a table that is open, or both.
+
+    Data and methods that several panels have stand with the first of them; `csv_of` is that one.
+    """
 
     id: str
-    title: str
-    width: str
-    missing: str
-    notes: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-    method: Sequence[tuple[str, str]] = ()
+    panel: Panel
+    method: Paragraphs = ()
     figure: str = ""
-    text: Sequence[tuple[bool, str]] = ()
     open: _Table | None = None
     folded: _Table | None = None
     csv: str = ""
-    csv_of: _Section | None = None
+    csv_of: Any = None
 
 
 def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mapping[str, str]) -> str:
@@ -76,99 +87,71 @@ def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mappin
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = [_section(index, panel) for index, panel in enumerate(_once(_merged(panels)), start=1)]
-    sections = _shared(sections)
-    drawn = any(section.figure for section in sections)
+    sections = _sections(_merged(panels))
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
         beside=beside,
-        plotly_js=get_plotlyjs() if drawn else "",
+        plotly_js=get_plotlyjs() if any(section.figure for section in sections) else "",
         version=_version(),
     )
 
 
 def _merged(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels, with those that are missing for one and the same reason as one: it is said once."""
+    """Return the panels, those that are missing for one and the same reason as one, which says it once."""
     titles: dict[str, list[str]] = {}
     for panel in panels:
         if panel.missing:
             titles.setdefault(panel.missing, []).append(panel.title)
-    merged, said = [], set()
+    merged: list[Panel] = []
     for panel in panels:
-        if panel.missing not in said:
-            same = titles.get(panel.missing, [])
-            merged.append(
-                Panel(title=listed(list(dict.fromkeys(same))), missing=panel.missing)
-                if len(same) > 1
-                else panel
-            )
-        said |= {panel.missing} - {""}
+        same = titles.pop(panel.missing, None)  # the first of them is to come
+        if same and len(same) > 1:
+            merged.append(MissingPanel(title=listed(list(dict.fromkeys(same))), missing=panel.missing))
+        elif same or not panel.missing:
+            merged.append(panel)
     return merged
 
 
-def _once(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels with a method that several have only at the first of them."""
-    seen: set[tuple[tuple[str, str], ...]] = set()
-    found = []
-    for panel in panels:
-        found.append(replace(panel, method=()) if panel.method in seen else panel)
-        seen.add(panel.method)
+def _sections(panels: Sequence[Panel]) -> list[_Section]:
+    found: list[_Section] = []
+    for index, panel in enumerate(panels, start=1):
+        section = _Section(f"panel-{index}", panel)
+        if not panel.missing:
+            figure = panel.figure()
+            is_table = figure is None and panel.shown is None and not panel.text
+            shown = panel.data if is_table else panel.shown
+            # To eight digits, for a page of thousands of trials is large enough.
+            data = panel.data.to_csv(index=False, float_format="%.8g").encode()
+            csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
+            same = next((each for each in found if each.csv == csv), None)
+            section = section._replace(
+                method=() if any(each.method == panel.method for each in found) else panel.method,
+                figure="" if figure is None else _json(figure),
+                open=None if shown is None else _table(shown, "table"),
+                folded=None if figure is None else _table(panel.data, "figure"),
+                csv="" if same else csv,
+                csv_of=same,
+            )
+        found.append(section)
     return found
-
-
-def _shared(sections: Sequence[_Section]) -> list[_Section]:
-    """Return the sections with data that several have only at the first of them; the others name it."""
-    first: dict[str, _Section] = {}
-    found = []
-    for section in sections:
-        same = first.setdefault(section.csv, section) if section.csv else section
-        found.append(section if same is section else replace(section, csv="", csv_of=same))
-    return found
-
-
-def _section(index: int, panel: Panel) -> _Section:
-    section = _Section(f"panel-{index}", panel.title, panel.width, panel.missing)
-    if panel.missing:
-        return section
-    is_table = isinstance(panel, TablePanel)
-    text = panel.text if isinstance(panel, TextPanel) else ()
-    shown = panel.data if is_table and panel.shown is None and not text else panel.shown
-    return replace(
-        section,
-        notes=panel.notes,
-        warnings=panel.warnings,
-        method=panel.method,
-        figure="" if is_table else _figure(panel),
-        text=text,
-        open=None if shown is None else _table(shown, "table"),
-        folded=None if is_table else _table(panel.data, "figure"),
-        csv="data:text/csv;base64," + base64.b64encode(_csv(panel.data).encode()).decode(),
-    )
-
-
-def _csv(data: DataFrame) -> str:
-    """Write a panel's data; to eight digits, for a page of thousands of trials is large enough."""
-    return data.to_csv(index=False, float_format="%.8g")
 
 
 def _table(data: DataFrame, of: str) -> _Table:
-    columns = [_Column(str(name), _kind(data, str(name))) for name in data.columns]
-    names = [column.name for column in columns]
+    columns = [(str(name), _kind(data, str(name))) for name in data.columns]
     rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
-    return _Table(
-        columns, [list(zip(map(_cell, names, row), columns, strict=True)) for row in rows], len(data)
-    )
+    cells = [
+        [(_cell(name, value), kind) for (name, kind), value in zip(columns, row, strict=True)] for row in rows
+    ]
+    return _Table(columns, cells, len(data))
 
 
-def _figure(panel: Panel) -> str:
+def _json(figure: Figure) -> str:
     """Return the figure as JSON that may stand inside of a script element."""
-    from sweeplab.report.drawing import draw
-
-    figure = json.loads(draw(panel).to_json())
-    figure["layout"].pop("template", None)
-    text = json.dumps(figure, separators=(",", ":"), allow_nan=False)
+    settings = json.loads(figure.to_json())
+    settings["layout"].pop("template", None)
+    text = json.dumps(settings, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -180,7 +163,7 @@ def _kind(data: DataFrame, column: str) -> str:
 
 def _cell(column: str, value: Any) -> _Cell:
     if value is None or value != value:
-        return _Cell("", "")
+        return _Cell()
     if isinstance(value, str):
         text, _, quiet = value.partition("\n")
         return _Cell(text, value, quiet, *MARKS.get(text, ("", "")))

@@ -1,30 +1,31 @@
-"""A study in a few sentences: how many runs ended how, what was compared, which was best."""
+"""A study in a few sentences: how many runs ended how, what was compared, which trial is best."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
-from sweeplab.lab.listing import baselines_in_words
+from sweeplab.formatting import counts, listed, rounded, several, span, written
+from sweeplab.lab.showing import baselines_in_words
+from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.panels.material import Material
-from sweeplab.report.words import counted, listed, several, span, told, written
+from sweeplab.report.style import spaced
 
-VERDICTS = (IDENTIFIED, WEAK, NOT_IDENTIFIED)
-# Studies that differ in more hyperparameters than these are told by their files.
+# Studies that differ in more hyperparameters than these are described by their files.
 _MOST_SETTINGS = 8
-_N_GRAMS = "Counting alone"
-_TOLD = ("alpha", "beta", "N_opt exponent")
+_N_GRAMS = "N-gram baseline"
+_EXPONENTS = ("alpha", "beta", "N_opt exponent")
+Entries = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -35,108 +36,105 @@ class Summary:
     """
 
     study: str
-    entries: tuple[tuple[str, str], ...]
-    best: dict[str, Any] = field(default_factory=dict)
+    entries: Sequence[tuple[str, str]]
+    best: Mapping[str, Any] = field(default_factory=dict)
 
 
-def summarize(runs: DataFrame) -> Summary:
-    """Put the runs of a study, a row a run, into words."""
+def summarize(report: ReportData) -> Summary:
+    """Put the runs of a study into words."""
+    runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
-    study = str(runs["study"].iloc[0])
-    grid = grid_of(runs)
-    tuned = [name for name in searched_of(runs) if name not in grid]
+    grid = grid_of(runs, report.design)
+    tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     entries = [("Runs", _extent(runs)), ("Cells", _cells(runs, grid))]
     if tuned:
-        ranges = (f"{name} ({_range(runs[name].tolist())})" for name in tuned)
+        ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))
     trials = trials_table(runs)
     ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
-    if ended.empty:
-        return Summary(study, (*entries, ("Lowest loss", "no trial has ended with a loss yet")))
-    by_task = list(ended.sort_values("loss").groupby(tasks_of(ended), sort=False))
-    for task, own in by_task:
-        row = own.iloc[0]
+    bests = [own.iloc[0] for _, own in ended.sort_values("loss").groupby(tasks_of(ended), sort=False)]
+    if not bests:
+        entries.append(("Lowest loss", "no trial has ended with a loss yet"))
+    for task, row in zip(tasks_of(DataFrame(bests)), bests, strict=True):
+        of = f"{task}: " if len(bests) > 1 else ""
+        entries.append(("Lowest loss", of + _best(row, tuned)))
+    best: dict[str, Any] = {}
+    if len(bests) == 1:
         best = {
-            "cell": row["cell"],
-            "trial": int(row["trial"]),
-            "loss": float(row["loss"]),
-            "n_params": row["n_params"],
-            "hyperparameters": {name: row[name] for name in (*grid, *tuned)},
+            "cell": bests[0]["cell"],
+            "trial": int(bests[0]["trial"]),
+            "loss": float(bests[0]["loss"]),
+            "n_params": bests[0]["n_params"],
+            "hyperparameters": {name: bests[0][name] for name in (*grid, *tuned)},
         }
-        of = f"{task}: " if len(by_task) > 1 else ""
-        entries.append(("Lowest loss", of + _best(best, int(row["seeds"]), tuned)))
-    return Summary(study, tuple(entries), best if len(by_task) == 1 else {})
+    return Summary(report.study, [*entries, *_beside_baselines(report, best)], best)
 
 
-def summarize_scaling(material: Material, panels: Sequence[Panel]) -> Summary:
+def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
+    """Say what n-grams reach, and how far the lowest loss of a cell lies below the baseline there."""
+    said = baselines_in_words(report.baselines)
+    if best and best["cell"] in report.baselines:
+        baseline = float(report.baselines[best["cell"]]["loss"])
+        where = "below" if best["loss"] < baseline else "above"
+        said.append(f"the lowest loss is {abs(1 - best['loss'] / baseline):.1%} {where} it")
+    return [(_N_GRAMS, words) for words in said[:_MOST_SETTINGS]]
+
+
+def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
-    summary = _beside_baselines(summarize(material.runs), material)
+    found = summarize(report)
     law = next((each.result for each in panels if "parameters" in each.result), None)
-    if law:
-        summary = replace(summary, entries=(*summary.entries, *summarize_law(law), *flagged(panels)))
-    return summary
+    about_law = [*summarize_law(law), *_flagged(panels)] if law else []
+    return Summary(found.study, [*found.entries, *about_law], found.best)
 
 
-def _beside_baselines(summary: Summary, material: Material) -> Summary:
-    """Say what n-grams reach, and by how much the lowest loss of a cell lies below what they do there."""
-    baselines = material.baselines
-    said = [(_N_GRAMS, words) for words in baselines_in_words(baselines)]
-    if (best := summary.best) and best["cell"] in baselines:
-        counted = float(baselines[best["cell"]]["loss"])
-        where = "below" if best["loss"] < counted else "above"
-        said.append((_N_GRAMS, f"the lowest loss is {abs(1 - best['loss'] / counted):.1%} {where} it"))
-    return replace(summary, entries=(*summary.entries, *said[:_MOST_SETTINGS]))
-
-
-def summarize_comparison(material: Material, panels: Sequence[Panel]) -> Summary:
+def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Put several studies into words: what they have, in what they were set differently, whether they differ."""
-    runs = material.runs
+    runs = report.runs
     if runs.empty:
         return Summary("no study", (("Runs", "none yet"),))
-    studies = list(runs.groupby("study", sort=False))
-    entries = [(str(name), _extent(own)) for name, own in studies]
-    apart = [f"{name} {' / '.join(values)}" for name, values in settings(material.sweeps).items()]
-    more = f" and {len(apart) - _MOST_SETTINGS} more" if len(apart) > _MOST_SETTINGS else ""
-    entries.append(("Set differently", f"{', '.join(apart[:_MOST_SETTINGS])}{more}" if apart else "nothing"))
-    found = [note for each in panels if "differences" in each.result for note in each.notes]
-    entries += [("Difference", note) for note in found]
-    return Summary(listed([str(name) for name, _ in studies]), tuple(entries))
+    extents = {str(name): _extent(own) for name, own in runs.groupby("study", sort=False)}
+    differing = [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
+    more = f" and {len(differing) - _MOST_SETTINGS} more" if len(differing) > _MOST_SETTINGS else ""
+    set_differently = f"{', '.join(differing[:_MOST_SETTINGS])}{more}" if differing else "nothing"
+    found = [("Difference", note) for each in panels if "differences" in each.result for note in each.notes]
+    return Summary(listed([*extents]), [*extents.items(), ("Set differently", set_differently), *found])
 
 
-def flagged(panels: Sequence[Panel]) -> tuple[tuple[str, str], ...]:
-    """Return what is wrong with the law's form, as an entry of the summary, where a panel flags it."""
-    said = next((each.result for each in panels if each.result.get("status") == FLAGGED), None)
-    return (("Its form", said["sentences"][0]),) if said else ()
-
-
-def summarize_table(found: Assessment, source: str) -> Summary:
+def summarize_table(found: Assessment, source: str, panels: Sequence[Panel]) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
     columns = found.points.columns
     ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
     rows = f"{found.points.n:,}: {', '.join(ranges)}"
-    return Summary(source, (("Rows", rows), *summarize_law(found.as_dict())))
+    return Summary(source, [("Rows", rows), *summarize_law(found.as_dict()), *_flagged(panels)])
 
 
-def summarize_law(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def summarize_law(said: Mapping[str, Any]) -> Entries:
     """Put a law into words: how many of its numbers are identified, and the exponents that are."""
     entries = said["parameters"] | said["derived"]
-    verdicts = Counter(entry["verdict"] for entry in entries.values())
-    exponents = (
-        f"{name} {told(entry['value'])} ({span(entry['low'], entry['high'])}, {entry['verdict']})"
+    found = Counter(entry["verdict"] for entry in entries.values())
+    verdicts = counts({each: found[each] for each in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if each in found})
+    exponents = ", ".join(
+        f"{name} {rounded(entry['value'])} ({span(entry['low'], entry['high'])}, {entry['verdict']})"
         for name, entry in entries.items()
-        if entry["value"] is not None and name in _TOLD
+        if entry["value"] is not None and name in _EXPONENTS
     )
-    counts = ", ".join(f"{verdicts[each]} {each}" for each in VERDICTS if each in verdicts)
-    law = f"{said['law']}, {said['formula']}; of its numbers {counts}"
-    return (("Scaling law", law), *((("Exponents", words),) if (words := ", ".join(exponents)) else ()))
+    law = ("Scaling law", f"{said['law']}, {said['formula']}; of its numbers {verdicts}")
+    return [law, ("Exponents", exponents)] if exponents else [law]
+
+
+def _flagged(panels: Sequence[Panel]) -> Entries:
+    """Return what is wrong with the law's form, where a panel flags it."""
+    said = [each.result["sentences"][0] for each in panels if each.result.get("status") == FLAGGED]
+    return [("Form of the law", words) for words in said[:1]]
 
 
 def _extent(runs: DataFrame) -> str:
     n_trials, n_seeds = len(runs[["cell", "trial"]].drop_duplicates()), runs["seed"].nunique()
     trials = f" ({several(n_trials, 'trial')} of {several(n_seeds, 'seed')})" if n_seeds > 1 else ""
     cells = several(runs["cell"].nunique(), "cell")
-    return f"{several(len(runs), 'run')}{trials} in {cells}: {counted(runs['state'])}"
+    return f"{several(len(runs), 'run')}{trials} in {cells}: {states_in_words(runs['state'])}"
 
 
 def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
@@ -148,16 +146,16 @@ def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
     return f"{between.join(values) or 'one'}; {sizes}"
 
 
-def _best(best: dict[str, Any], seeds: int, tuned: Sequence[str]) -> str:
-    values = ", ".join(f"{name} {written(best['hyperparameters'][name])}" for name in tuned)
-    mean = f" (the mean of {seeds} seeds)" if seeds > 1 else ""
-    cell = "" if best["cell"] == "all" else f" of {str(best['cell']).replace(',', ', ')}"
-    size = f"{written(best['n_params'])} parameters"
-    text = f"{best['loss']:.4f} nats/token{mean}, by trial {best['trial']}{cell} ({size})"
-    return f"{text} with {values}" if values else text
+def _best(row: Series, tuned: Sequence[str]) -> str:
+    """Say in words which trial has the lowest loss, of what size it is, and with which hyperparameters."""
+    mean = f" (the mean of {row['seeds']} seeds)" if row["seeds"] > 1 else ""
+    cell = "" if row["cell"] == "all" else f" in cell {spaced(row['cell'])}"
+    values = ", ".join(f"{name} {written(row[name])}" for name in tuned)
+    of = f"{written(row['n_params'])} parameters{f'; {values}' if values else ''}"
+    return f"{row['loss']:.4f} nats/token{mean}: trial {int(row['trial'])}{cell} ({of})"
 
 
-def _range(values: Sequence[Any]) -> str:
+def _range(values: Iterable[Any]) -> str:
     distinct = _sorted(values)
     if len(distinct) > 4 and all(isinstance(value, int | float) for value in distinct):
         return f"{written(distinct[0])} to {written(distinct[-1])}"
@@ -175,8 +173,8 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 
 
 # What stands on top of each page.
-SUMMARIES: dict[str, Callable[[Material, Sequence[Panel]], Summary]] = {
+SUMMARIES: dict[str, Callable[[ReportData, Sequence[Panel]], Summary]] = {
     "scaling": summarize_scaling,
-    "sweep": lambda material, panels: _beside_baselines(summarize(material.runs), material),
+    "sweep": lambda report, panels: summarize(report),
     "compare": summarize_comparison,
 }

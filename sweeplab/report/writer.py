@@ -1,32 +1,37 @@
-"""Write a page of panels, and the data behind it, whole or not at all."""
+"""Write a page of panels and the data behind it, or its figures as pictures, whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pandas import DataFrame, concat
 
+from sweeplab.analysis.fit.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.report.dashboard import read_dashboard
-from sweeplab.report.images import check_images, write_images
+from sweeplab.report.data import ReportData
 from sweeplab.report.page import render
-from sweeplab.report.panels import panel
-from sweeplab.report.panels.base import Panel
-from sweeplab.report.panels.material import Material
-from sweeplab.report.summary import SUMMARIES, Summary
+from sweeplab.report.panels.base import PANELS, Panel, make_panel
+from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 
 FORMATS = ("html", "png", "svg", "pdf")
+# A picture's width in pixels of the page, and how many of its own it has for each.
+WIDTHS = {"full": 1000, "half": 560}
+SCALE = 2
+INK, RULE = "#1c1f24", "#e3e6ea"
 
 
 def write_page(
     page: str,
-    material: Material,
+    report: ReportData,
     runs: DataFrame,
     folder: Path,
     dashboard: Path | None = None,
@@ -37,38 +42,59 @@ def write_page(
     In another form than html each figure is written as a picture instead. Returns the files to be opened.
 
     Raises:
-        BadInput: the dashboard asks for what there is not, or pictures cannot be made, and nothing is written; or
+        BadInput: the dashboard asks for what does not exist, or pictures cannot be made, and nothing is written; or
             the folder cannot be written to.
     """
     asked = read_dashboard(dashboard, page)
+    if form != "html" and find_spec("kaleido") is None:
+        raise BadInput(f"--format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing")
+    panels = [make_panel(spec, report) for spec in asked.panels]
     if form != "html":
-        check_images(form)
-    panels = [panel(spec, material) for spec in asked.panels]
-    if form != "html":
-        return write_images(panels, folder, page, form)
-    summary = SUMMARIES[page](material, panels)
-    tables = {f"{page}.csv": (runs, "a row a run")}
-    if curves := material.curves_read:
-        tables[f"{page}-curves.csv"] = (concat(curves), "a row a measurement")
-    beside = {
-        **{name: what for name, (_, what) in tables.items()},
-        f"{page}.json": "the data of every panel",
-    }
+        return _write_images(panels, folder, page, form)
+    summary = SUMMARIES[page](report, panels)
+    tables = {f"{page}.csv": (runs, "one row per run")}
+    if curves := report.curves_read:
+        tables[f"{page}-curves.csv"] = (concat(curves), "one row per measurement")
+    beside = {name: what for name, (_, what) in tables.items()} | {f"{page}.json": "the data of every panel"}
     contents = {
         **{name: table.to_csv(index=False) for name, (table, _) in tables.items()},
         f"{page}.json": _json(asked.title, summary, panels),
         f"{page}.html": render(asked.title, summary, panels, beside),
     }
-    write_files(folder, contents)
+    _write_files(folder, contents)
     return [folder / f"{page}.html"]
 
 
-def write_files(folder: Path, contents: Mapping[str, str]) -> None:
-    """Write texts into a folder, each whole.
+def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path | None = None) -> Path:
+    """Write the page of a law that was fitted to any table; return its path.
+
+    It has the dashboard's panels that need no study, all of the one law. `source` is what the table is called.
 
     Raises:
-        BadInput: the folder cannot be written to, or one stands where a text is to be.
+        BadInput: the dashboard asks for what does not exist, or the page cannot be written.
     """
+    asked, report = read_dashboard(dashboard), ReportData.of_table(found)
+    law, panels = {"law": found.fit.law.name, "delta": found.delta}, []
+    for spec in asked.panels:
+        kind = PANELS[spec.panel]
+        if kind.source == "points":
+            own = {name: value for name, value in law.items() if name in kind.options}
+            panels.append(make_panel(replace(spec, options={**spec.options, **own}), report))
+    write_single_page(page, asked.title, summarize_table(found, source, panels), panels)
+    return page
+
+
+def write_single_page(file: Path, title: str, summary: Summary, panels: Iterable[Panel]) -> None:
+    """Write a page that has its data in it alone.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    _write_files(file.parent, {file.name: render(title, summary, list(panels), {})})
+
+
+def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
+    """Write texts into a folder, each whole."""
     for name in contents:
         if (folder / name).is_dir():
             raise BadInput(Problem("is a folder", "the name of a file", file=folder / name))
@@ -77,7 +103,51 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> None:
         for name, text in contents.items():
             write_whole(folder / name, text.encode())
     except OSError as error:
-        raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
+        raise _not_written(folder, error) from error
+
+
+def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -> list[Path]:
+    """Write each figure as FOLDER/PAGE-NUMBER-TITLE.FORM, on white, by Plotly's Kaleido, and return the files.
+
+    Raises:
+        BadInput: Kaleido's browser is missing, no panel has a figure, or the folder cannot be written to.
+    """
+    from plotly.io import write_images
+
+    figures, files, widths = [], [], []
+    for number, panel in enumerate(panels, start=1):
+        if (figure := panel.figure()) is None:
+            continue
+        figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", font={"color": INK})
+        figure.update_xaxes(gridcolor=RULE)
+        figure.update_yaxes(gridcolor=RULE)
+        figures.append(figure)
+        files.append(folder / f"{page}-{number}-{_as_word(panel.title)}.{form}")
+        widths.append(WIDTHS[panel.width])
+    if not figures:
+        raise BadInput(f"no panel has a figure: {panels[0].missing or 'all are tables'}")
+    heights = [figure.layout.height for figure in figures]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_images(fig=figures, file=files, format=form, scale=SCALE, width=widths, height=heights)
+    except OSError as error:
+        raise _not_written(folder, error) from error
+    except Exception as error:
+        if (
+            type(error).__name__ == "ChromeNotFoundError"
+        ):  # Kaleido's own, which cannot be imported without it
+            raise BadInput("Kaleido finds no Chrome or Chromium: plotly_get_chrome installs one") from error
+        raise
+    return files
+
+
+def _not_written(folder: Path, error: OSError) -> BadInput:
+    return BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder))
+
+
+def _as_word(title: str) -> str:
+    """Return a title as part of a file's name."""
+    return "-".join("".join(each if each.isalnum() else " " for each in title.lower()).split())
 
 
 def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:

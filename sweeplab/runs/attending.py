@@ -57,12 +57,12 @@ def attention_maps(
     shape = run.model.shape
     _check("head", head, shape.n_head)
     _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
-    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values["block_size"])
+    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values.block_size)
     prompt = writer.prompt
     check_room(prompt.start, run.values)
     tokens = list(prompt.start)
     if prompt.source is not None or (objective_of(run.values).of_pairs and not writer.is_filled):
-        tokens = [*tokens, *writer.tokens()][: run.values["block_size"]]
+        tokens = [*tokens, *writer.tokens()][: run.values.block_size]
     inputs = np.array([tokens])
     source = None if prompt.source is None else np.array([prompt.source])
     found = attention_weights(shape, run.model.weights, Batch(inputs, inputs, source))

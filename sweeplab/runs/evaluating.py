@@ -11,7 +11,7 @@ from sweeplab.data.objectives import check_fits, objective_of
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs.opening import open_run
-from sweeplab.study.datasets import recorded_dataset
+from sweeplab.study.inputs import recorded_dataset
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -44,7 +44,7 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     return {
         "run": run.run_id,
         "study": study,
-        "block_size": run.values["block_size"],
+        "block_size": run.values.block_size,
         "measures": _measures(run, dataset),
         "length_extrapolation": lengths,
         "left_out": left_out,
@@ -62,8 +62,8 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
     evaluation = Evaluation(
         model.transformer,
         model.transformer.losses,
-        make_objective(dataset.val, values),
-        None if values["eval_full"] else values["eval_iters"],
+        make_objective(dataset.val, values, run.own_special),
+        None if values.eval_full else values.eval_iters,
         lambda batch, n_runs: changed(batch, lambda part: torch.from_numpy(part)[None]),
     )
     with torch.no_grad():
@@ -79,7 +79,7 @@ def _lengths(
     run: LoadedRun, dataset: Dataset, times: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the losses at each length that can be, and why each of the others cannot."""
-    from sweeplab.train.extrapolation import losses_at, why_not_longer
+    from sweeplab.train.evaluating import losses_at, why_not_longer
 
     found, left_out = [], []
     bounded = why_not_longer(run.values)
@@ -87,7 +87,9 @@ def _lengths(
         try:
             if each > 1 and bounded:
                 raise ValueError(bounded)
-            at = losses_at(run.model.transformer, run.model.stacked, dataset.val, run.values, each)
+            at = losses_at(
+                run.model.transformer, run.model.stacked, dataset.val, run.values, each, run.own_special
+            )
         except ValueError as error:
             left_out.append({"times": each, "why": str(error)})
             continue

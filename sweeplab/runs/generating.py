@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.objectives import objective_of, special_tokens
-from sweeplab.data.prompts import HOLE, Ids, Prompt
-from sweeplab.data.special import EOS
+from sweeplab.data.objectives import objective_of
+from sweeplab.data.prompts import EOS, HOLE, Ids, Prompt
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 
 if TYPE_CHECKING:
@@ -108,8 +107,8 @@ class Writer:
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
             # What is found of the first hole comes after the marker that begins it.
-            begun = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
-            scores = self._next()(torch.tensor([[*begun]], dtype=torch.long))
+            first_marker = self.prompt.markers[:1] if self.prompt.markers[1:] else ()
+            scores = self._next()(torch.tensor([[*first_marker]], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
         return [
             [
@@ -162,7 +161,7 @@ class Writer:
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 
 
-def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
+def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
     """Return how tokens are drawn and how many at most: as given, else as the run's own hyperparameters say.
 
     Raises:
@@ -175,7 +174,7 @@ def chosen(values: Mapping[str, Any], given: Mapping[str, Any], greedy: bool = F
         row = TABLE[name]
         own = given.get(name)
         try:
-            settings[name] = values.get(name, row.default) if own is None else row.check(own)
+            settings[name] = getattr(values, name) if own is None else row.check(own)
         except ValueError as error:
             what = f"--{name.replace('_', '-')} is {own}"
             raise BadInput(Problem(what, replace(row, optional=False).allowed)) from error
@@ -199,7 +198,7 @@ def check_amateur(run: LoadedRun, amateur: LoadedRun) -> None:
             raise BadInput(
                 f"an encoder fills holes, and contrasts nothing: --contrast needs a decoder, and {each.run_id} is none"
             )
-    mine, other = ((each.tokenizer.to_json(), special_tokens(each.values)) for each in (run, amateur))
+    mine, other = ((each.tokenizer.to_json(), each.special_tokens) for each in (run, amateur))
     if mine != other:
         what = "tokenizers" if mine[0] != other[0] else "special tokens"
         raise BadInput(f"runs {run.run_id} and {amateur.run_id} have different {what}")
@@ -211,7 +210,7 @@ def check_amateur(run: LoadedRun, amateur: LoadedRun) -> None:
 
 def named(run: LoadedRun, token: int) -> str:
     """Return a token's text, or the name of one that stands for none."""
-    name = special_tokens(run.values).name_of(token)
+    name = run.special_tokens.name_of(token)
     return f"<{name}>" if name else run.tokenizer.decode([token])
 
 
@@ -222,7 +221,7 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
         BadInput: a character has no token, with its place; or the run cannot read such a prompt.
     """
     given = _encoded(run.tokenizer, text) if encoded is None else encoded
-    special = special_tokens(run.values)
+    special = run.special_tokens
     prompt = objective_of(run.values).prompt(given, special, run.values)
     end = special.ids.get(EOS, run.tokenizer.end_of_text)
     if prompt.end is not None or prompt.holes or end is None:

@@ -74,7 +74,7 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     name, _, rest = text.partition("/")
     cell, _, run = rest.partition("/")
     folder = find_study(lab, name)
-    path = folder.path / "runs" / cell / run if run else Path(find_best(folder, cell or None).runs[0])
+    path = folder.path / "runs" / cell / run if run else find_best(folder, cell or None).runs[0].path
     named = f"{name}/{path.parent.name}/{path.name}"
     if not _is_file(path / "run.json"):
         known = [each.removeprefix(f"{name}/") for each in _runs(folder)]

@@ -18,9 +18,8 @@ from sweeplab.data.objectives import make_objective
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.lab.best import find_best_of_tasks
+from sweeplab.lab.best import best_by_task, read_trials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -53,12 +52,11 @@ def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
 def _keep(folder: StudyFolder, dataset: Dataset) -> None:
     written = {each["run"]: each for each in read_samples(folder)}
     samples = []
-    for trial in find_best_of_tasks(folder):
-        best = Path(trial.runs[0])
-        name = f"{folder.name}/{best.parent.name}/{best.name}"
+    for best in (own[0].runs[0] for own in best_by_task(folder, read_trials(folder))):
+        name = f"{folder.name}/{best.cell}/{best.path.name}"
         if name in written:
             samples.append(written[name])
-        elif checkpoint := RunFolder(best).checkpoint():
+        elif checkpoint := best.checkpoint():
             with suppress(BadInput):  # it takes no prompt
                 samples.append(_written(checkpoint, name, dataset))
     if not samples or samples == list(written.values()):
@@ -74,7 +72,7 @@ def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
     from sweeplab.tracking.loading import load_checkpoint
 
     run = load_checkpoint(checkpoint, name)
-    encoded = make_objective(dataset.val, run.values).example()
+    encoded = make_objective(dataset.val, run.values, run.own_special).example()
     text = HOLE.join(map(run.tokenizer.decode, encoded))
     sampling, most = chosen(run.values, {})
     writer = Writer(run, text, sampling, min(most, MOST_TOKENS), SEED, encoded=encoded)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeplab.errors import nearest
-from sweeplab.study.places import Complaints, Location, dotted, shown
+from sweeplab.study.problems import Location, Problems, dotted, shown
+from sweeplab.study.search import stored_values
 from sweeplab.study.spec import Algorithm, Pruner, Sampler
 
 if TYPE_CHECKING:
@@ -23,60 +24,6 @@ if TYPE_CHECKING:
 
     from sweeplab.study.space import Space
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A sampler or pruner: Optuna's class, our names of its options, and what we give it unasked.
-
-    A `sequence` counts its trials through points that its seed fixes: all of a cell's trials need one seed.
-    """
-
-    optuna: str
-    meaning: str
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    sequence: bool = False
-
-
-# What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
-_QUIET = {"warn_independent_sampling": False}
-_HALVING = {
-    "min_iters": "min_resource",
-    "factor": "reduction_factor",
-    "early_stopping_rate": "min_early_stopping_rate",
-}
-
-SAMPLERS: dict[str, Kind] = {
-    "tpe": Kind("TPESampler", "Tree-structured Parzen estimator: the best all-rounder"),
-    "gp": Kind("GPSampler", "Gaussian process: for few trials of few numbers", defaults=_QUIET),
-    "cmaes": Kind(
-        "CmaEsSampler", "Covariance matrix adaptation: for many trials of numbers", defaults=_QUIET
-    ),
-    "qmc": Kind("QMCSampler", "Evenly spread points, whatever the results", defaults=_QUIET, sequence=True),
-    "random": Kind("RandomSampler", "Independent random points"),
-    "grid": Kind("GridSampler", "Every combination of the choices, in random order", sequence=True),
-}
-PRUNERS: dict[str, Kind] = {
-    "none": Kind("NopPruner", "Every trial runs to its end"),
-    "median": Kind("MedianPruner", "Ends a trial that is worse than the median of the others"),
-    "percentile": Kind("PercentilePruner", "Ends a trial that is not in the best share of the others"),
-    "asha": Kind("SuccessiveHalvingPruner", "At growing iterations the best 1/factor go on", _HALVING),
-    "hyperband": Kind(
-        "HyperbandPruner",
-        "Several halvings with different starts",
-        {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"},
-    ),
-    "patient": Kind(
-        "PatientPruner",
-        "Lets another pruner judge only a trial that gets worse",
-        {"wrapped": "wrapped_pruner"},
-        {"wrapped_pruner": None},
-    ),
-    "threshold": Kind("ThresholdPruner", "Ends a trial whose value leaves an interval"),
-}
-OTHER_NAMES = {"patience": "patient"}
-
-_Algorithm = TypeVar("_Algorithm", bound=Algorithm)
 # The words of Optuna's annotations that YAML can say: Python's types, ours, and JSON Schema's.
 WORDS = {
     "int": (int, "a whole number", "integer"),
@@ -107,27 +54,39 @@ class Option:
         return " or ".join(sorted(WORDS[word][1] if word in WORDS else f"a {word}" for word in self.words))
 
 
-def optuna_class(kind: Kind) -> type[Any]:
-    """Return Optuna's class of a sampler or pruner."""
-    import optuna
+@dataclass(frozen=True)
+class AlgorithmRow:
+    """A sampler or pruner: Optuna's class, our names of its options, and what we give it unasked.
 
-    home = optuna.samplers if kind in SAMPLERS.values() else optuna.pruners
-    return getattr(home, kind.optuna)  # type: ignore[no-any-return]
+    A `sequence` counts its trials through points that its seed fixes: all of a cell's trials need one seed.
+    """
 
+    optuna: str
+    meaning: str
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    sequence: bool = False
 
-def options(kind: Kind) -> dict[str, Option]:
-    """Return the options that a study file can give, by Optuna's names: those that YAML has words for."""
-    found = {}
-    for name, parameter in inspect.signature(optuna_class(kind).__init__).parameters.items():
-        written = parameter.annotation
-        words = frozenset(re.findall(r"\w+", written if isinstance(written, str) else _type_words(written)))
-        if name == "wrapped_pruner":
-            words = frozenset({"pruner", "None"})
-        elif name == "seed" or not words or not words <= WORDS.keys():
-            continue
-        required = parameter.default is parameter.empty and name not in kind.defaults
-        found[name] = Option(name, words, required)
-    return found
+    @property
+    def optuna_class(self) -> type[Any]:
+        """Return Optuna's class."""
+        import optuna
+
+        room = optuna.samplers if self.optuna.endswith("Sampler") else optuna.pruners
+        return getattr(room, self.optuna)  # type: ignore[no-any-return]
+
+    def options(self) -> dict[str, Option]:
+        """Return the options that a study file can give, by Optuna's names: those that YAML has words for."""
+        found = {}
+        for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
+            words = frozenset(re.findall(r"\w+", _type_words(parameter.annotation)))
+            if name == "wrapped_pruner":
+                words = frozenset({"pruner", "None"})
+            elif name == "seed" or not words or not words <= WORDS.keys():
+                continue
+            required = parameter.default is parameter.empty and name not in self.defaults
+            found[name] = Option(name, words, required)
+        return found
 
 
 def _type_words(annotation: Any) -> str:
@@ -136,50 +95,90 @@ def _type_words(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
+# What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
+_QUIET = {"warn_independent_sampling": False}
+_HALVING = {
+    "min_iters": "min_resource",
+    "factor": "reduction_factor",
+    "early_stopping_rate": "min_early_stopping_rate",
+}
+_HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
+_WRAPPING = {"wrapped": "wrapped_pruner"}
+_TPE = "Tree-structured Parzen estimator: the best all-rounder"
+_CMAES = "Covariance matrix adaptation: for many trials of numbers"
+_GRID = "Every combination of the choices, in random order"
+_PERCENTILE = "Ends a trial that is not in the best share of the others"
+_PATIENT = "Lets another pruner judge only a trial that gets worse"
+
+SAMPLERS: dict[str, AlgorithmRow] = {
+    "tpe": AlgorithmRow("TPESampler", _TPE),
+    "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numbers", {}, _QUIET),
+    "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
+    "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET, True),
+    "random": AlgorithmRow("RandomSampler", "Independent random points"),
+    "grid": AlgorithmRow("GridSampler", _GRID, sequence=True),
+}
+PRUNERS: dict[str, AlgorithmRow] = {
+    "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
+    "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
+    "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
+    "asha": AlgorithmRow(
+        "SuccessiveHalvingPruner", "At growing iterations the best 1/factor go on", _HALVING
+    ),
+    "hyperband": AlgorithmRow("HyperbandPruner", "Several halvings with different starts", _HYPERBAND),
+    "patient": AlgorithmRow("PatientPruner", _PATIENT, _WRAPPING, {"wrapped_pruner": None}),
+    "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
+}
+OTHER_NAMES = {"patience": "patient"}
+
+_Algorithm = TypeVar("_Algorithm", bound=Algorithm)
+
+
 def read_algorithm(
-    model: type[_Algorithm], written: Any, path: Location, complain: Complaints
+    model: type[_Algorithm], written: Any, path: Location, problems: Problems
 ) -> _Algorithm | None:
-    """Return a sampler or pruner as a study file writes it, typed, or None and complain."""
-    before, kinds = len(complain.problems), SAMPLERS if model is Sampler else PRUNERS
+    """Return a sampler or pruner as a study file writes it, typed, or None where it is wrong."""
+    before, rows = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written
     if not isinstance(held, Mapping) or "type" not in held:
-        complain(path, f"{dotted(path)} is {shown(written)}", f"{' | '.join(kinds)}, or {{type: …, options}}")
+        allowed = f"{' | '.join(rows)}, or {{type: …, options}}"
+        problems.add(path, f"{dotted(path)} is {shown(written)}", allowed)
         return None
-    name = str(held["type"])
-    name = OTHER_NAMES.get(name, name)
-    if name not in kinds:
+    name = OTHER_NAMES.get(str(held["type"]), str(held["type"]))
+    if name not in rows:
         place = path if isinstance(written, str) else (*path, "type")
-        complain(place, f"{dotted(path)} is {shown(name)}", " | ".join(kinds), nearest(name, kinds))
+        problems.add(place, f"{dotted(path)} is {shown(name)}", " | ".join(rows), nearest(name, rows))
         return None
     given = {key: value for key, value in held.items() if key != "type"}
-    read = model(type=name, options=_read_options(kinds[name], given, path, complain))
-    if len(complain.problems) == before and name != "grid":
+    read = model(type=name, options=_read_options(rows[name], given, path, problems))
+    if len(problems.found) == before and name != "grid":
         try:
             _build(read)
         except (ValueError, TypeError) as error:
-            complain(path, f"{dotted(path)}: Optuna refuses its options: {error}")
-    return read if len(complain.problems) == before else None
+            problems.add(path, f"{dotted(path)}: Optuna refuses its options: {error}")
+    return read if len(problems.found) == before else None
 
 
 def _read_options(
-    kind: Kind, given: Mapping[str, Any], path: Location, complain: Complaints
+    row: AlgorithmRow, given: Mapping[str, Any], path: Location, problems: Problems
 ) -> dict[str, Any]:
-    known, found = options(kind), dict[str, Any]()
+    known, found = row.options(), dict[str, Any]()
+    names = {key: row.aliases.get(key, key) for key in given}
     for key, value in given.items():
-        option = known.get(kind.aliases.get(key, key))
+        at, option = (*path, key), known.get(names[key])
         if option is None:
-            complain.unknown((*path, key), [*known, *kind.aliases], "option")
+            problems.unknown(at, [*known, *row.aliases], "option")
         elif option.name in found:
-            complain((*path, key), f"{dotted((*path, key))} is {option.name}, given already", at_key=True)
+            problems.add(at, f"{dotted(at)} is {option.name}, given already", at_key=True)
         elif "pruner" in option.words and value is not None:
-            found[option.name] = read_algorithm(Pruner, value, (*path, key), complain)
+            found[option.name] = read_algorithm(Pruner, value, at, problems)
         elif not option.accepts(value):
-            complain((*path, key), f"{dotted((*path, key))} is {shown(value)}", option.allowed)
+            problems.add(at, f"{dotted(at)} is {shown(value)}", option.allowed)
         else:
             found[option.name] = value
     for name, option in known.items():
-        if option.required and name not in {kind.aliases.get(key, key) for key in given}:
-            complain(path, f"{dotted(path)} has no {name}", option.allowed)
+        if option.required and name not in names.values():
+            problems.add(path, f"{dotted(path)} has no {name}", option.allowed)
     return found
 
 
@@ -211,7 +210,7 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
 
     if space.n_points is None:
         raise ValueError("a grid needs every parameter in every trial, with a step or as a list")
-    return AskedGrid({name: list(each.stored_values()) for name, each in space.parameters.items()}, seed)
+    return AskedGrid({name: list(stored_values(each)) for name, each in space.parameters.items()}, seed)
 
 
 def make_pruner(pruner: Pruner) -> BasePruner:
@@ -227,12 +226,12 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
     """Return Optuna's object, without its warnings that what a study asks for by name is new, or old."""
     from optuna.exceptions import ExperimentalWarning
 
-    kind = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
+    row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
     given = {
         name: make_pruner(value) if isinstance(value, Pruner) else value
-        for name, value in {**unasked, **kind.defaults, **algorithm.options}.items()
+        for name, value in {**unasked, **row.defaults, **algorithm.options}.items()
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        return optuna_class(kind)(**given)
+        return row.optuna_class(**given)

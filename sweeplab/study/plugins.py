@@ -11,30 +11,28 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, nearest
-from sweeplab.study.places import Complaints, Location, shown
-
-if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
+from sweeplab.study.problems import Location, Problems, shown
+from sweeplab.study.spec import StudySpec, beside
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
 # What was imported by this process, by file and digest, and the parts that came of it.
 _imported: dict[tuple[str, str], list[tuple[str, str, Any]]] = {}
 
 
-def take_in(document: dict[str, Any], complain: Complaints, allowed: bool) -> None:
+def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
     """Import the plugins of a study's document and note their digests there; or know only the names of their parts.
 
-    Complains of a file that the user has not allowed, that is not there, is not the one whose digest the document
-    has, or raises. What is no plugin at all is left to the reader of the document.
+    A file that the user has not allowed, that is not there, is not the one whose digest the document has, or raises
+    is a problem. What is no plugin at all is left to the reader of the document.
     """
     written = document.get("plugins")
     if isinstance(written, list):
         document["plugins"] = [
-            _taken_in(entry, ("plugins", index), complain, allowed) for index, entry in enumerate(written)
+            _read_plugin(entry, ("plugins", index), problems, allowed) for index, entry in enumerate(written)
         ]
 
 
@@ -57,7 +55,7 @@ def _not_allowed(file: str) -> str:
     return f"the plugin {file} is code that would run here"
 
 
-def _taken_in(entry: Any, path: Location, complain: Complaints, allowed: bool) -> Any:
+def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
     given = {"file": entry} if isinstance(entry, str) else entry
     if not isinstance(given, Mapping) or not isinstance(given.get("file"), str):
         return entry
@@ -66,28 +64,26 @@ def _taken_in(entry: Any, path: Location, complain: Complaints, allowed: bool) -
         if isinstance(provides, Mapping):
             _know(provides)
         else:
-            complain(path, _not_allowed(given["file"]), HOW)
+            problems.add(path, _not_allowed(given["file"]), HOW)
         return entry
-    source = complain.places.file
-    file = (source.absolute().parent if source else Path.cwd()) / Path(given["file"]).expanduser()
+    file = beside(problems.source.file, given["file"])
     try:
         content = file.read_bytes()
     except OSError as error:
-        beside = [each.name for each in file.parent.glob("*.py")]
-        complain(path, f"no plugin {shown(str(file))}: {error.strerror}", "", nearest(file.name, beside))
+        near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
+        problems.add(path, f"no plugin {shown(str(file))}: {error.strerror}", "", near)
         return entry
     digest = hashlib.sha256(content).hexdigest()
     if given.get("sha256", "") not in ("", digest):
-        complain(
-            path, f"{file} has changed: its sha256 begins with {digest[:12]}, not {given['sha256'][:12]}"
-        )
+        known = given["sha256"][:12]
+        problems.add(path, f"{file} has changed: its sha256 begins with {digest[:12]}, not {known}")
         return entry
     try:
         parts = _import(file, content, digest)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        complain(path, plugins.said(error, file))
+        problems.add(path, plugins.said(error, file))
         return entry
     provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
     return {
@@ -102,7 +98,7 @@ def _know(provides: Mapping[str, Any]) -> None:
     for kind, names in provides.items():
         if kind in plugins.KINDS and isinstance(names, list):
             for name in names:
-                if isinstance(name, str) and name not in plugins.KINDS[kind][0]():
+                if isinstance(name, str) and name not in plugins.table_of(kind):
                     plugins.add(kind, name, plugins.NotImported(kind, name))
 
 

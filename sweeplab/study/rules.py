@@ -5,24 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
-from sweeplab.model.legality import requirements
-from sweeplab.model.requirement import Requirement
-from sweeplab.model.shape import FIELDS, ModelShape, settled
-from sweeplab.model.shape import SETTLED as SETTLED  # an analysis asks what only follows
+from sweeplab.model.requirements import requirements
+from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.expressions import Expression
-from sweeplab.study.places import Location
-from sweeplab.study.spec import NOWHERE, Derived, Divisors, SearchSpec, StudySpec
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.requirements import REQUIREMENTS
+from sweeplab.study.problems import Location
+from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
+from sweeplab.study.spec import NOWHERE, StudySpec
+from sweeplab.train.run import REQUIREMENTS, train_flops, train_tokens
 
-# What the facts of a model follow from.
+Values = Mapping[str, Any]
+
+
+class Facts(NamedTuple):
+    """What follows from a run's hyperparameters: parameters of its model, tokens and FLOPs of its training."""
+
+    n_params: int
+    n_params_active: int
+    n_params_non_embedding: int
+    train_tokens: int
+    train_flops: int
+
+
+# What each fact follows from.
 _SIZES = frozenset(FIELDS)
-_ROW = frozenset({"objective", "family", "block_size", "mask_share", "span_length"})
-_TOKENS = _ROW | {"max_iters", "batch_size", "batch_warmup_iters"}
+_TOKENS = frozenset(
+    {"objective", "family", "block_size", "mask_share", "span_length"}
+    | {"max_iters", "batch_size", "batch_warmup_iters"}
+)
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
     "n_params_active": _SIZES,
@@ -34,20 +48,21 @@ FACTS: dict[str, frozenset[str]] = {
 UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
 
-def facts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what follows from a run's effective hyperparameters: sizes, tokens and FLOPs of training."""
+def facts(values: Values) -> Facts:
+    """Return what follows from a run's effective hyperparameters."""
+    values = Hyperparameters.of(values)
     shape = ModelShape.of(values)
-    return {
-        "n_params": accounting.n_params(shape),
-        "n_params_active": accounting.n_params_active(shape),
-        "n_params_non_embedding": accounting.n_params_non_embedding(shape),
-        "train_tokens": train_tokens(values, values["max_iters"]),
-        "train_flops": train_flops(values, values["max_iters"]),
-    }
+    return Facts(
+        accounting.n_params(shape),
+        accounting.n_params_active(shape),
+        accounting.n_params_non_embedding(shape),
+        train_tokens(values, values.max_iters),
+        train_flops(values, values.max_iters),
+    )
 
 
-def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
-    """Return the value of an expression over effective hyperparameters and what follows from them.
+def evaluate(expression: Expression, values: Values) -> Any:
+    """Return the value of an expression over hyperparameters and what follows from them.
 
     Raises:
         ValueError: it has none.
@@ -57,13 +72,21 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
     if not expression.names & FACTS.keys():
         return expression.value(values)
     try:
-        known = {**values, **facts(values)}
+        known = {**values, **facts(values)._asdict()}
     except (ArithmeticError, TypeError) as error:
         raise ValueError(f"{expression.text!r} has no value: {error}") from error
     return expression.value(known)
 
 
-def derive(name: str, entry: Derived, values: Mapping[str, Any]) -> Any:
+def holds(expression: Expression, values: Values) -> bool:
+    """Say whether an expression is true; one that has no value is not."""
+    try:
+        return bool(evaluate(expression, values))
+    except ValueError:
+        return False
+
+
+def derive(name: str, entry: Derived, values: Values) -> Any:
     """Return a derived hyperparameter, or NaN where its row allows nothing of what comes out."""
     try:
         return TABLE[name].check(evaluate(entry.expr, values))
@@ -71,22 +94,9 @@ def derive(name: str, entry: Derived, values: Mapping[str, Any]) -> Any:
         return math.nan
 
 
-def wanted(entry: SearchSpec, values: Mapping[str, Any]) -> bool:
+def wanted(entry: SearchSpec, values: Values) -> bool:
     """Say whether a hyperparameter is sampled where the others have these values."""
-    if isinstance(entry, Derived) or entry.when is None:
-        return True
-    try:
-        return bool(evaluate(entry.when, values))
-    except ValueError:
-        return False
-
-
-def needs(entry: SearchSpec) -> frozenset[str]:
-    """Return the names that an entry of the search has to know first."""
-    if isinstance(entry, Derived):
-        return entry.expr.names
-    names = entry.when.names if entry.when else frozenset[str]()
-    return names | {entry.of} if isinstance(entry, Divisors) else names
+    return isinstance(entry, Derived) or entry.when is None or holds(entry.when, values)
 
 
 def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
@@ -98,7 +108,7 @@ def expanded(names: Iterable[str], given: Set[str]) -> set[str]:
     return known.union(*(SETTLED[name][0] for name in known & SETTLED.keys() - given))
 
 
-def follows(name: str, values: Mapping[str, Any]) -> bool:
+def follows(name: str, values: Values) -> bool:
     """Say whether a hyperparameter has the value that follows from others where it is not given."""
     try:
         return bool(values[name] == SETTLED[name][1](values))
@@ -131,24 +141,27 @@ class Rule:
     text: str
     path: Location
     names: frozenset[str]
-    holds: Callable[[Mapping[str, Any]], bool]
+    holds: Callable[[Hyperparameters], bool]
 
 
 def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
-    found = [_search_rule(name, entry) for name, entry in spec.search.items()]
+    found = [
+        _derived_rule(name, entry) if isinstance(entry, Derived) else _divisor_rule(name, entry)
+        for name, entry in spec.search.items()
+        if isinstance(entry, Derived | Divisors)
+    ]
     found += [_shape_rule(each, spec) for each in requirements()]
-    if spec.place("head_dim") == NOWHERE:
-        found.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
+    expressions: list[tuple[str, tuple[str, ...]]] = [("n_embd % n_head == 0", ("n_head", "n_embd"))]
+    if spec.place("head_dim") != NOWHERE:
+        expressions = []
     if vocab_size is not None:
-        found.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
-    for text in REQUIREMENTS:
-        names = Expression(text).names
-        found.append(_expression_rule(text, spec.place(*sorted(names))))
+        expressions.append((f"vocab_size >= {vocab_size}", ("vocab_size",)))
+    expressions += [(text, tuple(sorted(Expression(text).names))) for text in REQUIREMENTS]
+    found += [_expression_rule(text, spec.place(*names)) for text, names in expressions]
     found += _data_rules(spec, vocab_size)
-    for index, text in enumerate(spec.constraints):
-        found.append(_expression_rule(text, ("constraints", index)))
-    return [rule for rule in found if rule]
+    found += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
+    return found
 
 
 def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
@@ -156,54 +169,49 @@ def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
     # Here and not above: with it comes numpy, which is slow to import.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
-    def of(values: Mapping[str, Any]) -> Any:
-        return OBJECTIVES[values["objective"]]
+    def rule(text: str, names: Iterable[str], meets: Callable[[Hyperparameters], bool]) -> Rule:
+        return Rule(text, spec.place(*names), frozenset(names), meets)
 
     suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
     blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
     found = [
-        Rule(
+        rule(
             f"objective suits family ({suited})",
-            spec.place("objective", "family"),
-            frozenset({"objective", "family"}),
-            lambda values: values["family"] in of(values).families,
+            ("objective", "family"),
+            lambda values: values.family in OBJECTIVES[values.objective].families,
         ),
-        Rule(
+        rule(
             f"block_size is at least what objective takes ({blocks})",
-            spec.place("block_size"),
-            frozenset({"objective", "block_size"}),
-            lambda values: values["block_size"] >= of(values).shortest_block,
+            ("block_size", "objective"),
+            lambda values: values.block_size >= OBJECTIVES[values.objective].shortest_block,
         ),
     ]
     if n_symbols is not None:
-        fits = Rule(
+        fits = rule(
             f"vocab_size >= {n_symbols} + special tokens of the objective",
-            spec.place("vocab_size", "objective", "family"),
-            frozenset({"vocab_size", *SETTINGS}),
-            lambda values: values["vocab_size"] >= n_symbols + n_special(values),
+            ("vocab_size", "objective", "family", *SETTINGS),
+            lambda values: values.vocab_size >= n_symbols + n_special(values),
         )
         found.append(fits)
-    if (of_pairs := spec.of_pairs) is None:
-        return found
-    corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
-    text = f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}"
-    suits_corpus = Rule(
-        text,
-        spec.place("objective"),
-        frozenset({"objective"}),
-        lambda values: of(values).of_pairs == of_pairs,
-    )
-    return [suits_corpus, *found]
+    if (of_pairs := spec.of_pairs) is not None:
+        corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
+        suits = rule(
+            f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}",
+            ("objective",),
+            lambda values: OBJECTIVES[values.objective].of_pairs == of_pairs,
+        )
+        found.insert(0, suits)
+    return found
 
 
-def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
-    if isinstance(entry, Derived):
-        text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
-        return Rule(text, ("search", name, "expr"), needs(entry) | {name}, lambda v: v[name] == v[name])
-    if not isinstance(entry, Divisors):
-        return None
+def _derived_rule(name: str, entry: Derived) -> Rule:
+    text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
+    # NaN, which is no value of the row, differs from itself.
+    return Rule(text, ("search", name, "expr"), needs(entry) | {name}, lambda v: v[name] == v[name])
 
-    def divides(values: Mapping[str, Any]) -> bool:
+
+def _divisor_rule(name: str, entry: Divisors) -> Rule:
+    def divides(values: Hyperparameters) -> bool:
         value = values[name]
         divisor = entry.min <= value <= entry.max and values[entry.of] % value == 0
         return divisor or not wanted(entry, values)
@@ -212,23 +220,22 @@ def _search_rule(name: str, entry: SearchSpec) -> Rule | None:
     return Rule(text, ("search", name), needs(entry) | {name}, divides)
 
 
+@lru_cache(maxsize=2)
+def _shape_of(values: Hyperparameters) -> ModelShape:
+    """Keep the last shapes: a dozen rules ask for each in turn."""
+    return ModelShape.of(values)
+
+
 def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
-    def holds(values: Mapping[str, Any]) -> bool:
+    def meets(values: Hyperparameters) -> bool:
         try:
-            return requirement.holds(ModelShape.of(values))
+            return requirement.holds(_shape_of(values))
         except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
             return False
 
-    return Rule(requirement.text, spec.place(*requirement.names), frozenset(requirement.names), holds)
+    return Rule(requirement.text, spec.place(*requirement.names), frozenset(requirement.names), meets)
 
 
 def _expression_rule(text: str, path: Location) -> Rule:
     expression = Expression(text)
-
-    def holds(values: Mapping[str, Any]) -> bool:
-        try:
-            return bool(evaluate(expression, values))
-        except ValueError:
-            return False
-
-    return Rule(text, path, expression.names, holds)
+    return Rule(text, path, expression.names, lambda values: holds(expression, values))

@@ -1,4 +1,4 @@
-"""The search space of one cell of a study: what is sampled, derived and required there."""
+"""The cells of a study, and the search space of each: what is sampled, derived and required there."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import json
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import AUTO, Hyperparameters, defaults
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.expressions import Expression
-from sweeplab.study.parameters import Parameter, Scalar
-from sweeplab.study.places import shown
-from sweeplab.study.rules import Rule, derive, evaluate, expanded, needs, order, rules, wanted
-from sweeplab.study.rules import facts as facts  # part of what a space is asked for
-from sweeplab.study.spec import Choices, Derived, Divisors, SearchSpec, StudySpec
-from sweeplab.study.written import Replicate
+from sweeplab.study.problems import shown
+from sweeplab.study.rules import Rule, derive, evaluate, expanded, order, rules, wanted
+from sweeplab.study.search import Derived, Divisors, Sampled, Scalar, SearchSpec, needs, stored_values
+from sweeplab.study.spec import ConditionalSeed, StudySpec
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -36,6 +35,8 @@ LONGEST_KEY = 150
 MOST_LISTED = 500
 # Points of a grid up to which every one is tried.
 MOST_TRIED = 10_000
+# As many values, or names of cells, are still read.
+FEW = 12
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Space:
         self.cell, self.vocab_size = cell, vocab_size
         self._spec = spec
         self._search = spec.search
-        self._of_pairs = spec.of_pairs
+        self._of_pairs = bool(spec.of_pairs)
         self._n_symbols = vocab_size or VOCABULARY_STAND_IN
         self._base = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
@@ -81,8 +82,9 @@ class Space:
         # What may differ between trials of the cell, and the values of what does not.
         self._varying = set(self._unknown)
         self._constant = dict(self._base)
-        self._parameters: dict[str, Parameter] = {}
-        self._of: dict[str, list[Parameter]] = {}
+        # What is sampled by the name that Optuna stores, and those names of each hyperparameter.
+        self.parameters: dict[str, Sampled] = {}
+        self._names: dict[str, list[str]] = {}
         self._given = {*spec.fixed, *cell.values, *spec.search}
         self._order = order(spec.search, self._given)
         self._conditional: set[str] = set()
@@ -102,16 +104,15 @@ class Space:
             return
         if not needed & self._varying and not wanted(entry, self._constant):
             return
+        own: dict[str, Sampled] = {}
         if isinstance(entry, Divisors):
-            self._of[name] = [
-                Parameter(self._label(name, entry, of), Choices(divisors))
-                for of in self._possible(entry.of) or ()
-                if (divisors := tuple(n for n in range(entry.min, min(entry.max, of) + 1) if of % n == 0))
-            ]
+            lists = {self._label(name, entry, of): entry.choices(of) for of in self._possible(entry.of) or ()}
+            own |= {label: choices for label, choices in lists.items() if choices.values}
         else:
-            self._of[name] = [Parameter(name, entry)]
-        if self._of[name]:
-            self._parameters |= {parameter.name: parameter for parameter in self._of[name]}
+            own[name] = entry
+        self._names[name] = list(own)
+        if own:
+            self.parameters |= own
             self._conditional |= {name} if needed & self._varying else set()
             self._varying.add(name)
 
@@ -126,9 +127,11 @@ class Space:
         settled = dict(values)
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
-            settled["objective"] = settled_objective({**settled, "objective": AUTO}, bool(self._of_pairs))
+            settled["objective"] = settled_objective(
+                Hyperparameters.of({**settled, "objective": AUTO}), self._of_pairs
+            )
         if "vocab_size" in auto:
-            settled["vocab_size"] = self._n_symbols + n_special(settled)
+            settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
         return settled
 
     def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
@@ -140,12 +143,10 @@ class Space:
         """Return every value that a hyperparameter can have here; None where they are too many to list."""
         if name not in self._varying:
             return [self._constant[name]]
-        counts = [parameter.count or math.inf for parameter in self._of.get(name, ())]
-        if not 0 < sum(counts) <= MOST_LISTED:
+        own = [self.parameters[each] for each in self._names.get(name, ())]
+        if not 0 < sum(each.count or math.inf for each in own) <= MOST_LISTED:
             return None
-        values = [
-            each for parameter in self._of[name] for each in map(parameter.decoded, parameter.stored_values())
-        ]
+        values = [each.decoded(stored) for each in own for stored in stored_values(each)]
         return list(dict.fromkeys([*values, *([self._base[name]] if name in self._conditional else [])]))
 
     @property
@@ -159,11 +160,6 @@ class Space:
         return bool(self._conditional)
 
     @property
-    def parameters(self) -> dict[str, Parameter]:
-        """Return what is sampled, by the name that Optuna stores."""
-        return dict(self._parameters)
-
-    @property
     def seeds(self) -> tuple[int, ...]:
         """Return the seeds that every trial of the cell is trained with.
 
@@ -171,9 +167,9 @@ class Space:
             BadInput: whether a seed is wanted rests on what varies inside of the cell, or cannot be told.
         """
         return tuple(
-            each.seed if isinstance(each, Replicate) else each
+            each.seed if isinstance(each, ConditionalSeed) else each
             for index, each in enumerate(self._spec.seeds)
-            if not isinstance(each, Replicate) or self._repeats(each.when, index)
+            if not isinstance(each, ConditionalSeed) or self._repeats(each.when, index)
         )
 
     def _repeats(self, when: Expression, index: int) -> bool:
@@ -191,7 +187,7 @@ class Space:
     @property
     def n_points(self) -> int | None:
         """Return how many different trials there are; None where they cannot be counted."""
-        counts = [parameter.count for parameter in self._parameters.values()]
+        counts = [parameter.count for parameter in self.parameters.values()]
         return None if self.has_conditions or None in counts else math.prod(filter(None, counts))
 
     @property
@@ -199,23 +195,24 @@ class Space:
         """Return how many different trials meet every rule; None where they are too many to try."""
         if self.n_points is None or self.n_points > MOST_TRIED:
             return None
-        stored = itertools.product(*(parameter.stored_values() for parameter in self._parameters.values()))
-        points = (dict(zip(self._parameters, values, strict=True)) for values in stored)
-        return sum(self.broken(self._resolved(point)) is None for point in points)
+        points = itertools.product(*map(stored_values, self.parameters.values()))
+        trials = (self._resolved(dict(zip(self.parameters, point, strict=True))) for point in points)
+        return sum(self.broken_rule(values) is None for values in trials)
 
     def _resolved(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
         """Return the effective hyperparameters of a trial by what Optuna stores of it."""
-        return self.resolve(self._choose(lambda parameter: parameter.decoded(stored[parameter.name])), seed=0)
+        return self.resolve(self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0)
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Return Optuna's distribution of every parameter, conditional ones included."""
-        return {name: parameter.distribution() for name, parameter in self._parameters.items()}
+        return {name: parameter.distribution() for name, parameter in self.parameters.items()}
 
     def suggest(self, trial: BaseTrial) -> dict[str, Any]:
         """Return a trial's sampled hyperparameters; asked again of the same trial, the same ones."""
-        return self._choose(lambda parameter: parameter.suggest(trial))
+        return self._choose(lambda name: self.parameters[name].suggest(trial, name))
 
-    def _choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
+    def _choose(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
+        """Return the sampled hyperparameters, each parameter's value by its name from `value_of`."""
         values, sampled = dict(self._base), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
@@ -223,13 +220,13 @@ class Space:
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
             elif wanted(entry, values):
-                of = values[entry.of] if isinstance(entry, Divisors) else None
-                if parameter := self._parameters.get(self._label(name, entry, of)):
-                    values[name] = sampled[name] = value_of(parameter)
+                label = self._label(name, entry, values[entry.of] if isinstance(entry, Divisors) else None)
+                if label in self.parameters:
+                    values[name] = sampled[name] = value_of(label)
         return sampled
 
     def resolve(self, sampled: Mapping[str, Any], seed: int) -> Hyperparameters:
-        """Return all effective hyperparameters of a run, in the table's order.
+        """Return all effective hyperparameters of a run.
 
         A derived one whose row allows nothing of what comes out is NaN, and `broken` says so.
         """
@@ -238,15 +235,14 @@ class Space:
             entry = self._search[name]
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, self._settled(values, sampled))
-        known = settled(self._settled(values, sampled))
-        return Hyperparameters.of(known)
+        return Hyperparameters.of(settled(self._settled(values, sampled)))
 
-    def broken(self, values: Mapping[str, Any]) -> str | None:
+    def broken(self, values: Hyperparameters) -> str | None:
         """Return the first rule that effective hyperparameters do not meet, in words."""
         rule = self.broken_rule(values)
         return rule.text if rule else None
 
-    def broken_rule(self, values: Mapping[str, Any]) -> Rule | None:
+    def broken_rule(self, values: Hyperparameters) -> Rule | None:
         """Return the first rule that effective hyperparameters do not meet."""
         return next((rule for rule in self._rules if not rule.holds(values)), None)
 
@@ -254,20 +250,26 @@ class Space:
         """Return the first rule that no trial of the cell can meet, as far as values can be listed."""
         return next((rule for rule in self._rules if not self._can_hold(rule)), None)
 
+    @cached_property
+    def _settled_constants(self) -> Hyperparameters:
+        return Hyperparameters.of(self._settled(self._constant))
+
     def _can_hold(self, rule: Rule) -> bool:
         free = sorted(self._expanded(rule.names) & self._varying)
+        if not free:
+            return rule.holds(self._settled_constants)
         options = [self._possible(name) for name in free]
         listed = [each for each in options if each is not None]
         if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:
             return True
-        points = itertools.product(*listed)
-        given = (dict(zip(free, point, strict=True)) for point in points)
-        return any(rule.holds(self._settled(self._constant | each, each)) for each in given)
+        points = (dict(zip(free, point, strict=True)) for point in itertools.product(*listed))
+        trials = (self._settled(self._constant | point, point) for point in points)
+        return any(rule.holds(Hyperparameters.of(values)) for values in trials)
 
     def quasi_random(self, point: Sequence[float]) -> dict[str, Scalar]:
         """Map a point of the unit cube, a coordinate a distribution, to the parameters to enqueue."""
-        pairs = zip(self._parameters.values(), point, strict=True)
-        return {parameter.name: parameter.at(share) for parameter, share in pairs}
+        pairs = zip(self.parameters.items(), point, strict=True)
+        return {name: parameter.at(share) for (name, parameter), share in pairs}
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
         """Return the parameters to enqueue for one searched hyperparameter of a given value.
@@ -279,9 +281,9 @@ class Space:
         """
         refusals = [f"nothing, for cell {self.cell.key} does not search it"]
         found: dict[str, Scalar] = {}
-        for parameter in self._of.get(name, ()):
+        for label in self._names.get(name, ()):
             try:
-                found[parameter.name] = parameter.stored(value)
+                found[label] = self.parameters[label].stored(value)
             except ValueError as error:
                 refusals.append(str(error))
         if not found:
@@ -294,36 +296,31 @@ class Space:
         Raises:
             ValueError: one that is sampled is missing, or lies outside of what is searched; says which.
         """
-        names = {parameter.name: name for name, held in self._of.items() for parameter in held}
+        hyperparameter = {label: name for name, labels in self._names.items() for label in labels}
         stored: dict[str, Scalar] = {}
 
-        def take(parameter: Parameter) -> Any:
-            name = names[parameter.name]
+        def take(label: str) -> Any:
+            name, parameter = hyperparameter[label], self.parameters[label]
             if name not in values:
                 raise ValueError(f"without {name}, which is searched")
             try:
-                stored[parameter.name] = parameter.stored(values[name])
+                stored[label] = parameter.stored(values[name])
             except ValueError as error:
                 raise ValueError(f"{name} lies outside of {error}") from error
             except TypeError:
                 raise ValueError(f"{name} is {shown(values[name])}, which is no number") from None
-            return parameter.decoded(stored[parameter.name])
+            return parameter.decoded(stored[label])
 
         sampled = self._choose(take)
         return stored, self.resolve(sampled, seed=0)
 
-    def draws_with(self, stored: Mapping[str, Scalar], count: int) -> Iterator[Hyperparameters]:
-        """Yield effective hyperparameters of `count` trials spread evenly over what the given parameters leave."""
-        for point in _spread(len(self._parameters), count):
-            yield self._resolved({**self.quasi_random(point), **stored})
+    def draws(self, count: int, stored: Mapping[str, Scalar] | None = None) -> Iterator[Hyperparameters]:
+        """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same.
 
-    def draws(self, count: int) -> Iterator[Hyperparameters]:
-        """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same."""
-        return self.draws_with({}, count)
-
-    def share_valid(self, count: int = 256) -> float:
-        """Return the share of trials that break no rule, before any is drawn again."""
-        return sum(self.broken(values) is None for values in self.draws(count)) / count
+        They all have the parameters that are `stored`; there is one where nothing is sampled.
+        """
+        for point in _spread(len(self.parameters), count if self.parameters else 1):
+            yield self._resolved({**self.quasi_random(point), **(stored or {})})
 
 
 def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
@@ -338,3 +335,78 @@ def _spread(dimensions: int, count: int) -> Iterator[list[float]]:
     steps = [root ** -(axis + 1) for axis in range(dimensions)]
     for index in range(count):
         yield [(0.5 + (index + 1) * step) % 1.0 for step in steps]
+
+
+# ------------------------------------------------------------------ the cells of a study
+
+
+def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
+    """Return the cells of a study, and the points that are none, each with the reason.
+
+    Points are each of the study's `cells` at each point of its grid.
+
+    Before the data are read `vocab_size` is None, and rules that rest on it exclude nothing.
+
+    Raises:
+        BadInput: no cell is left.
+    """
+    kept: list[Cell] = []
+    excluded: list[tuple[dict[str, Any], Rule]] = []
+    for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
+        values = {**changes, **dict(zip(spec.grid, point, strict=True))}
+        cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
+        rule = Space(spec, cell, vocab_size).impossible()
+        if rule is None:
+            kept.append(cell)
+        else:
+            excluded.append((cell.values, rule))
+    if not kept:
+        broken = {rule.text: rule for _, rule in excluded}
+        raise BadInput(*(unmet(spec, rule, "cell", vocab_size) for rule in broken.values()))
+    return kept, [(values, rule.text) for values, rule in excluded]
+
+
+def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> list[Cell]:
+    """Return a study's cell of this name, or all where it is None.
+
+    Raises:
+        BadInput: there is none; offers the nearest.
+    """
+    found, _ = cells(spec, vocab_size)
+    keys = [cell.key for cell in found]
+    if key is not None and key not in keys:
+        few = " | ".join(keys) if len(keys) < FEW else ""
+        raise BadInput(Problem(f"{spec.name} has no cell {key!r}", few, nearest(key, keys)))
+    return [cell for cell in found if key in (None, cell.key)]
+
+
+def unmet(spec: StudySpec, rule: Rule, what: str, vocab_size: int | None) -> Problem:
+    """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
+    given = defaults() | spec.fixed | spec.grid | spec.changed
+    names = sorted(rule.names & given.keys() - spec.search.keys())
+    values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
+    text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
+    return spec.problem(rule.path, text, _possible_there(spec, rule, vocab_size))
+
+
+def _possible_there(spec: StudySpec, rule: Rule, vocab_size: int | None) -> str:
+    """Return which values would do in place of the one that stands where a rule is broken, if they are few."""
+    section, name = (*rule.path, "")[:2]
+    if section != "fixed" or name not in TABLE:
+        return ""
+    first = {**next(iter(spec.cells), {}), **{each: held[0] for each, held in spec.grid.items()}}
+
+    def space(value: Any) -> Space:
+        return Space(spec, Cell(0, {**first, name: value}), vocab_size)
+
+    if name == "vocab_size":
+        return f"auto, or at least {space(AUTO).given[name]}"
+    row, values = TABLE[name], {**defaults(), **spec.fixed}
+    options: Sequence[Any] = row.choices or ((True, False) if row.kind == "bool" else ())
+    if row.kind == "int":
+        sizes = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
+        options = range(int(row.low or 0), 1 + max(each for each in sizes if each not in (AUTO, None)))
+    if len(options) > MOST_LISTED:
+        return ""
+    fit = [shown(each) for each in options if space(each).impossible() is None]
+    return f"{name} {' | '.join(fit)}" if 0 < len(fit) <= FEW else ""

@@ -5,64 +5,117 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    Tag,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.expressions import Expression
-from sweeplab.study.places import SECTIONS, Location, Places
-from sweeplab.study.written import AUTO, Count, PluginFile, Positive, Refusal, Replicate, Seconds, Seed
+from sweeplab.study.expressions import ALLOWED, Expression
+from sweeplab.study.problems import SECTIONS, Location, SourceMap
+from sweeplab.study.search import SearchSpec
 
 DEFAULT_TRIALS_PER_CELL = 10
 # A warm start of this name is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
 # Where a problem stands that no line of the file is to blame for.
 NOWHERE: Location = ("name",)
+# What makes a study the one it is: another one of these is another study. All else may change between two runs of it.
+IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "init_from", "plugins")
+# What a study that has none of it does not mention.
+OPTIONAL = ("cells", "warm_start", "init_from", "plugins", "notify")
 
 
-@dataclass(frozen=True)
-class Range:
-    """Every number (or whole number) from `min` to `max`, both included."""
+class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
+    """Says of one value what is wrong with it, what is allowed and which name was probably meant.
 
-    min: float
-    max: float
-    log: bool = False
-    step: float | None = None
-    when: Expression | None = None
-    integer: bool = False
+    A value that `is_secret` is not repeated.
+    """
 
-
-@dataclass(frozen=True)
-class Choices:
-    """One of a list of values."""
-
-    values: tuple[Any, ...]
-    when: Expression | None = None
+    def __init__(self, what: str, allowed: str = "", nearest: str = "", is_secret: bool = False) -> None:
+        super().__init__(what)
+        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
 
 
-@dataclass(frozen=True)
-class Divisors:
-    """The divisors of another hyperparameter, from `min` to `max`."""
-
-    of: str
-    min: int
-    max: int
-    when: Expression | None = None
+# ------------------------------------------------------------------ values that are written in a way of their own
 
 
-@dataclass(frozen=True)
-class Derived:
-    """Computed from the others, never sampled."""
+def _seconds(written: Any) -> Any:
+    if not isinstance(written, str):
+        return written
+    parts = re.fullmatch(r"\s*(?:(\S+?)d)?(?:(\S+?)h)?(?:(\S+?)m)?(?:(\S+?)s)?\s*", written)
+    try:
+        amounts = [float(part) if part else 0.0 for part in parts.groups()] if parts else []
+    except ValueError:
+        amounts = []
+    if not any(amounts):
+        raise Refusal("is no length of time", "30m, 2h, 90s, 1h30m, or a number of seconds")
+    return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
 
-    expr: Expression
+
+def _count(written: Any) -> Any:
+    if written != AUTO and (isinstance(written, bool) or not isinstance(written, int) or written < 1):
+        raise Refusal("is no count", "auto, or a whole number, at least 1")
+    return written
 
 
-SearchSpec = Range | Choices | Divisors | Derived
+def _seed_number(written: Any) -> Any:
+    try:
+        return TABLE["seed"].check(written)
+    except ValueError:
+        raise Refusal("is no seed", "a whole number, at least 0") from None
+
+
+def _expression(written: Any) -> Expression:
+    if isinstance(written, Expression):
+        return written
+    try:
+        return Expression(str(written))
+    except ValueError as error:
+        raise Refusal(str(error), ALLOWED) from None
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[
+    Positive,
+    BeforeValidator(_seconds),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9.dhms]+$"}]}
+    ),
+]
+Count = Annotated[
+    int | str,
+    PlainValidator(_count),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}),
+]
+SeedNumber = Annotated[
+    int,
+    PlainValidator(_seed_number),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high}),
+]
+Condition = Annotated[
+    Expression,
+    PlainValidator(_expression),
+    PlainSerializer(lambda expression: expression.text),
+    WithJsonSchema({"type": "string"}),
+]
 
 
 class Section(BaseModel):
@@ -71,8 +124,48 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+ALWAYS = Expression("True")
+
+
+class ConditionalSeed(Section):
+    """A seed that is trained in the cells where `when` holds."""
+
+    seed: SeedNumber
+    when: Condition = Field(
+        default_factory=lambda: ALWAYS, description="Trained only in cells where this holds"
+    )
+
+
+# The forms of a seed, as pydantic's errors name them in a place.
+SEED_FORMS = ("number", "conditional")
+Seed = Annotated[
+    Annotated[SeedNumber, Tag("number")] | Annotated[ConditionalSeed, Tag("conditional")],
+    Discriminator(lambda each: SEED_FORMS[isinstance(each, dict | ConditionalSeed)]),
+]
+
+
+class Plugin(Section):
+    """A Python file of the user's; a study that was run keeps its digest, and the names that it registered."""
+
+    file: str = Field(min_length=1)
+    sha256: str = Field(default="", description="Refuse the file where it is another")
+    provides: dict[str, list[str]] = Field(
+        default={}, description="What it registered when it was imported, by kind"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_file(cls, written: Any) -> Any:
+        """Take the name of a file alone."""
+        if isinstance(written, str):
+            return {"file": written}
+        if not isinstance(written, dict | Plugin):
+            raise Refusal("is no plugin", "a Python file such as my_parts.py, or {file, sha256}")
+        return written
+
+
 class DataSpec(Section):
-    """Which text is learned, and how it is cut into tokens."""
+    """Which text is learned, and by which tokenizer."""
 
     corpus: str = Field(description="Name of the corpus")
     tokenizer: str = Field(description="Name of the tokenizer")
@@ -106,7 +199,7 @@ def _known(name: str, known: list[str]) -> str:
     return name
 
 
-class Objective(Section):
+class ObjectiveSpec(Section):
     """What a trial is valued by."""
 
     metric: str = Field(default="val_loss", description="Number of an evaluation that values a trial")
@@ -118,16 +211,18 @@ class Objective(Section):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, name: str) -> str:
-        from sweeplab.train.metrics import METRICS
+        from sweeplab.train.run import METRICS
 
         return _known(name, list(METRICS))
 
 
 class Budget(Section):
-    """How much is spent: totals, so that running again adds nothing. The first one used up is the end."""
+    """How much is spent: totals, so that running again adds nothing. The first one used up ends the study."""
 
     trials_per_cell: int | None = Field(
-        default=None, ge=1, description="Trials of each cell that ended in any state"
+        default=None,
+        ge=1,
+        description="Trials of each cell that ended: complete, stopped, pruned or diverged",
     )
     time: Seconds | None = Field(default=None, description="Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = Field(default=None, description="Floating-point operations of all training")
@@ -135,7 +230,7 @@ class Budget(Section):
     @model_validator(mode="before")
     @classmethod
     def _some_end(cls, written: Any) -> Any:
-        """Give a study that says nothing of its end a number of trials."""
+        """Give a study without a budget a number of trials."""
         if isinstance(written, dict) and all(value is None for value in written.values()):
             return {**written, "trials_per_cell": DEFAULT_TRIALS_PER_CELL}
         return written
@@ -147,13 +242,9 @@ class Algorithm(Section):
     type: str
     options: dict[str, Any] = Field(default_factory=dict)
 
-    def written(self) -> dict[str, Any]:
-        """Return the algorithm as a study file writes it."""
-        options = {
-            name: value.written() if isinstance(value, Algorithm) else value
-            for name, value in self.options.items()
-        }
-        return {"type": self.type, **options}
+    @model_serializer
+    def _written(self) -> dict[str, Any]:
+        return {"type": self.type, **self.options}
 
 
 class Sampler(Algorithm):
@@ -172,7 +263,7 @@ class Engine(Section):
     """What starts the processes that train."""
 
     type: Literal["local"] = Field(default="local", description="Processes on this machine")
-    workers: Count = Field(default=AUTO, description="How many processes; auto: one a GPU, or one a core")
+    workers: Count = Field(default=AUTO, description="How many processes; auto: one per GPU, or one per core")
     stack: Count = Field(
         default=AUTO, description="How many runs of one shape train as one program; auto: what pays"
     )
@@ -211,11 +302,11 @@ class StudySpec(Section):
     constraints: list[str] = Field(
         default_factory=list, description="Expressions that hold for every cell and trial"
     )
-    objective: Objective = Objective()
+    objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
-    seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once a seed")
+    seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once per seed")
     engine: Engine = Engine()
     track: Track = Track()
     warm_start: list[str] = Field(
@@ -226,15 +317,16 @@ class StudySpec(Section):
         description="Folder with a checkpoint whose weights, tokenizer and sizes runs start from",
         min_length=1,
     )
-    plugins: list[PluginFile] = Field(
-        default=[], description="Python files of yours with parts that the study names"
+    plugins: list[Plugin] = Field(
+        default=[],
+        description="Your Python files with corpora, tokenizers, activations or metrics that the study names",
     )
     notify: list[str] = Field(
         default=[],
-        description="Environment variables with Apprise URLs that hear when the study ends or idles",
+        description="Environment variables with Apprise URLs to notify when the study ends or has nothing to do",
     )
 
-    _places: Places = PrivateAttr(default_factory=Places)
+    _source_map: SourceMap = PrivateAttr(default_factory=SourceMap)
 
     @field_validator("name")
     @classmethod
@@ -245,11 +337,14 @@ class StudySpec(Section):
 
     @field_validator("seeds")
     @classmethod
-    def _distinct(cls, seeds: list[int | Replicate]) -> list[int | Replicate]:
-        numbers = [each.seed if isinstance(each, Replicate) else each for each in seeds]
+    def _distinct(cls, seeds: list[int | ConditionalSeed]) -> list[int | ConditionalSeed]:
+        numbers = _numbers(seeds)
         if repeated := {number for number in numbers if numbers.count(number) > 1}:
             raise Refusal(f"has {', '.join(map(str, sorted(repeated)))} more than once")
-        if isinstance(seeds[0], Replicate):
+        seeds = [
+            each.seed if isinstance(each, ConditionalSeed) and each.when == ALWAYS else each for each in seeds
+        ]
+        if isinstance(seeds[0], ConditionalSeed):
             raise Refusal(
                 "has a `when` for its first seed",
                 "a first seed for every cell, such as [0, {seed: 1, when: …}]",
@@ -275,24 +370,24 @@ class StudySpec(Section):
                 )
         return names
 
+    @field_serializer("search")
+    def _written_search(self, search: dict[str, SearchSpec]) -> dict[str, Any]:
+        return {name: entry.written() for name, entry in search.items()}
+
+    @property
+    def seed_numbers(self) -> list[int]:
+        """Return all seeds, whether every cell is trained with them or some are."""
+        return _numbers(self.seeds)
+
     @property
     def first_seed(self) -> int:
         """Return the seed that every trial is trained with."""
-        first = self.seeds[0]
-        return first.seed if isinstance(first, Replicate) else first
-
-    @property
-    def written_seeds(self) -> list[Any]:
-        """Return the seeds as a study file writes them, fit for JSON."""
-        return [
-            {"seed": each.seed, "when": each.when.text} if isinstance(each, Replicate) else each
-            for each in self.seeds
-        ]
+        return self.seed_numbers[0]
 
     @property
     def source(self) -> Path | None:
         """Return the study file, or None where there is none."""
-        return self._places.file
+        return self._source_map.file
 
     @property
     def changed(self) -> dict[str, list[Any]]:
@@ -361,38 +456,20 @@ class StudySpec(Section):
 
     def problem(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
-        return self._places.problem(path, what, allowed, nearest)
+        return self._source_map.problem(path, what, allowed, nearest)
 
-    def canonical(self) -> dict[str, Any]:
-        """Return all that decides results, fit for JSON.
+    def as_written(self) -> dict[str, Any]:
+        """Return the study as a study file would say it, with its paths made absolute; fit for JSON."""
+        written = self.model_dump(mode="json", exclude={"preset"})
+        written["data"]["path"] = self.data_path
+        written["init_from"] = None if self.init_folder is None else str(self.init_folder)
+        written["warm_start"] = self.warm_starts
+        return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 
-        `identity` makes the study what it is: another identity is another study. `rest` may change between
-        two runs of the command.
-        """
-        plain = self.model_dump(mode="json", include={"data", "objective", "budget", "engine", "track"})
-        return {
-            "identity": {
-                "data": plain["data"],
-                "fixed": _jsonable(self.fixed),
-                "search": {name: searched(entry) for name, entry in self.search.items()},
-                "objective": plain["objective"],
-                "seeds": self.written_seeds,
-                "constraints": list(self.constraints),
-                **({"init_from": str(self.init_folder)} if self.init_from else {}),
-                **({"plugins": [each.written() for each in self.plugins]} if self.plugins else {}),
-            },
-            "rest": {
-                "grid": _jsonable(self.grid),
-                **({"cells": _jsonable(self.cells)} if self.cells else {}),
-                "budget": plain["budget"],
-                "sampler": self.sampler.written(),
-                "pruner": self.pruner.written(),
-                "engine": plain["engine"],
-                "track": plain["track"],
-                **({"warm_start": self.warm_starts} if self.warm_start else {}),
-                **({"notify": list(self.notify)} if self.notify else {}),
-            },
-        }
+    def identity(self) -> dict[str, Any]:
+        """Return what of the study makes it the one it is."""
+        written = self.as_written()
+        return {name: written[name] for name in IDENTITY if name in written}
 
 
 def beside(file: Path | None, path: str) -> Path:
@@ -401,22 +478,5 @@ def beside(file: Path | None, path: str) -> Path:
     return folder / Path(path).expanduser()
 
 
-def searched(entry: SearchSpec) -> dict[str, Any]:
-    """Return an entry of `search` as a study file writes it, fit for JSON."""
-    if isinstance(entry, Derived):
-        return {"expr": entry.expr.text}
-    if isinstance(entry, Choices):
-        written: dict[str, Any] = {"choices": _jsonable(entry.values)}
-    elif isinstance(entry, Divisors):
-        written = {"divides": entry.of, "min": entry.min, "max": entry.max}
-    else:
-        written = {"min": entry.min, "max": entry.max}
-        written |= {"log": True} if entry.log else {}
-        written |= {"step": entry.step} if entry.step is not None else {}
-    return written | ({"when": entry.when.text} if entry.when else {})
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _jsonable(each) for key, each in value.items()}
-    return [_jsonable(each) for each in value] if isinstance(value, list | tuple) else value
+def _numbers(seeds: list[int | ConditionalSeed]) -> list[int]:
+    return [each.seed if isinstance(each, ConditionalSeed) else each for each in seeds]

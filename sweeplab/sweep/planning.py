@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
-from sweeplab.study.datasets import cut_warning, describe_data, distinct, placed_dataset
+from sweeplab.study.inputs import check_rows, check_start, describe_data, placed_dataset, read_start
 from sweeplab.study.plan import (
     CellPlan,
     Plan,
+    WarmStart,
     check_grid_sampler,
     plan_cell,
     sample_cells,
@@ -28,10 +25,9 @@ from sweeplab.study.plan import (
     worker_resources,
 )
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.space import Cell, Space
+from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Algorithm, StudySpec
-from sweeplab.study.starting import check_start, read_start
-from sweeplab.sweep.trials.known import Source, read_warm_starts
+from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking.connection import artifact_location, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
 
@@ -54,11 +50,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     check_grid_sampler(spec, spaces)
     samples = sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
-    cut = _check_rows(spec, dataset, valid)
+    cut = check_rows(spec, dataset, valid)
     check_start(spec, read_start(spec), valid)
     plans = [plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
-    sources = warm_starts(spec, folder, spaces, data)
+    sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
@@ -72,33 +68,18 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
         device=settled["device"],
         dtype=settled["dtype"],
         workers=worker_resources(spec, plans, settled["device"]),
-        budget=spec.budget.model_dump(),
+        budget=spec.budget,
         sampler=_in_words(spec.sampler),
         pruner=_in_words(spec.pruner),
         metric=spec.objective.metric,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
-        warm_start=[source.as_dict() for source in sources],
+        warm_start=[WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
     )
     return plan, found, dataset
 
 
-def warm_starts(
-    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: Mapping[str, Any]
-) -> list[Source]:
-    """Return what the study starts from; a source that was read before and is missing now is left out.
-
-    Raises:
-        BadInput: as `read_warm_starts` does.
-    """
-    taken: set[str] = set()
-    if folder.warm_start_file.exists():
-        by_cell = json.loads(folder.warm_start_file.read_text(encoding="utf-8"))
-        taken = {source for sources in by_cell.values() for source in sources}
-    return read_warm_starts(spec, folder.lab, spaces, data, taken)
-
-
-def _warm_start_warnings(spec: StudySpec, sources: Sequence[Source]) -> list[str]:
+def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
     found = [f"warm start: of {source.name}, {each}" for source in sources for each in source.refused]
     if sources and spec.sampler.type not in LEARNING:
         learning = ", ".join(LEARNING)
@@ -108,7 +89,7 @@ def _warm_start_warnings(spec: StudySpec, sources: Sequence[Source]) -> list[str
 
 @contextmanager
 def _gathering(problems: list[Problem]) -> Iterator[None]:
-    """Collect what is wrong and go on, so that all of it is said at once."""
+    """Collect what is wrong and continue, so that all of it is reported at once."""
     try:
         yield
     except BadInput as error:
@@ -148,16 +129,6 @@ def _check_writable(folder: StudyFolder) -> None:
         reason = error.strerror or error
         what = f"{folder.lab} cannot be written ({reason}); --lab or SWEEPLAB_LAB name another folder"
         raise BadInput(what) from error
-
-
-def _check_rows(spec: StudySpec, dataset: Dataset, valid: Iterable[Hyperparameters]) -> list[str]:
-    """Make sure that every split has rows of block_size tokens; return warnings of what it cuts off."""
-    found = []
-    for values in sorted(distinct(valid), key=lambda each: -each["block_size"]):
-        with spec.blaming(spec.place_of("block_size", values["block_size"]) or ("data",)):
-            dataset.check_fits(values)
-            found.append(cut_warning(spec, dataset, values))
-    return list(dict.fromkeys(filter(None, found)))
 
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[CellPlan], n_copies: int) -> int:

@@ -17,10 +17,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from sweeplab.data.cache import cache_folder
-from sweeplab.errors import BadInput
-from sweeplab.files import write_whole
-from sweeplab.tracking.tracker import TrackingUnavailable
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.files import cache_folder, write_whole
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,7 +34,7 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # A server's client would print two links a run among what a program reads.
+    # A server's client would print two links per run among what a program reads.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # With retries MLflow blocks for minutes where no server answers, and makes a run twice where only the
     # answer was lost. Here the next ship is the retry.

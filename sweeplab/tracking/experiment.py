@@ -1,23 +1,41 @@
-"""A study's experiment in MLflow: found or made, its runs found by key, written to in few calls."""
+"""A study's experiment in MLflow: found or made, renamed or deleted; its runs written and read in few calls.
+
+A database answers for many runs at once. MLflow's own search makes an object of every parameter, which takes half
+a minute for 20,000 runs; its tables are read here as they are. A server's client has no such calls.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
-from sweeplab.tracking.connection import artifact_location, connect, reaching, tracking_uri, without_password
-from sweeplab.tracking.measures import Measure
+from sweeplab.tracking.connection import (
+    artifact_location,
+    connect,
+    database_file,
+    reaching,
+    tracking_uri,
+    without_password,
+)
+from sweeplab.tracking.tracker import Measure, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment as Entity
     from mlflow.entities import Run
 
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 TAG_CHARACTERS = 5000
+# Databases limit how many values a query may name.
+RUNS_A_QUERY = 500
+MOST_POINTS = 2**31 - 1
 # The kind makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
 
@@ -129,3 +147,133 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
         batch.extend(point)
     if batch:
         yield batch
+
+
+def read_runs(experiment: Experiment, condition: str, tag: tuple[str, str]) -> Iterator[TrackedRun]:
+    """Yield an experiment's trainings that have a tag, also written as MLflow's own condition; the earliest first."""
+    if hasattr(experiment.client._tracking_client.store, "engine"):
+        yield from _from_tables(experiment, tag)
+        return
+    for run in experiment.runs(condition):
+        if "sweeplab.trial" in run.data.tags:
+            yield _tracked(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
+
+
+def _tracked(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
+    place = tags["sweeplab.cell"], int(tags["sweeplab.trial"]), int(tags["sweeplab.seed"])
+    return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics)
+
+
+def _from_tables(experiment: Experiment, tag: tuple[str, str]) -> Iterator[TrackedRun]:
+    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
+    from sqlalchemy import select
+
+    marked: Any = select(SqlTag.run_uuid).where(SqlTag.key == tag[0], SqlTag.value == tag[1])
+    chosen: Any = (
+        select(SqlRun.run_uuid)
+        .where(SqlRun.experiment_id == int(experiment.find() or -1), SqlRun.lifecycle_stage == "active")
+        .where(SqlRun.run_uuid.in_(marked))
+    )
+    tables: list[dict[str, dict[str, Any]]] = []
+    with experiment.client._tracking_client.store.engine.connect() as connection:
+        order = [
+            run_id for (run_id,) in connection.execute(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid))
+        ]
+        for table in (SqlTag, SqlParam):
+            rows: dict[str, dict[str, Any]] = defaultdict(dict)
+            query = select(table.run_uuid, table.key, table.value).where(table.run_uuid.in_(chosen))
+            for run_id, name, value in connection.execute(query):
+                rows[run_id][name] = value
+            tables.append(rows)
+        latest, metrics = SqlLatestMetric, defaultdict[str, dict[str, float]](dict)
+        numbers = select(latest.run_uuid, latest.key, latest.value, latest.is_nan)
+        for run_id, name, value, is_nan in connection.execute(numbers.where(latest.run_uuid.in_(chosen))):
+            metrics[run_id][name] = math.nan if is_nan else value
+    tags, params = tables
+    for run_id in order:
+        if "sweeplab.trial" in tags[run_id]:
+            yield _tracked(run_id, tags[run_id], params[run_id], metrics[run_id])
+
+
+def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
+    """Return the points of a metric of each run, by step."""
+    found: dict[str, list[Measure]] = {run_id: [] for run_id in run_ids}
+    bulk = getattr(client._tracking_client.store, "get_metric_history_bulk", None)
+    for first in range(0, len(run_ids), RUNS_A_QUERY):
+        some = run_ids[first : first + RUNS_A_QUERY]
+        if bulk is None:
+            points = [(run_id, point) for run_id in some for point in client.get_metric_history(run_id, name)]
+        else:
+            points = [(each.run_id, each) for each in bulk(some, name, MOST_POINTS)]
+        for run_id, point in points:
+            found[run_id].append(Measure(name, point.value, point.timestamp, point.step))
+    return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
+
+
+class MovedExperiment:
+    """A study's experiment, if MLflow has one.
+
+    Raises:
+        TrackingUnavailable: MLflow does not answer.
+    """
+
+    def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
+        self._study = study
+        self._uri = tracking_uri(lab.absolute(), uri)
+        database = database_file(self._uri)
+        with reaching(self._uri):
+            self._client: MlflowClient | None = None
+            if database is None or database.exists():
+                self._client = connect(lab, self._uri)
+            self._experiment = self._find(study)
+
+    def _find(self, name: str) -> Entity | None:
+        return self._client.get_experiment_by_name(name) if self._client else None
+
+    def delete(self, name: str) -> list[str]:
+        """Move the experiment to the deleted ones as `name`, so that its own is free; return what takes it back."""
+        if self._client is None or self._experiment is None or self._experiment.lifecycle_stage != "active":
+            return []
+        number = self._experiment.experiment_id
+        with reaching(self._uri):
+            self._client.rename_experiment(number, name)
+            self._client.delete_experiment(number)
+        place = os.environ.get("MLFLOW_TRACKING_URI")
+        prefix = "" if place == self._uri else f"MLFLOW_TRACKING_URI={without_password(self._uri)} "
+        return [
+            f"{prefix}mlflow experiments restore -x {number}",
+            f"{prefix}mlflow experiments rename -x {number} --new-name {self._study}",
+        ]
+
+    def rename(self, new: str) -> None:
+        """Give the experiment and its runs the study's new name; called again after a failure it goes on.
+
+        Raises:
+            BadInput: MLflow has another experiment of that name, deleted or not.
+        """
+        from mlflow.entities import RunTag
+
+        with reaching(self._uri):
+            taken = self._find(new)
+            if taken and self._experiment:
+                kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
+                raise BadInput(f"{without_password(self._uri)} has {kind} {new!r}; give another name")
+            found = self._experiment or taken  # which an earlier attempt has renamed
+            if self._client is None or found is None:
+                return
+            if found.name != new:
+                self._client.rename_experiment(found.experiment_id, new)
+            token = None
+            while True:
+                runs = self._client.search_runs([found.experiment_id], page_token=token, max_results=1000)
+                for run in runs:
+                    key = run.data.tags.get("sweeplab.key", "")
+                    if key.partition("/")[0] == self._study:
+                        tags = {"study": new, "key": new + key[len(self._study) :]}
+                        entities = [RunTag(f"sweeplab.{name}", text) for name, text in tags.items()]
+                        self._client.log_batch(run.info.run_id, tags=entities)
+                        if key == self._study:
+                            self._client.update_run(run.info.run_id, name=new)
+                token = runs.token
+                if not token:
+                    return

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import special_tokens
+from sweeplab.data.prompts import SpecialTokens, own_special_tokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
@@ -58,13 +60,19 @@ class LoadedRun:
     run_id: str
     model: Model
     tokenizer: Tokenizer
-    values: dict[str, Any]
+    values: Hyperparameters
     facts: dict[str, Any]
+    own_special: Mapping[str, int] | None = None
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Return the special tokens: those of its hyperparameters, or those that an imported run came with."""
+        return special_tokens(self.values, self.own_special)
 
     @property
     def special(self) -> dict[str, int]:
         """Return the ids of the special tokens by name."""
-        return special_tokens(self.values).ids
+        return self.special_tokens.ids
 
 
 def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
@@ -76,14 +84,17 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
         BadInput: it has a part that a plugin registers, which was not imported.
     """
     weights, facts = read_checkpoint(folder, "model")
-    values, tokenizer = facts.pop("values"), facts.pop("tokenizer")
+    own_special, tokenizer = own_special_tokens(facts), facts.pop("tokenizer")
+    values = Hyperparameters.from_json(facts.pop("values"))
+    facts.pop("special", None)
     for kind, name, known in (
         ("tokenizer", tokenizer["name"], TOKENIZERS | OTHERS),
-        ("activation", values["activation"], ACTIVATIONS),
+        ("activation", values.activation, ACTIVATIONS),
     ):
         if name not in known:
             raise BadInput(f"the run has the {kind} {name!r}: import the file that registers it first")
-    return LoadedRun(run_id, Model(ModelShape.of(values), weights), load_tokenizer(tokenizer), values, facts)
+    model = Model(ModelShape.of(values), weights)
+    return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)
 
 
 def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:

@@ -1,4 +1,4 @@
-"""Ship a study to MLflow: an experiment a study, a parent run, and one nested run a training.
+"""Ship a study to MLflow: one experiment and one parent run per study, one nested run per training.
 
 Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
 there. A point's timestamp follows from its line, and the numbers of one line are written in one transaction,
@@ -8,32 +8,30 @@ the terminal status, and last the marker `shipped` in the run's folder.
 
 from __future__ import annotations
 
+import csv
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.bulk import read_histories, read_runs
 from sweeplab.tracking.connection import database_file, reaching
-from sweeplab.tracking.describe import (
-    COLOR_OF_STATE,
-    TRIALS_ON_PAGE,
-    csv_text,
-    environment_tags,
-    json_text,
-    page,
-    texts,
+from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted, read_histories, read_runs
+from sweeplab.tracking.tracker import (
+    Description,
+    Measure,
+    RunMeasures,
+    Summary,
+    TrackedRun,
+    Tracker,
 )
-from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted
-from sweeplab.tracking.measures import Measure, RunMeasures
-from sweeplab.tracking.tracker import Description, Summary, TrackedRun, Tracker, TrackingUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -48,6 +46,15 @@ SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
 # diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
 WAITING = "SCHEDULED"
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
+# In charts a run that reached its end has one of MLflow's own colors, and these tell the others apart.
+COLOR_OF_STATE = {
+    RunState.PRUNED: "#b3b3b3",
+    RunState.STOPPED: "#2e7d32",
+    RunState.DIVERGED: "#e65100",
+    RunState.FAILED: "#c62828",
+}
+PARAM_CHARACTERS = 6000  # MLflow cuts a longer one silently
+TRIALS_ON_PAGE = 5
 
 
 @dataclass
@@ -136,13 +143,13 @@ class MLflowTracker(Tracker):
         parent = self._opened
         run_id = parent.info.run_id
         state, counts = summary.get("state", "interrupted"), summary.get("counts", {})
-        best, best_key = summary.get("best_val_loss"), summary.get("best_run")
-        tags = {"sweeplab.state": state} | {
+        best, best_key = summary.get("best_value"), summary.get("best_run")
+        tags = {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")} | {
             f"sweeplab.runs.{name}": str(count) for name, count in counts.items()
         }
         # The parent's own start as the time: closing twice in the same state writes the same point.
         step = sum(counts.values())
-        points = [] if best is None else [[Measure("best_val_loss", best, parent.info.start_time, step)]]
+        points = [] if best is None else [[Measure("best_value", best, parent.info.start_time, step)]]
         self._shipping.clear()
         with self._reaching():
             self._set_running_to_waiting(parent)
@@ -340,3 +347,87 @@ class MLflowTracker(Tracker):
             if isinstance(error, TrackingUnavailable) and time.monotonic() - began > SLOW_SECONDS:
                 self._quiet_until = time.monotonic() + QUIET_SECONDS
             raise
+
+
+# ---------------------------------------------- what a study says of itself in MLflow
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Write values as params."""
+    return {
+        name: (json.dumps(value, default=str) if isinstance(value, dict) else str(value))[:PARAM_CHARACTERS]
+        for name, value in values.items()
+    }
+
+
+def json_text(content: Mapping[str, Any] | None) -> str:
+    """Write an artifact; nothing is an empty text."""
+    return json.dumps(content, indent=1, default=str) if content else ""
+
+
+def environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Pick what a person wants to see beside a run."""
+    repositories = environment.get("git", {})
+    git = repositories.get("code") or repositories.get("study") or {}
+    device = environment.get("device", {})
+    tags = {
+        "mlflow.source.name": "sweeplab",
+        "mlflow.source.git.commit": git.get("commit"),
+        "sweeplab.git_dirty": git.get("dirty"),
+        "sweeplab.python": environment.get("python"),
+        "sweeplab.torch": environment.get("packages", {}).get("torch"),
+        "sweeplab.device": ", ".join(gpu["name"] for gpu in device.get("gpus", [])) or device.get("cpu"),
+    }
+    return {name: str(value) for name, value in tags.items() if value is not None}
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows as CSV under all the names that any of them has: MLflow shows such an artifact as a table."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def page(study: str, description: Description, summary: Summary, links: Mapping[str, str]) -> str:
+    """Write what a person reads first of a study in the UI, in Markdown.
+
+    `links` leads from the keys of the best trials to their runs.
+    """
+    counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
+    trials = summary.get("best_trials", ())[:TRIALS_ON_PAGE]
+    parts = [
+        f"# {study}",
+        f"**{summary.get('state', 'interrupted')}**{f': runs {counts}' if counts else ''}",
+        f"## Best trials\n\n{_best(trials, links)}" if trials else "",
+        description.get("note", ""),
+        _table([("", ""), *texts(description.get("params", {})).items()]),
+        "Among the artifacts: the study file, its plan, where it ran, its best trials, and its report.",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _best(trials: Sequence[Mapping[str, Any]], links: Mapping[str, str]) -> str:
+    names = list(dict.fromkeys(name for trial in trials for name in trial if name != "key"))
+    rows = [
+        [
+            f"[{trial['key']}]({links[trial['key']]})" if trial["key"] in links else trial["key"],
+            *(_short(trial.get(name, "")) for name in names),
+        ]
+        for trial in trials
+    ]
+    return _table([["trial", *names], *rows])
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table; the first row is its heading."""
+    lines = [f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -1,34 +1,48 @@
-"""The contract between a study and whatever keeps its numbers, and the trackers there are.
+"""The contract between a study and whatever keeps its numbers, and a run's records as the numbers that are kept.
 
 A tracker ships run folders: it reads what a worker wrote (run.json, points.jsonl, end.json, the checkpoint)
-and brings the tracking up to date with it. Shipping is idempotent, so a killed process simply ships again.
+and brings the tracking up to date with it. Shipping is idempotent, so a killed process simply ships again: the time
+of a number follows from run.json's start and the line's own wall_seconds, not from the clock.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
-from sweeplab.tracking.measures import Measure
+from sweeplab.records.runs import BEST_MEASURES, MEASURES, CurveReader, RunEnd, RunFolder, RunStart
 
-
-class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
-    """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
+CURVES = ("train_loss", "val_loss", *MEASURES, "learning_rate", "grad_norm", "tokens_per_second")
+LOSSES_BY_TOKENS = ("train_loss", "val_loss")
+BY_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
+FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
+TOTALS = {
+    "train_tokens": "train_tokens",
+    "train_flops": "train_flops",
+    "wall_seconds": "wall_seconds",
+    "best_val_loss": "best_val_loss",
+    "final_val_loss": "final_val_loss",
+    "iterations": "iteration",
+    "value": "value",
+    **{name: name for name in BEST_MEASURES},
+}  # a metric's name -> its name in end.json
 
 
 class Summary(TypedDict, total=False):
     """How a study stands, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
 
-    `state` is "complete", "failed", or anything else for a study that can be gone on with. `best_trials` are the
-    best first, each the `key` of one of its runs, its `value`, and whatever else is to be read beside it.
+    `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is of the
+    objective's `metric`. `best_trials` are the best first, each the `key` of one of its runs, its `value`, and
+    whatever else is to be read beside it.
     """
 
     state: str
-    best_val_loss: float | None
+    metric: str
+    best_value: float | None
     best_run: str | None
     best_trials: Sequence[Mapping[str, Any]]
     counts: Mapping[str, int]
@@ -47,6 +61,15 @@ class Description(TypedDict, total=False):
     tags: Mapping[str, str]
     note: str
     summary: Summary
+
+
+class Measure(NamedTuple):
+    """One number of a run: `step` counts iterations, or tokens where the name ends in `_by_tokens`."""
+
+    name: str
+    value: float
+    timestamp_ms: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -117,28 +140,61 @@ class Tracker(Mirror):
         return self.histories([run_id], name)[run_id]
 
 
-def _mlflow(lab: Path, study: str, uri: str | None = None) -> Tracker:
-    from sweeplab.tracking.mlflow import MLflowTracker
+@dataclass
+class RunMeasures:
+    """Reads a run's numbers as they come.
 
-    return MLflowTracker(lab, study, uri)
+    `tracked` has the last step of every metric that tracking has; what is read is entered there.
+    """
+
+    folder: RunFolder
+    start: RunStart
+    tracked: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._curve = CurveReader(self.folder)
+
+    @property
+    def started_ms(self) -> int:
+        """Return when the run was first admitted, in ms since 1970."""
+        return _ms(self.start.started)
+
+    def facts(self) -> list[Measure]:
+        """Return what is known of the run before its first step, but for what tracking has."""
+        return self._new({name: self.start.facts.get(name) for name in FACTS}, step=0, wall_seconds=0.0)
+
+    def totals(self, end: RunEnd) -> list[Measure]:
+        """Return what end.json adds up to, but for what tracking has."""
+        values = {name: getattr(end, source) for name, source in TOTALS.items()}
+        return self._new(values, end.iteration, end.wall_seconds)
+
+    def new_points(self) -> Iterator[list[Measure]]:
+        """Yield the new points of the curve, each as its numbers that tracking lacks.
+
+        Of an iteration that a run went through again after a kill the first time counts.
+        """
+        for point in self._curve.new_points():
+            values = {name: getattr(point, name) for name in CURVES}
+            measures = self._new(values, point.iteration, point.wall_seconds)
+            by_tokens = [
+                measure._replace(name=measure.name + BY_TOKENS, step=point.train_tokens)
+                for measure in measures
+                if measure.name in LOSSES_BY_TOKENS
+            ]
+            if measures:
+                yield measures + by_tokens
+
+    def _new(self, values: Mapping[str, float | None], step: int, wall_seconds: float) -> list[Measure]:
+        timestamp_ms = _ms(self.start.started + wall_seconds)
+        measures = [
+            # MLflow keeps an infinity as 1.8e308, which spoils every chart it stands in; a NaN leaves a gap.
+            Measure(name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step)
+            for name, value in values.items()
+            if value is not None and step > self.tracked.get(name, -1)
+        ]
+        self.tracked.update({measure.name: step for measure in measures})
+        return measures
 
 
-def _wandb(folder: Path, project: str) -> Mirror:
-    from sweeplab.tracking.wandb import WandbMirror
-
-    return WandbMirror(folder, project)
-
-
-TRACKERS: dict[str, Callable[[Path, str, str | None], Tracker]] = {"mlflow": _mlflow}
-# By the package that each needs: the hyperparameter whose value is the project, and what makes one for a study's
-# folder. Where it is set and the package is installed, every run is shown there too.
-MIRRORS: dict[str, tuple[str, Callable[[Path, str], Mirror]]] = {"wandb": ("wandb_project", _wandb)}
-
-
-def mirrors(fixed: Mapping[str, Any], folder: Path) -> list[Mirror]:
-    """Return the mirrors that a study asks for by the values it fixes, but for those that are not installed."""
-    return [
-        make(folder, fixed[name])
-        for package, (name, make) in MIRRORS.items()
-        if fixed.get(name) and find_spec(package)
-    ]
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

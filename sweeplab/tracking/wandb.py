@@ -1,4 +1,4 @@
-"""Show a study's runs in Weights & Biases: a group a study, a run a training.
+"""Show a study's runs in Weights & Biases: one group per study, one run per training.
 
 A run is sent when it has ended, whole and once: W&B merges no two halves of a run that was offline. Its id is
 written beside it before W&B hears of it, so what a kill cut short is sent again as the same run.
@@ -16,10 +16,17 @@ from typing import Any
 
 import wandb
 
+from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.measures import BY_TOKENS, Measure, RunMeasures
-from sweeplab.tracking.tracker import Description, Mirror, Summary, TrackingUnavailable
+from sweeplab.tracking.tracker import (
+    BY_TOKENS,
+    Description,
+    Measure,
+    Mirror,
+    RunMeasures,
+    Summary,
+)
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
 

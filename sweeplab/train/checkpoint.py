@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sweeplab.files import write_whole
-from sweeplab.train.stack import Snapshot
+from sweeplab.train.member import Snapshot
 
 
 class DamagedCheckpoint(Exception):  # noqa: N818 - a state of a file

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sweeplab.data.batches import Batch, changed
+from sweeplab.data.batches import Batch, Split, changed
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.splits import Split
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -86,26 +86,25 @@ class _Sizes(TorchFunctionMode):
         return {name: total / count for name, (total, count) in self._sums.items()}
 
 
-def coordinates(values: Mapping[str, Any], tokens: Split, n_steps: int) -> Iterator[Coordinate]:
+def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterator[Coordinate]:
     """Train for `n_steps` at the full learning rate and yield the sizes at each step, the start's among them.
 
     `values` are a run's effective hyperparameters; dropout and the warm-ups are left out.
     """
-    values = {
-        **values,
-        **dict.fromkeys(_DROPPING, 0.0), "warmup_iters": 0, "batch_warmup_iters": 0, "lr_decay": False, "ema": 0.0,
-        "patience": None, "compile": False, "eval_interval": 1, "eval_iters": 1, "eval_full": False,
-        "log_interval": 1, "max_iters": n_steps,
-    }  # fmt: skip
+    values = values.replace(
+        **dict.fromkeys(_DROPPING, 0.0), warmup_iters=0, batch_warmup_iters=0, lr_decay=False, ema=0.0,
+        patience=None, compile=False, eval_interval=1, eval_iters=1, eval_full=False, log_interval=1,
+        max_iters=n_steps,
+    )  # fmt: skip
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
     (probe,) = make_objective(tokens, values).evaluation(1)
-    batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values["device"]))
+    batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values.device))
     while len(stack):
         for record in stack.advance():
-            weights = {name: each[None].to(values["device"]) for name, each in stack.weights("run").items()}
+            weights = {name: each[None].to(values.device) for name, each in stack.weights("run").items()}
             for layer, size in _sizes(stack, weights, batch).items():
-                yield Coordinate(values["parametrization"], values["n_embd"], record.iteration, layer, size)
+                yield Coordinate(values.parametrization, values.n_embd, record.iteration, layer, size)
             if record.state != "running":
                 stack.release("run")
 

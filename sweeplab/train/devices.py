@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import AUTO
+from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 # Compiling costs up to a minute: shorter runs than this are over before it pays.
 COMPILE_PAYS_FROM_ITERATIONS = 1000
@@ -25,26 +23,24 @@ def cuda_count() -> int:
     return torch.cuda.device_count()
 
 
-def settle_devices(values: Mapping[str, Any]) -> dict[str, Any]:
+def settle_devices(values: Hyperparameters) -> Hyperparameters:
     """Return the values with `auto` replaced in device, dtype and compile.
 
     Raises:
         BadInput: `device: cuda` where there is none.
     """
-    settled = dict(values)
     has_cuda = cuda_count() > 0
-    if settled["device"] == AUTO:
-        settled["device"] = "cuda" if has_cuda else "cpu"
-    if settled["device"] == "cuda" and not has_cuda:
+    device = values.device
+    if device == AUTO:
+        device = "cuda" if has_cuda else "cpu"
+    on_cuda = device == "cuda"
+    if on_cuda and not has_cuda:
         raise BadInput("device is cuda, but there is no CUDA device here; allowed here: cpu, auto")
-    on_cuda = settled["device"] == "cuda"
-    if settled["dtype"] == AUTO:
-        settled["dtype"] = "bfloat16" if on_cuda else "float32"
-    if settled["compile"] == AUTO:
-        # A router's choice waits for the device in each layer, where what is compiled would break off.
-        is_whole, is_long = settled["n_expert"] == 1, settled["max_iters"] >= COMPILE_PAYS_FROM_ITERATIONS
-        settled["compile"] = on_cuda and is_whole and is_long
-    return settled
+    # A router's choice waits for the device in each layer, where a compiled step would break off.
+    pays = on_cuda and values.n_expert == 1 and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
+    usual = {"dtype": "bfloat16" if on_cuda else "float32", "compile": pays}
+    autos = {name: value for name, value in usual.items() if getattr(values, name) == AUTO}
+    return values.replace(device=device, **autos)
 
 
 def free_memory_bytes(device: str) -> int:

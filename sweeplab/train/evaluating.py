@@ -1,23 +1,34 @@
-"""What an evaluation finds of runs: their losses, and what else their task and their model are asked for.
+"""What an evaluation measures of runs: their losses, and what else their task and their model are asked for.
 
-Legend: K runs, L layers with experts, E n_expert.
+Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with experts, E n_expert.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
-from sweeplab.data.batches import Batch
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
+from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.span import Span
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.passes import Weights
+from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer, cross_entropy
-from sweeplab.train.matching import exact_matches
 
-Weights = Mapping[str, Tensor]
-# Sequences of which a token is hidden alone: enough for a pseudo-perplexity within about a tenth of itself.
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+# Sequences in which one token alone is hidden: enough for a pseudo-perplexity within about a tenth of itself.
 N_ALONE = 256
 
 
@@ -56,8 +67,8 @@ class Evaluation:
             return self._objective.whole()
         return self._objective.evaluation(self._n_batches)
 
-    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Tensor:
-        """Return the mean cross-entropy [K] over the counted targets of all batches."""
+    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Float[Tensor, "K"]:
+        """Return the mean cross-entropy over the counted targets of all batches."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         for each in batches:
             batch, n_counted = self._place(each, n_runs), each.n_targets
@@ -88,3 +99,68 @@ class Evaluation:
         use = torch.stack([each.use for each in self._transformer.routings(weights, batch)])  # [L, K, E]
         entropy = -torch.xlogy(use, use).sum(dim=2) / math.log(use.shape[2])
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
+
+
+def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
+    """Return of each run how many sequences have the likeliest token at every counted target.
+
+    A decoder reads the true tokens before each position; up to its first mistake greedy decoding reads the same ones,
+    so that it finds a target whole exactly where this does, if the likeliest token may be any, special ones too. An
+    encoder finds all tokens at once, and knows how many there are.
+    """
+    is_right = logits.argmax(dim=-1).view(targets.shape) == targets
+    return (is_right | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """Losses in nats a token on sequences of `times` block_size: the mean, and by position [T].
+
+    `counts` [T] are the targets that counted; a position without any has a loss of NaN.
+    """
+
+    times: int
+    loss: float
+    by_position: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
+def why_not_longer(values: Hyperparameters) -> str | None:
+    """Say why a run cannot read sequences longer than it was trained on; None where it can."""
+    kind = objective_of(values)
+    if POSITIONS[values.positions].is_bounded:
+        return f"{values.positions} positions end at block_size: there is nothing for the places beyond"
+    if kind.of_pairs:
+        return "pairs are as long as they are, whatever block_size is"
+    if kind is Span:
+        return "block_size decides how many spans a text has, and which ids stand for them"
+    return None
+
+
+@torch.no_grad()
+def losses_at(
+    transformer: Transformer,
+    weights: Mapping[str, Tensor],
+    split: Split,
+    values: Hyperparameters,
+    times: int,
+    own_special: Mapping[str, int] | None = None,
+) -> AtLength:
+    """Return a lone run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
+
+    Raises:
+        ValueError: the split is shorter than one sequence.
+    """
+    block_size, batch_size = times * values.block_size, max(1, values.batch_size // times)
+    longer = make_objective(split, values.replace(block_size=block_size, batch_size=batch_size), own_special)
+    sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
+    for batch in longer.evaluation(values.eval_iters):
+        device = weights["token_embedding"].device
+        placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
+        logits = transformer.logits(weights, placed)[0].float()
+        each = F.cross_entropy(logits, placed.targets.flatten(), reduction="none", ignore_index=NO_TARGET)
+        length = batch.targets.shape[1]  # of spans and pairs less than block_size
+        sums[:length] += each.view(-1, length).double().sum(dim=0).cpu().numpy()
+        counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
+    found = np.asarray(sums / np.where(counts, counts, np.nan))
+    return AtLength(times, float(sums.sum() / counts.sum()), found, counts)

@@ -12,10 +12,12 @@ the divisors. Departure from what larger trainers do: a warm-up saves tokens and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from sweeplab.hyperparameters import Hyperparameters
 
 PLATEAU_FACTOR = 0.5
 
@@ -23,26 +25,25 @@ PLATEAU_FACTOR = 0.5
 class At(NamedTuple):
     """A run's place in its schedule, after the warm-up; `n_halvings` counts what plateau has cut."""
 
-    values: Mapping[str, Any]
+    values: Hyperparameters
     iteration: int
     n_halvings: int
 
     @property
     def peak(self) -> float:
         """Return the rate at the end of the warm-up."""
-        return float(self.values["learning_rate"])
+        return self.values.learning_rate
 
     @property
     def floor(self) -> float:
         """Return the rate below which no schedule goes."""
-        return min(float(self.values["min_lr"]), self.peak)
+        return min(self.values.min_lr, self.peak)
 
     @property
     def progress(self) -> float:
         """Return how much of the run after its warm-up is over, from 0 to 1."""
-        warmup: int = self.values["warmup_iters"]
-        length: int = self.values["max_iters"] - warmup
-        return min(1.0, (self.iteration - warmup) / max(1, length))
+        warmup = self.values.warmup_iters
+        return min(1.0, (self.iteration - warmup) / max(1, self.values.max_iters - warmup))
 
     def between(self, share: float) -> float:
         """Return the rate that has come this share of the way from min_lr up to the peak."""
@@ -65,14 +66,14 @@ def _plateau(at: At) -> float:
 
 
 def _wsd(at: At) -> float:
-    max_iters = at.values["max_iters"]
-    begin = max(at.values["warmup_iters"], max_iters * (1.0 - at.values["decay_share"]))
+    max_iters = at.values.max_iters
+    begin = max(at.values.warmup_iters, max_iters * (1.0 - at.values.decay_share))
     return at.between(min(1.0, max(0.0, max_iters - at.iteration) / max(1.0, max_iters - begin)))
 
 
 def _inverse_sqrt(at: At) -> float:
     # Vaswani et al. count steps from 1, and their warm-up ends with the step that has the peak.
-    return max(at.floor, at.peak * math.sqrt((at.values["warmup_iters"] + 1) / (at.iteration + 1)))
+    return max(at.floor, at.peak * math.sqrt((at.values.warmup_iters + 1) / (at.iteration + 1)))
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -98,29 +99,27 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def learning_rate(values: Mapping[str, Any], iteration: int, n_halvings: int = 0) -> float:
+def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) -> float:
     """Return the learning rate of the step from `iteration` to the next."""
-    peak, warmup = values["learning_rate"], values["warmup_iters"]
+    peak, warmup = values.learning_rate, values.warmup_iters
     if iteration < warmup:
-        return float(peak * (iteration + 1) / (warmup + 1))
-    if not values["lr_decay"]:
-        return float(peak)
-    return float(SCHEDULES[values["scheduler_type"]].rate(At(values, iteration, n_halvings)))
+        return peak * (iteration + 1) / (warmup + 1)
+    if not values.lr_decay:
+        return peak
+    return SCHEDULES[values.scheduler_type].rate(At(values, iteration, n_halvings))
 
 
-def rows_used(values: Mapping[str, Any], iteration: int) -> int:
+def rows_used(values: Hyperparameters, iteration: int) -> int:
     """Return how many rows of its batch the step from `iteration` to the next learns from."""
-    size: int = values["batch_size"]
-    warmup: int = values["batch_warmup_iters"]
+    size, warmup = values.batch_size, values.batch_warmup_iters
     if iteration >= warmup:
         return size
     return sum(more for begin, more in _rises(size, warmup) if begin <= iteration)
 
 
-def rows_seen(values: Mapping[str, Any], iteration: int) -> int:
+def rows_seen(values: Hyperparameters, iteration: int) -> int:
     """Return how many rows a run has learned from when it has come to `iteration`."""
-    size: int = values["batch_size"]
-    warmup: int = values["batch_warmup_iters"]
+    size, warmup = values.batch_size, values.batch_warmup_iters
     if not warmup:
         return iteration * size
     return sum(more * (iteration - begin) for begin, more in _rises(size, warmup) if begin < iteration)

@@ -1,171 +1,77 @@
 """The trainer: a stack of runs of one shape, trained as one program.
 
-Live runs are the first rows of every tensor: a run that leaves gives its place to the last one, a new one
-comes after the last. Iterations, generators, schedules and stopping belong to the run, never to the stack.
+Where to read: `Stack.advance` is the training loop, `Stack._step` one step of it. Live runs are the first rows of every
+tensor: when a run leaves, the last one takes its row; a new one comes after the last.
+
+Legend: K live runs, P the row size, B sequences, T positions.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import NO_TARGET, Batch, changed, stacked
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.splits import Split
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.dropout import Dropout, element_hashes
+from sweeplab.model.layout import BLOCK
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.averaging import average_, decay_at
-from sweeplab.train.clipping import clip_, gradient_norms
-from sweeplab.train.counting import train_tokens
 from sweeplab.train.evaluating import Evaluation
-from sweeplab.train.optimizers import OPTIMISERS, Rates
-from sweeplab.train.progress import Progress, State
+from sweeplab.train.member import Member, Record, Snapshot
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.optimizers.base import Rows
 from sweeplab.train.run import Run, drop_chances, shape_key
-from sweeplab.train.schedule import learning_rate, rows_used
+from sweeplab.train.schedule import rows_used
 
-Point = dict[str, float]
-
-
-@dataclass
-class Record:
-    """What one run's evaluation found.
-
-    `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
-    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
-    loss: of pairs `exact_match`, the share of targets found whole; of hidden tokens `pseudo_perplexity`; of experts
-    how they are used.
-    """
-
-    key: str
-    iteration: int
-    val_loss: float
-    state: State
-    best: tuple[float, int]
-    wall_seconds: float
-    eval_seconds: float
-    points: list[Point]
-    measures: Point
-
-
-@dataclass
-class Snapshot:
-    """All that a run needs to go on elsewhere to the same bits: its rows and the numbers beside them."""
-
-    rows: dict[str, Tensor]
-    numbers: dict[str, Any]
-
-
-@dataclass
-class _Member:
-    """A live run; `counted` steps since its last point took until `wall_seconds` from `point_seconds`."""
-
-    run: Run
-    dropout_key: int
-    drop_chances: Mapping[str, float]
-    iteration: int = 0
-    evaluated: int = -1
-    counted: int = 0
-    wall_seconds: float = 0.0
-    point_seconds: float = 0.0
-    points: list[Point] = field(default_factory=list)
-    progress: Progress = field(default_factory=Progress)
-
-    def is_due(self) -> bool:
-        """Say whether an evaluation comes before the next step."""
-        values = self.run.values
-        at_mark = self.iteration % values["eval_interval"] == 0 or self.iteration == values["max_iters"]
-        return at_mark and self.evaluated < self.iteration
-
-    def has_point(self) -> bool:
-        """Say whether the step just done ends a stretch of the training curve."""
-        return self.iteration % self.run.values["log_interval"] == 0 or self.is_due()
-
-    def add_point(self, loss: float, norm: float, rate: float) -> None:
-        """Add a point to the curve from sums over the steps since the last one."""
-        seconds = self.wall_seconds - self.point_seconds
-        now, then = (train_tokens(self.run.values, self.iteration - back) for back in (0, self.counted))
-        self.points.append(
-            {
-                "iteration": self.iteration,
-                "wall_seconds": self.wall_seconds,
-                "train_loss": loss / self.counted,
-                "grad_norm": norm / self.counted,
-                "learning_rate": rate,
-                "tokens_per_second": (now - then) / seconds,
-            }
-        )
-        self.counted, self.point_seconds = 0, self.wall_seconds
-
-    def rates(self) -> Rates:
-        values = self.run.values
-        rate = learning_rate(values, self.iteration, self.progress.n_halvings)
-        beta1, beta2 = values["betas"]
-        decay, eps, momentum = values["weight_decay"], values["eps"], values["momentum"]
-        return Rates(rate, decay, beta1, beta2, eps, momentum, self.iteration + 1)
-
-    def numbers(self) -> dict[str, Any]:
-        named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")
-        return {name: getattr(self, name) for name in named} | {"progress": asdict(self.progress)}
-
-    @classmethod
-    def restored(cls, run: Run, numbers: Mapping[str, Any]) -> _Member:
-        rest = {name: value for name, value in numbers.items() if name != "progress"}
-        member = cls(run, generator_key(run.values["seed"], "dropout"), drop_chances(run.values), **rest)
-        member.progress = Progress(**numbers.get("progress", {}))
-        return member
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 class Stack:
     """Up to `capacity` runs of one shape on one device; `like` are the effective values of any of them."""
 
-    def __init__(
-        self,
-        like: Mapping[str, Any],
-        train: Split,
-        val: Split,
-        capacity: int = 1,
-    ) -> None:
+    def __init__(self, like: Hyperparameters, train: Split, val: Split, capacity: int = 1) -> None:
         self.key = shape_key(like)
         self.capacity = capacity
         self.transformer = Transformer(ModelShape.of(like))
-        self.device = torch.device(like["device"])
+        self.device = torch.device(like.device)
         self._objective = make_objective(train, like)
-        self._half = like["dtype"] == "bfloat16"
+        self._half = like.dtype == "bfloat16"
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
-        self._smooths, self._routes = like["label_smoothing"] > 0, like["n_expert"] > 1
+        self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._losses = self.transformer.losses
-        if like["compile"]:
+        if like.compile:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
         self._evaluation = Evaluation(
             self.transformer,
             self._losses,
             make_objective(val, like),
-            None if like["eval_full"] else like["eval_iters"],
+            None if like.eval_full else like.eval_iters,
             lambda batch, n_runs: self._on_device(stacked([batch]), n_runs),
         )
-        self._n_parts: int = like["grad_accum"]
-        part_size = like["batch_size"] // self._n_parts
+        self._n_parts: int = like.grad_accum
+        part_size = like.batch_size // self._n_parts
         n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
         size = self.transformer.layout.row_size
-        self._optimizer = OPTIMISERS[like["optimizer"]](self.transformer.layout)
-        self._judged = "mean" if like["ema"] > 0 else "weights"  # the rows that evaluations use
-        self._begun = ("weights", "best", self._judged)  # the rows that begin as the initial weights
+        self._optimizer = OPTIMIZERS[like.optimizer](self.transformer.layout)
+        self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
+        self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
         # The last two are sums since the last point: on the device, so that a step waits for nothing.
-        sizes = dict.fromkeys(self._begun, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
+        sizes = dict.fromkeys(self._initial, size) | self._optimizer.buffers() | {"loss": 1, "norm": 1}
         self._rows = {name: torch.zeros(capacity, n, device=self.device) for name, n in sizes.items()}
         self._gradient = torch.zeros(capacity, size, device=self.device)
         self._part = torch.zeros(capacity if self._n_parts > 1 else 0, size, device=self.device)
@@ -181,23 +87,21 @@ class Stack:
     def admit(
         self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Take a run in, from its seed, from weights by name, or from where a snapshot left it."""
+        """Admit a run: from its seed, from weights by name, or from where a snapshot left it."""
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
         row = len(self._members)
         if snapshot:
-            self._members.append(_Member.restored(run, snapshot.numbers))
+            self._members.append(Member.of(run, snapshot.numbers))
             for name, rows in self._rows.items():
                 rows[row].copy_(snapshot.rows[name])
             return
-        self._members.append(_Member.restored(run, {}))
+        self._members.append(Member.of(run))
         layout = self.transformer.layout
-        if start is None:
-            initial = layout.initial_row(generator_key(run.values["seed"], "init"))
-        else:
-            initial = layout.row_of(start)
+        key = generator_key(run.values.seed, "init")
+        initial = layout.initial_row(key) if start is None else layout.row_of(start)
         for name, rows in self._rows.items():
-            rows[row].copy_(initial) if name in self._begun else rows[row].zero_()
+            rows[row].copy_(initial) if name in self._initial else rows[row].zero_()
 
     def release(self, key: str) -> None:
         """Let a run go; the last one takes its row."""
@@ -215,7 +119,7 @@ class Stack:
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
         """Return copies of a run's weights by name, as evaluations use them: of now, or of its best."""
-        row = self._rows["best" if best else self._judged][self._row(key)]
+        row = self._rows["best" if best else self._evaluated][self._row(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
@@ -237,12 +141,12 @@ class Stack:
         losses = self._differentiate(weights, batch, gradient)
         with torch.no_grad():
             norms = gradient_norms(gradient)
-            clip_(gradient, norms, [member.run.values["grad_clip"] for member in members])
+            clip_(gradient, norms, [member.run.values.grad_clip for member in members])
             state = {name: self._rows[name][:n] for name in self._optimizer.buffers()}
             rates = [member.rates() for member in members]
             self._optimizer.update_(weights, gradient, state, rates)
-            if self._judged == "mean":
-                decays = [decay_at(each.run.values["ema"], each.iteration) for each in members]
+            if self._evaluated == "mean":
+                decays = [decay_at(each.run.values.ema, each.iteration) for each in members]
                 average_(self._rows["mean"][:n], weights, decays)
             self._rows["loss"][:n] += losses[:, None]
             self._rows["norm"][:n] += norms[:, None]
@@ -259,8 +163,8 @@ class Stack:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
 
-    def _differentiate(self, weights: Tensor, batch: Batch, gradient: Tensor) -> Tensor:
-        """Write the gradient of each run's loss into its row and return the losses [n].
+    def _differentiate(self, weights: Rows, batch: Batch, gradient: Rows) -> Float[Tensor, "K"]:
+        """Write the gradient of each run's loss into its row and return the losses.
 
         A part of the batch weighs by its number of targets, so that all parts together are the batch at once. Not so
         the routers' losses: their balance is a product of means, taken within each part.
@@ -284,7 +188,7 @@ class Stack:
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        rows = self._rows[self._judged][: len(self._members)]
+        rows = self._rows[self._evaluated][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._precision():
             found = self._evaluation(weights, len(due))
@@ -293,19 +197,10 @@ class Stack:
         return [self._record(row, measures, seconds) for row, measures in zip(due, each, strict=True)]
 
     def _record(self, row: int, measures: dict[str, float], seconds: float) -> Record:
-        member = self._members[row]
-        val_loss = measures.pop("val_loss")
-        member.wall_seconds += seconds
-        member.point_seconds += seconds  # training's tokens a second leave evaluation out
-        member.evaluated = member.iteration
-        state = member.progress.evaluated(val_loss, member.iteration, member.run.values)
-        is_best = math.isfinite(val_loss) and member.progress.best_iteration == member.iteration
-        if is_best:
-            self._rows["best"][row].copy_(self._rows[self._judged][row])
-        points, member.points = member.points, []
-        best = (member.progress.best, member.progress.best_iteration)
-        key, iteration, wall_seconds = member.run.key, member.iteration, member.wall_seconds
-        return Record(key, iteration, val_loss, state, best, wall_seconds, seconds, points, measures)
+        record = self._members[row].record(measures, seconds)
+        if math.isfinite(record.val_loss) and record.best[1] == record.iteration:
+            self._rows["best"][row].copy_(self._rows[self._evaluated][row])
+        return record
 
     def _part_of(self, batch: Batch, part: int) -> Batch:
         """Return one of the equal parts of a stack's batch."""
@@ -313,10 +208,10 @@ class Stack:
             return batch
         return changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])
 
-    def _batch(self, member: _Member) -> Batch:
+    def _batch(self, member: Member) -> Batch:
         """Return a run's batch; while its size warms up, the first rows of it again and again."""
         values = member.run.values
-        batch = self._objective.training(values["seed"], member.iteration)
+        batch = self._objective.training(values.seed, member.iteration)
         n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
         return batch if n_used == n_rows else changed(batch, lambda each: each[np.arange(n_rows) % n_used])
 
@@ -335,12 +230,13 @@ class Stack:
         """Return what training's loss has besides the cross-entropy: smoothing, and the routers' two weights."""
 
         def column(name: str) -> Tensor:
-            return torch.tensor([member.run.values[name] for member in self._members], device=self.device)
+            found = [getattr(member.run.values, name) for member in self._members]
+            return torch.tensor(found, device=self.device)
 
         smoothing = column("label_smoothing") if self._smooths else None
         return smoothing, (column("router_balance"), column("router_z")) if self._routes else None
 
-    def _precision(self) -> Any:
+    def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
 
     def _on_device(self, batch: Batch, n_runs: int | None = None) -> Batch:
@@ -357,7 +253,44 @@ class Stack:
         return self.keys.index(key)
 
 
-def _n_targets(batch: Batch) -> Tensor:
-    """Return how many targets of each run [K] count."""
+def _n_targets(batch: Batch) -> Int[Tensor, "K"]:
+    """Return how many targets of each run count."""
     counted: Tensor = (batch.targets != NO_TARGET).sum(dim=(1, 2))
     return counted
+
+
+def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
+    """Return the norm of each row of a gradient.
+
+    By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
+    """
+    blocks: Tensor = torch.linalg.vector_norm(gradient.view(len(gradient), -1, BLOCK), dim=2)
+    norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)
+    return norms
+
+
+def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | None]) -> None:
+    """Scale down the rows whose norm is above their own `largest`; None leaves a row alone."""
+    if all(limit is None for limit in largest):
+        return
+    limits = torch.tensor(
+        [torch.inf if limit is None else limit for limit in largest], device=gradient.device
+    )
+    gradient.mul_((limits / (norms + 1e-6)).clamp_(max=1.0)[:, None])
+
+
+def decay_at(ema: float, iteration: int) -> float:
+    """Return the share of the weights' running mean that the step from `iteration` to the next keeps.
+
+    Evaluations use the mean in place of the weights. It is the exponential moving average of Polyak and Juditsky's
+    averaging as the field uses it (Szegedy et al. 2016; Karras et al. 2024). Its decay rises to `ema` as
+    (1 + t) / (10 + t) does with the step t, as TensorFlow's ExponentialMovingAverage has it: a plain one would still
+    hold a run's random start when a short run is over.
+    """
+    return min(ema, (1.0 + iteration) / (10.0 + iteration))
+
+
+def average_(mean: Rows, weights: Rows, decays: Sequence[float]) -> None:
+    """Take the weights into their running mean, each row with its own decay."""
+    kept = torch.tensor(decays, device=mean.device)[:, None]
+    mean.mul_(kept).add_(weights * (1.0 - kept))

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from sweeplab.analysis.table import validate
-from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params, n_params_active, n_params_non_embedding
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.train.counting import train_flops, train_tokens
+from sweeplab.train.run import train_flops, train_tokens
 
 SIZES = ((1, 16), (2, 32), (2, 64), (4, 128), (6, 256))
 ITERATIONS = (100, 400, 1600, 6400)
@@ -54,14 +54,15 @@ def plant(
 
 
 def _run(values: dict[str, Any], trial: int, seed: int) -> dict[str, Any]:
-    shape = ModelShape.of(values)
-    tokens = train_tokens(values, values["max_iters"])
+    effective = Hyperparameters.of(values)
+    shape = ModelShape.of(effective)
+    tokens = train_tokens(effective, values["max_iters"])
     cell = ",".join(f"{name}={values[name]}" for name in ("n_layer", "n_embd", "max_iters"))
     return values | {
         "study": "planted", "cell": cell, "trial": trial, "seed": seed, "state": "complete",
         "best_val_loss": loss_of(n_params(shape), tokens), "run_id": f"{cell}/{trial}/{seed}",
         "n_params": n_params(shape), "n_params_active": n_params_active(shape),
         "n_params_non_embedding": n_params_non_embedding(shape),
-        "train_tokens": tokens, "train_flops": float(train_flops(values, values["max_iters"])),
+        "train_tokens": tokens, "train_flops": float(train_flops(effective, values["max_iters"])),
         "wall_seconds": 2.5, "iterations": values["max_iters"],
     }  # fmt: skip

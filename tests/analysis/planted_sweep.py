@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from sweeplab.analysis.table import validate
+from sweeplab.analysis.trials import StudyDesign
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 
 SEARCH = {
     "learning_rate": Range(1e-4, 1e-1, log=True),
@@ -20,6 +21,7 @@ SEARCH = {
     "weight_decay": Range(0.0, 0.3),
     "activation": Choices(("relu", "gelu")),
 }
+DESIGN = StudyDesign(("n_layer", "n_embd"), SEARCH)
 SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 97, "block_size": 16}
 SETTLED |= {"batch_size": 8, "n_head": 4, "max_iters": 300, "eval_interval": 100, "eval_iters": 2}
 CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))
@@ -76,10 +78,10 @@ def plant_sweep(
                         "study": name, "cell": f"n_layer={n_layer},n_embd={n_embd}", "trial": trial, "seed": seed,
                         "state": came, "best_val_loss": np.nan if lost else losses[seed],
                         "final_val_loss": np.nan if lost else losses[seed] + 0.01,
-                        "value": np.nan if lost else losses.mean(), "n_params": own["n_params"],
-                        "n_params_active": own["n_params_active"],
-                        "n_params_non_embedding": own["n_params_non_embedding"],
-                        "train_tokens": int(own["train_tokens"] * share), "train_flops": own["train_flops"] * share,
+                        "value": np.nan if lost else losses.mean(), "n_params": own.n_params,
+                        "n_params_active": own.n_params_active,
+                        "n_params_non_embedding": own.n_params_non_embedding,
+                        "train_tokens": int(own.train_tokens * share), "train_flops": own.train_flops * share,
                         "wall_seconds": 3.0 * share, "iterations": int(values["max_iters"] * share),
                         "run_id": f"{n_layer}/{n_embd}/{trial}/{seed}",
                     }

@@ -12,10 +12,12 @@ from sweeplab.analysis.audit.checks import CHECKS, audit
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
+from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 
 CELLS = len(SIZES) * len(ITERATIONS)
+GRID = ("n_layer", "n_embd", "max_iters")
 TUNED = {
     "learning_rate": Range(1e-4, 1e-2, log=True),
     "batch_size": Choices((8, 16, 32)),
@@ -41,7 +43,7 @@ def clean(seeds: int = 3, change=lambda run: {}) -> pd.DataFrame:
 
 def look(name: str, runs: pd.DataFrame, conventions: Conventions | None = None, **search):
     """Return what one check says."""
-    evidence = gather(runs, {"planted": TUNED | search}, conventions)
+    evidence = gather(runs, {"planted": StudyDesign(GRID, TUNED | search)}, conventions)
     (check,) = (check for check in CHECKS if check.name == name)
     return check.look(evidence)
 
@@ -78,7 +80,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
 
 
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
-    found = audit(gather(clean(), {"planted": TUNED})).as_dict()
+    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)})).as_dict()
     states = {each["name"]: each["state"] for each in found["findings"]}
     assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)

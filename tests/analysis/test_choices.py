@@ -28,8 +28,8 @@ def planted(means, seeds=4, noise=0.01, by_seed=0.0, key=0, spreads=None, tasks=
 
 def test_choices_stand_in_order_and_a_gap_is_told_with_its_size():
     (found,) = rankings(planted({"base": 2.0, "norm=rmsnorm": 1.8, "bias=false": 2.2}))
-    assert [each.cell for each in found.choices] == ["norm=rmsnorm", "base", "bias=false"]
-    assert [each.group for each in found.choices] == [(0,), (1,), (2,)]
+    assert [each.cell for each in found.cells] == ["norm=rmsnorm", "base", "bias=false"]
+    assert [each.group for each in found.cells] == [(0,), (1,), (2,)]
     between = found.between("base", "norm=rmsnorm")
     assert between.verdict == DIFFERENT and between.low < -0.2 < between.high < 0
     assert found.between("norm=rmsnorm", "base").low == -between.high
@@ -40,7 +40,7 @@ def test_seeds_that_move_all_alike_are_left_out():
     means = {"base": 2.0, "norm=rmsnorm": 1.95}
     (paired,) = rankings(planted(means, by_seed=0.5, noise=0.01))
     assert paired.between("norm=rmsnorm", "base").verdict == DIFFERENT
-    assert paired.choices[0].sd > 0.1
+    assert paired.cells[0].sd > 0.1
     (single,) = rankings(
         planted(means, by_seed=0.5, noise=0.01, absent={("base", seed) for seed in (0, 1, 2)})
     )
@@ -51,8 +51,8 @@ def test_groups_are_stretches_that_overlap():
     means = {f"n_layer={at}": 2 + 0.02 * at for at in range(1, 6)}
     (found,) = rankings(planted(means, noise=0.012, seeds=5, key=4))
     told = {(each.a, each.b) for each in found.differences if each.verdict == DIFFERENT}
-    cells = [each.cell for each in found.choices]
-    groups = {each.cell: set(each.group) for each in found.choices}
+    cells = [each.cell for each in found.cells]
+    groups = {each.cell: set(each.group) for each in found.cells}
     assert told and ("n_layer=1", "n_layer=5") in told
     for one in cells:
         for other in cells:
@@ -97,7 +97,7 @@ def test_unlike_tasks_are_ranked_apart():
     tasks["mask_share=0.4"] = {"objective": "masked", "mask_share": 0.4}
     means = {"base": 2.0, "bias=false": 1.9, "family=encoder": 1.0, "mask_share=0.4": 1.1}
     found = rankings(planted(means, tasks=tasks))
-    assert [[each.cell for each in ranking.choices] for ranking in found] == [
+    assert [[each.cell for each in ranking.cells] for ranking in found] == [
         ["bias=false", "base"], ["family=encoder"], ["mask_share=0.4"],
     ]  # fmt: skip
     assert len({ranking.task for ranking in found}) == 3

@@ -21,7 +21,7 @@ def test_parameters_by_convention(tied: bool) -> None:
     runs = plant(seeds=1, rates=(1e-3,), tie_weights=tied)
     found = {how: study_points(runs, None, Conventions(params=how)) for how in CHOICES["params"]}
     for at, row in enumerate(runs.to_dict("records")):
-        parts = parameters(ModelShape.of(row))
+        parts = parameters(ModelShape.named(row))
         inner = sum(parts.values()) - parts["token_embedding"] - parts["position_embedding"]
         head = 97 * row["n_embd"] if tied else 0  # an untied one is among the inner ones
         assert found["total"].columns["params"][at] == sum(parts.values())
@@ -58,9 +58,9 @@ def test_losses_by_convention() -> None:
     np.testing.assert_allclose(study_points(runs, None, Conventions(at="final")).columns["loss"], 1.01 * best)
     bits = study_points(runs, None, Conventions(loss="bits-per-byte"), {"planted": 1.25})
     np.testing.assert_allclose(bits.columns["loss"], best / np.log(2) / 1.25)
-    assert bits.conventions["loss"] == "bits a byte, the lowest evaluation of a run"
+    assert bits.conventions["loss"] == "bits per byte, the lowest evaluation of a run"
     with pytest.raises(
-        BadInput, match="bits a byte need the bytes of a token, and nothing says them of planted"
+        BadInput, match="bits per byte need the bytes of a token, and nothing says them of planted"
     ):
         study_points(runs, None, Conventions(loss="bits-per-byte"))
 
@@ -103,7 +103,7 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
     assert read_points(path).columns["flops"][0] == 2e14
     sixfold = read_points(path, None, Conventions(flops="6nd", loss="bits-per-byte"))
     assert (sixfold.columns["flops"][0], sixfold.conventions["flops"]) == (1.2e14, "6ND")
-    assert sixfold.conventions["loss"] == "column loss, bits a byte as --count says"
+    assert sixfold.conventions["loss"] == "column loss, bits per byte as --count says"
     np.testing.assert_array_equal(sixfold.columns["loss"], read_points(path).columns["loss"])
     with pytest.raises(BadInput) as error:
         read_points(path, None, Conventions(params="with-head", at="final"))

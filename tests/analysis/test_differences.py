@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from analysis.planted_sweep import CELLS, SEARCH, plant_sweep
+from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
 from sweeplab.analysis.sweep.differences import (
     ALL_CELLS,
@@ -23,7 +23,7 @@ ONE_CELL = CELLS[:1]
 
 
 def planted(name: str, key: int, **how) -> Sweep:
-    return sweep_of(plant_sweep(**{"n_trials": 8, "noise": 0.02} | how, name=name, key=key), SEARCH)
+    return sweep_of(plant_sweep(**{"n_trials": 8, "noise": 0.02} | how, name=name, key=key), DESIGN)
 
 
 def test_a_planted_difference_is_seen_over_the_cells_with_its_size() -> None:
@@ -61,7 +61,7 @@ def test_one_shared_cell_is_told_by_its_seeds() -> None:
     )
     (found,) = differences([a, b])
     assert found.verdict == DIFFERENT and found.low < 0.2 < found.high and found.n == 4
-    (same,) = differences([a, sweep_of(a.runs.assign(study="c"), SEARCH)])
+    (same,) = differences([a, sweep_of(a.runs.assign(study="c"), DESIGN)])
     assert same.verdict == NOT_SEEN
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analysis.planted_budgets import exponent, n_opt, plant_isoflop
 from analysis.planted_laws import GOOD, TRUTHS, plant
-from analysis.planted_roads import exponent, n_opt, plant_isoflop
 
 from sweeplab.analysis.compute_optimal.isoflop import budgets_of, isoflop, parse_budgets
 from sweeplab.analysis.compute_optimal.lines import Noise, line_through
@@ -174,7 +174,7 @@ def test_a_bent_line_is_said_and_widens() -> None:
     straight = line_through(log_c, 0.5 * log_c, np.eye(5), noise)
     bent = line_through(log_c, 0.5 * log_c + 0.3 * (log_c - 2) ** 2, np.eye(5), noise)
     assert straight.slope == pytest.approx(0.5) and straight.bent == 1
-    assert bent.bent > 1 and bent.half_slope() > 3 * straight.half_slope()
+    assert bent.bent > 1 and bent.half(bent.leans[1]) > 3 * straight.half(straight.leans[1])
 
 
 def test_two_minima_make_no_line() -> None:

@@ -23,7 +23,7 @@ from sweeplab.analysis.fit.assessment import (
 )
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Pull, fit, solve
 from sweeplab.analysis.fit.forms import LAWS, optimum_of, parameters_of
-from sweeplab.analysis.fit.intervals import correlations, profile, profiles, shared_errors, sizes_as_groups
+from sweeplab.analysis.fit.intervals import correlations, profile, profiles, shared_of
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -72,8 +72,7 @@ def covered(design: str, n_tables: int, noise: float, truth: str, shared: float 
     for _ in range(n_tables):
         points = plant(truth, (GOOD | BAD)[design], noise, random, shared)
         found = fit(points, CHINCHILLA)
-        groups = sizes_as_groups(points.columns["params"])
-        errors = shared_errors(found, groups) if groups else None
+        errors = shared_of(points, found)
         quantities = parameters_of(CHINCHILLA, found.center)
         for quantity, interval in zip(quantities, profiles(found, quantities, errors), strict=True):
             held[quantity.name] += (
@@ -139,7 +138,7 @@ def test_the_shared_part_of_the_errors_is_found() -> None:
     found = []
     for _ in range(60):
         points = plant("steep", GOOD["30 points, 6 x 5"], 0.01, random, 0.36)
-        errors = shared_errors(fit(points, CHINCHILLA), sizes_as_groups(points.columns["params"]) or ())
+        errors = shared_of(points, fit(points, CHINCHILLA))
         found.append((errors.own, errors.shared))
     own, shared = np.mean(found, axis=0)
     assert own == pytest.approx(0.64e-4, rel=0.2)

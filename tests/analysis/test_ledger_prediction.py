@@ -14,7 +14,7 @@ from scipy.stats import t as t_distribution
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
 from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import shared_errors, sizes_as_groups
+from sweeplab.analysis.fit.intervals import shared_of
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE
 from sweeplab.analysis.ledger.sealing import naive_forecasts, predict
 from sweeplab.errors import BadInput
@@ -26,14 +26,14 @@ NOISE = 0.005
 def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: float = 0.0) -> float:
     """Return the share of tables whose prediction interval holds a run that is made after it.
 
-    The run has ten times the FLOPs of the largest of the table, at 20 tokens a parameter.
+    The run has ten times the FLOPs of the largest of the table, at 20 tokens per parameter.
     """
     random, inside = np.random.default_rng(17), 0
     for _ in range(n_tables):
         points = plant(truth, GOOD[design], noise, random, shared)
         n = math.sqrt(10 * points.columns["flops"].max() / 6 / 20)
-        found, groups = fit(points, CHINCHILLA), sizes_as_groups(points.columns["params"])
-        errors = shared_errors(found, groups) if groups else None
+        found = fit(points, CHINCHILLA)
+        errors = shared_of(points, found)
         said = predict(points, found, errors, {"params": n, "tokens": 20 * n, "flops": 120 * n * n})
         outcome = losses(TRUTHS[truth], np.array([n]), np.array([20 * n]))[0]
         inside += said.low <= outcome * math.exp(noise * random.standard_normal()) <= said.high

@@ -12,9 +12,8 @@ from sweeplab.analysis.design.candidates import candidate_study, cell_candidates
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.space import Space
+from sweeplab.study.space import Space, cells
 from sweeplab.sweep.planning import make_plan
 
 STUDY = """\

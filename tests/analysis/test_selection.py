@@ -45,8 +45,14 @@ def test_cells_that_differ_in_their_training_are_one_model() -> None:
     points = study_points(plant(change=change))
     assert points.n == CELLS
     assert all(",learning_rate=0.001/0" in name for name in points.names)
-    apart = study_points(plant(change=lambda run: {"cell": f"{run['cell']},activation={run['trial']}"}))
-    assert apart.n == 3 * CELLS
+
+    def apart(run: dict) -> dict:
+        activation = ("relu", "gelu", "silu")[run["trial"]]
+        return {"cell": f"{run['cell']},activation={activation}", "activation": activation}
+
+    assert study_points(plant(change=apart)).n == 3 * CELLS
+    searched = plant(change=lambda run: {"activation": ("relu", "gelu", "silu")[run["trial"]]})
+    assert study_points(searched).n == CELLS
 
 
 def test_runs_that_stopped_early_compete_in_their_own_cell() -> None:

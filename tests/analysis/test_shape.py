@@ -192,7 +192,7 @@ def test_a_studys_runs() -> None:
             }
             on = {"device": "cpu", "dtype": "float32", "compile": False, "max_iters": 100}
             values = settled({**defaults(), **own, **on})
-            n = n_params(ModelShape.of(values))
+            n = n_params(ModelShape.named(values))
             for trial in range(2):
                 for seed in range(2):
                     loss = (1 + 20 / n**0.2) * (n_embd / n_layer) ** 0.02 + 0.3 * trial + 0.001 * seed

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.planted_sweep import CELLS, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
+from analysis.planted_sweep import CELLS, DESIGN, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
 
 from sweeplab.analysis.sweep.costs import FOUND, NOT_FOUND, cost, regions, saved, spent
 from sweeplab.analysis.sweep.importance import (
@@ -19,9 +19,9 @@ from sweeplab.analysis.sweep.importance import (
     importances,
 )
 from sweeplab.analysis.sweep.trials import Dimension, dimension_of, searched_dimensions, sweep_of
-from sweeplab.analysis.trials import searched_of
+from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.study.expressions import Expression
-from sweeplab.study.spec import Choices, Range
+from sweeplab.study.search import Choices, Range
 from sweeplab.sweep.work.pruned import Audited
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
@@ -29,7 +29,7 @@ ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 
 def test_dimensions_are_the_studys_own_ranges_and_else_those_of_the_values() -> None:
     runs = plant_sweep(10)
-    own = {each.name: each for each in searched_dimensions(runs, SEARCH)}
+    own = {each.name: each for each in searched_dimensions(runs, DESIGN)}
     assert list(own) == list(SEARCH)
     assert own["learning_rate"] == Dimension("learning_rate", 1e-4, 1e-1, log=True)
     assert own["activation"].choices == ("relu", "gelu")
@@ -60,12 +60,12 @@ def test_places_run_from_0_to_1_and_back() -> None:
 def test_what_was_not_sampled_is_missing() -> None:
     runs = plant_sweep(20)
     search = SEARCH | {"dropout": Range(0.0, 0.5, when=Expression("activation == 'gelu'"))}
-    trials = sweep_of(runs, search).trials
+    trials = sweep_of(runs, StudyDesign(DESIGN.grid, search)).trials
     assert trials["dropout"].isna().equals(trials["activation"] == "relu")
 
 
 def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short() -> None:
-    trials = sweep_of(plant_sweep(40, state=slow_ones_pruned), SEARCH).trials
+    trials = sweep_of(plant_sweep(40, state=slow_ones_pruned), DESIGN).trials
     for _, cell in trials.groupby("cell"):
         ended = cell[cell["state"] == "complete"]
         assert ended["standing"].rank().equals(ended["loss"].rank())
@@ -76,7 +76,7 @@ def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short(
 
 @pytest.mark.parametrize("evaluator", ["ped-anova", pytest.param("fanova", marks=pytest.mark.slow)])
 def test_importances_find_what_was_planted(evaluator) -> None:
-    found = importances(sweep_of(plant_sweep(60, SOME_CELLS), SEARCH), evaluator)
+    found = importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN), evaluator)
     within = {each.hyperparameter: each for each in found if each.scope == WITHIN}
     assert max(within.values(), key=lambda each: each.importance).hyperparameter == "learning_rate"
     assert within["learning_rate"].verdict == ABOVE_CHANCE and within["learning_rate"].importance > 0.5
@@ -97,14 +97,14 @@ def test_unlike_tasks_have_no_importance_over_all() -> None:
         "masked" if n_layer == runs["n_layer"].min() else "next_token" for n_layer in runs["n_layer"]
     ]
     runs["mask_share"] = 0.15
-    scopes = {each.scope for each in importances(sweep_of(runs, SEARCH))}
+    scopes = {each.scope for each in importances(sweep_of(runs, DESIGN))}
     assert OVER_ALL not in scopes and WITHIN in scopes
 
 
 @pytest.mark.slow
 def test_fanova_gives_the_shares_of_the_variance() -> None:
     """The variance of x^2 over -1..1 is 4/45, that of x/4 is 1/48: shares 0.81 and 0.19."""
-    found = importances(sweep_of(plant_sweep(300, ONE_CELL, noise=1e-3), SEARCH), "fanova")
+    found = importances(sweep_of(plant_sweep(300, ONE_CELL, noise=1e-3), DESIGN), "fanova")
     shares = {each.hyperparameter: each for each in found}
     assert shares["learning_rate"].importance == pytest.approx(0.81, abs=0.06)
     assert shares["dropout"].importance == pytest.approx(0.19, abs=0.06)
@@ -114,7 +114,7 @@ def test_chance_alone_is_told_from_importance() -> None:
     verdicts = [
         each.verdict
         for key in range(6)
-        for each in importances(sweep_of(plant_sweep(30, ONE_CELL, loss=lambda _: 0.0, key=key), SEARCH))
+        for each in importances(sweep_of(plant_sweep(30, ONE_CELL, loss=lambda _: 0.0, key=key), DESIGN))
     ]
     assert verdicts.count(ABOVE_CHANCE) <= 0.15 * len(verdicts)
 
@@ -122,18 +122,18 @@ def test_chance_alone_is_told_from_importance() -> None:
 @pytest.mark.slow
 def test_spread_narrows_with_more_trials() -> None:
     def width(n: int) -> float:
-        found = importances(sweep_of(plant_sweep(n, ONE_CELL), SEARCH), "fanova")
+        found = importances(sweep_of(plant_sweep(n, ONE_CELL), DESIGN), "fanova")
         return next(each.high - each.low for each in found if each.hyperparameter == "learning_rate")
 
     assert width(120) < 0.6 * width(20)
 
 
 def test_too_few_trials_have_no_importances() -> None:
-    assert importances(sweep_of(plant_sweep(FEWEST_TRIALS - 1, ONE_CELL), SEARCH)) == []
+    assert importances(sweep_of(plant_sweep(FEWEST_TRIALS - 1, ONE_CELL), DESIGN)) == []
 
 
 def test_what_pruning_saved_is_what_was_not_trained() -> None:
-    sweep = sweep_of(plant_sweep(30, state=slow_ones_pruned), SEARCH)
+    sweep = sweep_of(plant_sweep(30, state=slow_ones_pruned), DESIGN)
     for cell in saved(sweep):
         own = sweep.trials[sweep.trials["cell"] == cell.cell]
         pruned = int((own["state"] == "pruned").sum())
@@ -145,7 +145,7 @@ def test_what_pruning_saved_is_what_was_not_trained() -> None:
 
 
 def test_what_pruning_cost_counts_those_that_would_be_best() -> None:
-    sweep = sweep_of(plant_sweep(30, ONE_CELL, state=slow_ones_pruned), SEARCH)
+    sweep = sweep_of(plant_sweep(30, ONE_CELL, state=slow_ones_pruned), DESIGN)
     cell, best = sweep.cells[0], float(sweep.ended["loss"].min())
     values = [best - 0.1, best + 0.1, best + 0.2, None]
     found = cost(sweep, [Audited(cell, at, 100, 3.0, value) for at, value in enumerate(values)])
@@ -167,7 +167,7 @@ def test_compute_is_told_by_state_and_phase() -> None:
         ],
         columns=["cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"],
     )
-    found = {(each.state, each.phase): each for each in spent(sweep_of(runs, SEARCH), speeds)}
+    found = {(each.state, each.phase): each for each in spent(sweep_of(runs, DESIGN), speeds)}
     complete = int((runs["state"] == "complete").sum())
     assert found["complete", "training"].n_runs == complete
     assert found["complete", "training"].seconds == pytest.approx(2.4 * complete)
@@ -175,12 +175,12 @@ def test_compute_is_told_by_state_and_phase() -> None:
     # Four evaluations of two batches, forward alone, against 300 steps forward and backward.
     share = found["complete", "evaluation"].flops / found["complete", "training"].flops
     assert share == pytest.approx(4 * 2 / (300 * 3))
-    without = spent(sweep_of(runs, SEARCH), speeds.iloc[:0])
+    without = spent(sweep_of(runs, DESIGN), speeds.iloc[:0])
     assert all(math.isnan(each.seconds) for each in without)
 
 
 def test_a_region_that_diverges_is_found_where_it_was_planted() -> None:
-    found = regions(sweep_of(plant_sweep(40, state=too_fast), SEARCH))
+    found = regions(sweep_of(plant_sweep(40, state=too_fast), DESIGN))
     first = found[0]
     assert (first.state, first.hyperparameter, first.verdict) == ("diverged", "learning_rate", FOUND)
     assert first.range.startswith("above ") and 0.015 < float(first.range.split()[1]) < 0.06
@@ -196,7 +196,7 @@ def test_what_diverges_anywhere_has_no_region() -> None:
     alarms = sum(
         any(
             each.verdict == FOUND
-            for each in regions(sweep_of(plant_sweep(40, ONE_CELL, state=anywhere, key=key), SEARCH))
+            for each in regions(sweep_of(plant_sweep(40, ONE_CELL, state=anywhere, key=key), DESIGN))
         )
         for key in range(40)
     )
@@ -207,7 +207,7 @@ def test_choices_are_regions_too() -> None:
     def state(values, random: np.random.Generator) -> str:
         return "failed" if values["activation"] == "relu" and random.random() < 0.5 else "complete"
 
-    first = regions(sweep_of(plant_sweep(30, state=state), SEARCH))[0]
+    first = regions(sweep_of(plant_sweep(30, state=state), DESIGN))[0]
     assert (first.state, first.hyperparameter, first.range) == ("failed", "activation", "relu")
     assert first.outside == 0
 
@@ -216,4 +216,7 @@ def test_pairs_are_choices() -> None:
     runs = plant_sweep(12, ONE_CELL)
     runs["betas"] = ["(0.9, 0.95)" if at % 2 else "(0.9, 0.99)" for at in range(len(runs))]
     search = SEARCH | {"betas": Choices(((0.9, 0.95), (0.9, 0.99)))}
-    assert sweep_of(runs, search).dimensions[-1].choices == ("(0.9, 0.95)", "(0.9, 0.99)")
+    assert sweep_of(runs, StudyDesign(DESIGN.grid, search)).dimensions[-1].choices == (
+        "(0.9, 0.95)",
+        "(0.9, 0.99)",
+    )

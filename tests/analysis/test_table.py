@@ -23,7 +23,7 @@ from sweeplab.analysis.table import (
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
-from sweeplab.tracking.tracker import TRACKERS
+from sweeplab.tracking import open_tracker
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
 VALUES = settled(defaults() | {"batch_size": 4, "block_size": 16} | SETTLED)
@@ -64,7 +64,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         lab = tmp_path_factory.mktemp("lab")
         for study in ("small", "empty", "another"):
-            tracker = TRACKERS["mlflow"](lab, study, None)
+            tracker = open_tracker(lab, study, None)
             tracker.open({})
             for key, state in RUNS.items():
                 if study != "empty":

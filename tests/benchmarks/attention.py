@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from benchmarks.setting import print_table, setting
 
-from sweeplab.model.attention import ATTENTION, Sight
+from sweeplab.model.attention import ATTENTION
+from sweeplab.model.attention.base import AttentionMask
 from sweeplab.model.shape import ModelShape
 
 HEADS, WIDTH, SHORTEST = 4, 32, 256
@@ -27,7 +28,7 @@ def seconds(kind: str, shape: ModelShape, length: int) -> float:
     taken = []
     for _ in range(5):
         started = time.process_time()
-        mixed = ATTENTION[kind].attend(q, k, v, shape, Sight(True, 1), None)
+        mixed = ATTENTION[kind].attend(q, k, v, shape, AttentionMask(True, 1), None)
         torch.autograd.grad(mixed.sum(), (q, k, v))
         taken.append(time.process_time() - started)
     return statistics.median(taken)

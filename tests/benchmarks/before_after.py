@@ -52,8 +52,8 @@ class Side:
 
 def train(name: str, kind: str, n_runs: int) -> None:
     """Train on what comes line by line; imports are those of the tree that PYTHONPATH names."""
+    from sweeplab import hyperparameters
     from sweeplab.data.dataset import prepare
-    from sweeplab.hyperparameters import defaults
     from sweeplab.train.run import Run
     from sweeplab.train.stack import Stack
 
@@ -61,10 +61,12 @@ def train(name: str, kind: str, n_runs: int) -> None:
     endless = {"max_iters": 10**9, "eval_interval": 10**9, "log_interval": 10**9, "eval_iters": 1}
     machine = {"device": "cpu", "dtype": "float32", "compile": False}
     vocabulary = {"vocab_size": data.tokenizer.vocab_size}
-    values = defaults() | endless | machine | vocabulary | SHAPES[name] | KINDS[kind]
-    stack = Stack(values, data.train, data.val, n_runs)
+    values = hyperparameters.defaults() | endless | machine | vocabulary | SHAPES[name] | KINDS[kind]
+    typed = getattr(hyperparameters, "Hyperparameters", None)  # an earlier tree has none
+    effective = typed.of if typed else dict
+    stack = Stack(effective(values), data.train, data.val, n_runs)
     for seed in range(n_runs):
-        stack.admit(Run(str(seed), values | {"seed": seed}))
+        stack.admit(Run(str(seed), effective(values | {"seed": seed})))
     stack.advance()  # the evaluation at iteration 0
     for line in sys.stdin:
         steps = count()

@@ -23,7 +23,7 @@ from sweeplab.data.baselines import find_baseline
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special, settled_objective
 from sweeplab.data.task import task_of
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
 from sweeplab.train.run import Run
@@ -84,13 +84,13 @@ ROWS = {
 }
 
 
-def effective(row: Row, data: Any) -> dict[str, Any]:
+def effective(row: Row, data: Any) -> Hyperparameters:
     """Return a row's effective hyperparameters."""
     values = {**defaults(), **MACHINE, **row.values, "family": row.family}
     values["objective"] = settled_objective(values, data.of_pairs)
     values["vocab_size"] = data.tokenizer.vocab_size
     values["vocab_size"] += n_special(values)
-    return settled(values)
+    return Hyperparameters.of(settled(values))
 
 
 @dataclass
@@ -131,7 +131,7 @@ def shown(name: str, whole: bool) -> list[str]:
     found = trained(row, data, values, baseline.loss, whole)
     after = "no" if found.reached_after is None else f"after {found.reached_after:.0f} s"
     return [
-        name, f"{row.corpus}, {row.tokenizer}", task_of(values), f"{facts(values)['n_params']:,}",
+        name, f"{row.corpus}, {row.tokenizer}", task_of(values), f"{facts(values).n_params:,}",
         f"{found.iterations:,}", f"{found.seconds:.0f}", f"{found.matches:.1%}" if data.of_pairs else "–",
         f"{found.loss:.3f}", f"{baseline.loss:.3f} (order {baseline.order})",
         f"{data.bits_per_byte(found.loss, values):.3f}", f"{baseline.bits_per_byte:.3f}", after,

@@ -18,7 +18,7 @@ from benchmarks.setting import print_table, setting
 
 from sweeplab.data.prompts import Prompt
 from sweeplab.model.generation import Reader, Sampler, Sampling, sample
-from sweeplab.model.legality import why_not
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
@@ -32,12 +32,10 @@ CASES = (
 )
 
 
-def seconds(
-    model: Transformer, weights: dict[str, torch.Tensor], prompt: Prompt, n_new: int, remembers: bool
-):
+def seconds(model: Transformer, weights: dict[str, torch.Tensor], prompt: Prompt, n_new: int, caches: bool):
     """Return the CPU seconds of so many new tokens, and the tokens."""
     started = time.process_time()
-    reader = Reader(model, weights, prompt, N_BYTES, remembers)
+    reader = Reader(model, weights, prompt, N_BYTES, caches)
     found = list(sample(reader, Sampler(Sampling(greedy=True)), prompt, n_new))
     return time.process_time() - started, found
 
@@ -52,8 +50,8 @@ def row(changed: dict[str, object], n_new: int) -> list[str]:
     prompt = Prompt(text[:1], source=text * 4) if shape.of_family.reads_source else Prompt(text)
     taken: dict[bool, float] = {}
     tokens: dict[bool, list[int]] = {}
-    for remembers in (True, False):
-        taken[remembers], tokens[remembers] = seconds(model, weights, prompt, n_new, remembers)
+    for caches in (True, False):
+        taken[caches], tokens[caches] = seconds(model, weights, prompt, n_new, caches)
     if tokens[True] != tokens[False]:
         raise SystemExit(f"{changed}: with a memory other tokens come")
     name = ", ".join(map(str, changed.values()))

@@ -25,7 +25,7 @@ from benchmarks.setting import print_table, setting
 from sweeplab.analysis.fit.assessment import IDENTIFIED, gate, judge
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit
 from sweeplab.analysis.fit.forms import LAWS, loss_at, optimum_of, parameters_of
-from sweeplab.analysis.fit.intervals import bootstrap, profile, profiles, shared_errors, sizes_as_groups
+from sweeplab.analysis.fit.intervals import bootstrap, profile, profiles, shared_of
 
 CHINCHILLA = LAWS["chinchilla"]
 NOISES = (0.003, 0.01, 0.02)
@@ -46,8 +46,7 @@ def one_table(case) -> dict[str, tuple[bool, bool]]:
         else plant_law(law, truth, where, noise, random)
     )
     found = fit(points, law)
-    groups = sizes_as_groups(points.columns["params"]) if "params" in law.columns else None
-    errors = shared_errors(found, groups) if groups else None
+    errors = shared_of(points, found) if "params" in law.columns else None
     planted = (TRUTHS | HELD_OUT)[truth] if law is CHINCHILLA else of_law(law, truth)
     theta = vector(law, planted, found.center)
     budget = BEYOND * float(points.columns["flops"].max())

@@ -20,6 +20,8 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 from benchmarks.setting import print_table, setting
 
+from sweeplab.hyperparameters import Hyperparameters
+
 STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 
 
@@ -27,15 +29,16 @@ def product(lab: Path) -> tuple[float, float]:
     """Run the study; return the seconds from the first claim to the end, and the largest memory of a worker in GB."""
     import psutil
 
+    from sweeplab.lab.events import Tick, TrialClaimed
     from sweeplab.study.file.reading import read_study
     from sweeplab.sweep.work.supervisor import run_study
 
     started, memory = [], [0.0]
 
     def listen(event, progress) -> None:
-        if event["event"] == "claimed" and not started:
+        if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
-        if event["event"] == "tick":
+        if isinstance(event, Tick):
             for child in psutil.Process().children():
                 try:
                     memory[0] = max(memory[0], child.memory_info().rss / 1e9)
@@ -47,11 +50,11 @@ def product(lab: Path) -> tuple[float, float]:
     return time.perf_counter() - started[0], memory[0]
 
 
-def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
+def stacks_of(lab: Path) -> list[list[tuple[Hyperparameters, int]]]:
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
-    from sweeplab.study.cells import cells
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.resources import stack_capacity
+    from sweeplab.study.plan import stack_capacity
+    from sweeplab.study.space import cells
 
     root = lab / "studies" / "small"
     stacks = []
@@ -59,7 +62,9 @@ def stacks_of(lab: Path) -> list[list[tuple[dict, int]]]:
         runs = []
         for folder in sorted((root / "runs" / cell.key).iterdir()):
             values = json.loads((folder / "run.json").read_text())["values"]
-            runs.append((values, json.loads((folder / "end.json").read_text())["iteration"]))
+            runs.append(
+                (Hyperparameters.of(values), json.loads((folder / "end.json").read_text())["iteration"])
+            )
         together = stack_capacity("auto", runs[0][0], 1, 1e10) > 1
         stacks += [runs] if together else [[run] for run in runs]
     return stacks
@@ -88,7 +93,9 @@ def worker(stacks, ready, go, losses) -> None:
                     stack.release(record.key)
 
 
-def trainer_alone(stacks: list[list[tuple[dict, int]]], n_workers: int) -> tuple[float, list[float]]:
+def trainer_alone(
+    stacks: list[list[tuple[Hyperparameters, int]]], n_workers: int
+) -> tuple[float, list[float]]:
     """Train the stacks and return the seconds and every run's last loss."""
     context = multiprocessing.get_context("spawn")
     work, ready, losses, go = context.Queue(), context.Queue(), context.Queue(), context.Event()

@@ -79,6 +79,7 @@ class Server:
 def run(folder: Path, arm: str, seconds: float) -> tuple[float, list[str]]:
     """Run the study, disturbed as the arm says; return its throughput and what is wrong with it."""
     import sweeplab
+    from sweeplab.lab.events import Event, TrialClaimed, TrialEnded
 
     (folder / "other").mkdir()
     server, other = Server(folder), Server(folder / "other")
@@ -89,11 +90,11 @@ def run(folder: Path, arm: str, seconds: float) -> tuple[float, list[str]]:
     times: list[float] = []
     outcomes: Counter[str] = Counter()
 
-    def hear(event: dict[str, object], _progress: object) -> None:
-        if event["event"] in ("claimed", "ended"):
+    def hear(event: Event, _progress: object) -> None:
+        if isinstance(event, TrialClaimed | TrialEnded):
             times.append(time.monotonic())
-        if event["event"] == "ended":
-            outcomes[str(event["outcome"])] += 1
+        if isinstance(event, TrialEnded):
+            outcomes[str(event.ending.outcome)] += 1
 
     def disturb() -> None:
         if arm == KILLED:

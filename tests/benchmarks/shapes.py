@@ -21,7 +21,8 @@ from benchmarks.setting import print_table, setting
 from references import serial_loop
 
 from sweeplab.data.dataset import prepare
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.events import TrialClaimed
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.train.run import Run
@@ -74,7 +75,7 @@ def product(name: str, folder: Path) -> float:
     started = []
 
     def listen(event, progress) -> None:
-        if event["event"] == "claimed" and not started:
+        if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
 
     ending = run_study(read_study(file), folder / "lab", listen)
@@ -89,7 +90,7 @@ def main() -> None:
     data = prepare("python-docs", "char")
     rows = []
     for name in names:
-        values = defaults() | COMMON | SHAPES[name] | {"vocab_size": data.tokenizer.vocab_size}
+        values = Hyperparameters.of(COMMON | SHAPES[name] | {"vocab_size": data.tokenizer.vocab_size})
         difference = gate(values, data)
         assert difference < 2e-3, f"{name}: the two do not train the same thing ({difference})"
         steps = N_TRIALS[name] * SHAPES[name]["max_iters"]

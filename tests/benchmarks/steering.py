@@ -28,7 +28,7 @@ from benchmarks.setting import print_table, setting
 from optuna.trial import TrialState, create_trial
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.control import queueing, steering
+from sweeplab.sweep.control import steering
 from sweeplab.sweep.trials.commands import Commands
 
 STUDY = """\
@@ -113,7 +113,7 @@ class Steered:
         number = self.begun()
         self.order(
             "trial stop",
-            lambda: queueing.stop_trial(self.folder, number),
+            lambda: steering.stop_trial(self.folder, number),
             lambda: new.read_end() is not None,
         )
 
@@ -186,10 +186,10 @@ def main() -> None:
             steering.extend(folder, "1", None)
             for _ in range(times):
                 point = ["learning_rate=5e-4"]
-                steered.with_new_trial("enqueue", lambda point=point: queueing.enqueue(folder, point))
+                steered.with_new_trial("enqueue", lambda point=point: steering.enqueue(folder, point))
             for _ in range(times):
                 add_failed(folder)
-                steered.with_new_trial("retry", lambda: queueing.retry(folder))
+                steered.with_new_trial("retry", lambda: steering.retry(folder))
             for _ in range(times):
                 steered.order("pause", lambda: steering.pause(folder), lambda: not has_workers(process))
                 n = steered.n_evaluations()

@@ -30,9 +30,10 @@ def plant(lab: Path, n_trials: int) -> None:
     from sweeplab.records.folders import StudyFolder
     from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space
     from sweeplab.sweep.planning import make_plan
-    from sweeplab.tracking.tracker import TRACKERS
+    from sweeplab.tracking import open_tracker
     from sweeplab.train.devices import settle_devices
 
     spec = read_study(STUDY, [f"budget.trials_per_cell={math.ceil(n_trials / 9)}"])
@@ -40,9 +41,9 @@ def plant(lab: Path, n_trials: int) -> None:
     folder = StudyFolder(lab, spec.name)
     folder.path.mkdir(parents=True)
     write_study(spec, folder, plan.data)
-    tracker = TRACKERS["mlflow"](lab, spec.name, None)
+    tracker = open_tracker(lab, spec.name, None)
     tracker.open({"study": STUDY.read_text()})
-    spaces = [Space(spec, cell, plan.data["vocab_size"]) for cell in cells]
+    spaces = [Space(spec, cell, plan.data.vocab_size) for cell in cells]
     draws = [list(space.draws(math.ceil(n_trials / 9))) for space in spaces]
     for at in range(n_trials):
         cell, values = cells[at % 9], settle_devices(draws[at % 9][at // 9])
@@ -55,7 +56,7 @@ def plant(lab: Path, n_trials: int) -> None:
         sampled = {name: values[name] for name in spec.search}
         key = run_key(cell.key, at // 9, 0)
         place = {"key": key, "cell": cell.key, "trial": at // 9, "seed": 0}
-        known = {"sampled": sampled, "facts": facts(values), "started": 1.7e9 + at}
+        known = {"sampled": sampled, "facts": facts(values)._asdict(), "started": 1.7e9 + at}
         run.write_start(RunStart(study=spec.name, values=Hyperparameters.of(values), **place, **known))
         floor = 2.2 + apart + rng.gauss(0, 0.02)
         trained = {"train_loss": 2.0, "learning_rate": 1e-3, "grad_norm": 1.0, "tokens_per_second": 51200.0}
@@ -79,7 +80,7 @@ def plant(lab: Path, n_trials: int) -> None:
                 final_val_loss=value,
                 value=value,
                 train_tokens=last * 1024,
-                train_flops=facts(values)["train_flops"] * last / 300,
+                train_flops=facts(values).train_flops * last / 300,
                 wall_seconds=points[-1].wall_seconds,
                 ending=TrialEnding(state, value),
             )

@@ -85,7 +85,7 @@ def test_two_studies_as_one(finished) -> None:
     [
         ({"text_digest": "0", "token_digest": "0"}, "", "tiny and other were trained on different text: losses"),
         ({"text_digest": "0", "token_digest": "0"}, "bits-per-byte", "on different text"),
-        ({"token_digest": "0"}, "", "different tokens: losses a token cannot be compared; of one text, --count"),
+        ({"token_digest": "0"}, "", "different tokens: losses per token cannot be compared; of one text, --count"),
     ],
 )  # fmt: skip
 def test_studies_whose_losses_cannot_be_compared(
@@ -139,5 +139,6 @@ def test_the_studies_settle_what_is_counted(finished) -> None:
     studies = read_studies(finished.lab, ["tiny"])
     assert studies.settled() == Conventions(at="best")
     assert studies.settled(Conventions(at="final")) == Conventions(at="final")
-    assert set(studies.search) == {"tiny"} and "learning_rate" in studies.search["tiny"]
+    assert set(studies.designs) == {"tiny"}
+    assert studies.design.grid == ("n_embd",) and list(studies.design.search) == ["learning_rate"]
     assert studies.bytes_per_token(studies.settled()) is None

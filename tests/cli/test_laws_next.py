@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sweeplab.analysis.design import Rules
-from sweeplab.cli.laws.next import next_
+from sweeplab.cli.laws.next import next_runs
 from sweeplab.study.file.reading import read_study
 
 STUDY = """\
@@ -64,7 +64,7 @@ def test_json_and_candidates(cli, pilot: Path, folder: Path) -> None:
 
 
 def test_options_say_what_the_rules_have() -> None:
-    asked = inspect.signature(next_).parameters
+    asked = inspect.signature(next_runs).parameters
     shared = [each for each in fields(Rules) if each.name in asked]
     assert {each.name for each in shared} == {"most_runs", "most_each", "most_share", "misfit"}
     assert {each.name: asked[each.name].default for each in shared} == {

@@ -12,7 +12,7 @@ import pytest
 
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.ledger.chain import append, read_chain
-from sweeplab.analysis.ledger.targets import Counting, begun_runs, rows_at
+from sweeplab.analysis.ledger.targets import Counting, rows_at, started_runs
 from sweeplab.analysis.studies import read_studies
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
@@ -195,7 +195,7 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
     found = json.loads(cli("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab, "--json").out)
     assert [each["state"] for each in found["forecasts"]] == ["scored", "scored"]
     shown = json.loads(cli("study", "show", "tiny", "--lab", lab, "--json").out)
-    best = {cell["cell"]: cell["best_val_loss"] for cell in shown["cells"]}
+    best = {cell["cell"]: cell["best_value"] for cell in shown["cells"]}
     assert [each["score"]["outcome"] for each in found["forecasts"]] == pytest.approx(list(best.values()))
 
     known = cli("laws", "forecast", near, "--study", finished.file, "--lab", lab)
@@ -217,9 +217,9 @@ def test_a_run_to_come_is_counted_as_the_points_are(params: str, flops: str, col
     points = studies.points(columns, counting.conventions)
     if columns:  # what is known only of a run that has ended
         with pytest.raises(BadInput, match="a run to come: no column 'iterations'"):
-            begun_runs(StudyFolder(finished.lab, "tiny"), counting)
+            started_runs(StudyFolder(finished.lab, "tiny"), counting)
         return
-    runs = begun_runs(StudyFolder(finished.lab, "tiny"), counting)
+    runs = started_runs(StudyFolder(finished.lab, "tiny"), counting)
     assert len(runs) == 4 and [run.state for run in runs] == ["complete"] * 4
     for run in runs:
         (row,) = rows_at(points, run.at)
@@ -244,7 +244,7 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
     whole.write_text(GROWING.replace("[20, 40, 80]", "[20, 40, 80, 160]"))
     assert cli("study", "run", small).code == 0
     one = cli("laws", "forecast", "growing", "--law", "power-d", "--params", "1840", "--tokens", "1280")
-    assert one.code == 2 and "its run n_embd=8,max_iters=20/0/0 began at " in one.err
+    assert one.code == 2 and "its run n_embd=8,max_iters=20/0/0 started at " in one.err
     said = cli("laws", "forecast", "growing", "--law", "power-d", "--study", whole, "--json")
     assert (said.code, said.err) == (0, "")
     sealed = json.loads(said.out)
@@ -253,12 +253,12 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Pat
     ]
     assert len(sealed["left_out"]) == 12
     assert all("and ended (complete) at" in why for why in sealed["left_out"].values())
-    assert "its run has not begun" in cli("laws", "verify", "growing").out
+    assert "its run has not started" in cli("laws", "verify", "growing").out
     assert cli("study", "run", whole).code == 0
     found = json.loads(cli("laws", "verify", "growing", "--json").out)
     assert [each["state"] for each in found["forecasts"]] == ["scored"] * 4
     shown = json.loads(cli("study", "show", "growing", "--json").out)
-    best = {cell["cell"]: cell["best_val_loss"] for cell in shown["cells"]}
+    best = {cell["cell"]: cell["best_value"] for cell in shown["cells"]}
     for each in found["forecasts"]:
         (cell,) = each["forecast"]["run"]["cells"]
         assert each["score"]["outcome"] == pytest.approx(best[cell])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from rich.console import Console
 from terminal import Played, Screen, play
 
 from sweeplab.cli.study.view import View
+from sweeplab.lab.events import Event, RunEvaluated, TrialEnded, WorkerReady
+from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
@@ -35,14 +38,14 @@ def drawn(folder: Path):
     plan, cells, _ = make_plan(read_study(folder / "many.yaml"), folder / "lab")
 
     def draw(
-        n_done: int, *events: dict, lines: int = 20, columns: int = 60, interrupts: int = 0, **settings
+        n_done: int, *events: Event, lines: int = 20, columns: int = 60, interrupts: int = 0, **settings
     ) -> str:
         counts = {cell.key: CellProgress(4 if cell.index < n_done else 0) for cell in cells}
         progress = StudyProgress(plan, counts)
         view = View("many", lambda: interrupts)
-        for event in ({"event": "ready", "worker": 0}, *events):
+        for event in (WorkerReady(worker=0), *events):
             progress.take_in(event)
-            view.heard(event, progress)
+            view.update(event, progress)
         settings = {"force_terminal": True, "color_system": None} | settings
         console = Console(file=StringIO(), width=columns, height=lines, **settings)
         console.print(view)
@@ -51,8 +54,8 @@ def drawn(folder: Path):
     return draw
 
 
-def evaluated(cell: str, trial: int, iteration: int) -> dict:
-    return {"event": "evaluated", "cell": cell, "trial": trial, "iteration": iteration, "val_loss": 2.5}
+def evaluated(cell: str, trial: int, iteration: int) -> RunEvaluated:
+    return RunEvaluated(cell=cell, trial=trial, seed=0, iteration=iteration, val_loss=2.5)
 
 
 @pytest.mark.parametrize(("lines", "columns"), [(30, 100), (20, 60), (16, 200)])
@@ -80,8 +83,9 @@ def test_many_trials_of_a_cell_are_counted_where_they_do_not_fit(drawn) -> None:
 
 
 def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
-    ended = {"event": "ended", "cell": "n_layer=1,n_embd=8", "trial": 0, "outcome": "complete", "value": 2.25}
-    pruned = ended | {"trial": 1, "outcome": "pruned", "value": 2.0}
+    ending = TrialEnding(RunState.COMPLETE, 2.25)
+    ended = TrialEnded(cell="n_layer=1,n_embd=8", trial=0, ending=ending, ended=0.0)
+    pruned = replace(ended, trial=1, ending=TrialEnding(RunState.PRUNED, 2.0))
     text = drawn(0, ended, pruned)
     assert "best 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
     assert "1 complete, 1 pruned, " in text and "2/4" in text

@@ -151,7 +151,7 @@ def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path
     assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}, "the table says the same trials"
     assert shown["best"]["key"].split("/")[1] in ("0", "1", "2", "3")
     assert (
-        "warm start: 2 trials of tiny, known to the sampler and not counted"
+        "warm start: 2 trials of tiny, which the sampler knows and the budget does not count"
         in cli("study", "show", "next").out
     )
     (folder / "next.yaml").write_text(
@@ -206,13 +206,13 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     (folder / "tiny.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
     assert cli("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1").code == 0
     said = cli("study", "best", "tiny")
-    assert said.code == 2 and "none is best of all; one is to be named; allowed: family=decoder, " in said.err
+    assert said.code == 2 and "none is best of all; name one; allowed: family=decoder, " in said.err
     assert cli("study", "best", "tiny", "--cell", "family=encoder").code == 0
     shown = json.loads(cli("study", "show", "tiny", "--json").out)
     assert shown["best"] is None and len(shown["baselines"]) == 2
     decoder, encoder = shown["cells"]
     assert decoder["pseudo_perplexity"] is None and encoder["pseudo_perplexity"] > 1
-    assert decoder["bits_per_byte"] == pytest.approx(decoder["best_val_loss"] / 0.6931472, rel=0.01)
+    assert decoder["bits_per_byte"] == pytest.approx(decoder["best_value"] / 0.6931472, rel=0.01)
     (row,) = json.loads(cli("study", "list", "--json").out)
     assert row["best_value"] is None
     summary = summarize(StudyFolder(folder / "lab", "tiny"), "complete")
@@ -240,7 +240,7 @@ def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path)
         assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
     assert "in bits per byte, for the tokens differ" in cli("study", "diff", "chars", "bytes").out
     said = cli("report", "compare", "chars", "bytes")
-    assert said.code == 2 and "`study diff` compares them in bits a byte" in said.err
+    assert said.code == 2 and "`study diff` compares them in bits per byte" in said.err
     told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out
     assert re.search(r"^bias +false +cells *$", told, re.MULTILINE)
     assert cli("study", "export", "chars", "--output", "runs.csv").code == 0

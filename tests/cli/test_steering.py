@@ -71,7 +71,7 @@ def undo(cli, said: str) -> None:
         ("trial stop tiny 0", "2 cells of study tiny have a trial 0; --cell says which"),
         ("trial stop tiny 0 --cell n_embd=9", "study tiny has no cell 'n_embd=9'; allowed: n_embd=8, n_embd=16"),
         ("trial stop tiny 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
-        ("trial stop tiny 1 --cell n_embd=8", "trial 1 of n_embd=8 has ended: complete"),
+        ("trial stop tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 has ended: complete"),
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
         ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
@@ -98,7 +98,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     asked = json.loads(cli("study", "enqueue", "tiny", "n_embd=16", "learning_rate=5e-3", "--json").out)
     assert asked["trials"] == [{"cell": "n_embd=16", "trial": 2}]
     withdrawn = cli(*shlex.split(asked["undo"][0])[1:])
-    assert "trial 2 of n_embd=16 is withdrawn" in withdrawn.out
+    assert "trial 2 in cell n_embd=16 is withdrawn" in withdrawn.out
     undo(cli, withdrawn.out)
     written = (lab / "studies" / "tiny" / "study.yaml").read_bytes()
     went_on = json.loads(cli("study", "resume", "tiny", "--json").out)
@@ -121,7 +121,8 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     log = cli("study", "logs", "tiny").out
     for line in ("study: enqueue: ", "study: withdraw trial 2 in cell n_embd=16", "study: ended: complete"):
         assert line in log
-    assert log.count(" started") == log.count("(reached max_iters)") == 5
+    n_started = sum(line.endswith(" started") for line in log.splitlines())
+    assert n_started == log.count("(reached max_iters)") == 5
 
 
 @pytest.mark.slow
@@ -245,7 +246,7 @@ def test_one_more_worker_takes_its_share_and_is_put_away(long, folder: Path, cli
     finally:
         worker.kill()
         said.close()
-    assert "long: one more worker is at work" in (folder / "work.txt").read_text()
+    assert "long: one more worker is ready" in (folder / "work.txt").read_text()
     assert sum((run.path / "state.json").exists() for run in study.runs()) >= 4
     assert len(list(study.path.glob("worker-*.log"))) == 2
 

@@ -58,9 +58,7 @@ def test_list_and_show(cli, finished) -> None:
     shown = json.loads(cli("study", "show", "tiny", "--lab", finished.lab, "--json").out)
     assert [cell["cell"] for cell in shown["cells"]] == CELLS, "in the order of the grid"
     assert all((cell["trials"], cell["complete"], cell["waiting"]) == (2, 2, 0) for cell in shown["cells"])
-    assert (
-        shown["best"]["value"] == row["best_value"] == min(cell["best_val_loss"] for cell in shown["cells"])
-    )
+    assert shown["best"]["value"] == row["best_value"] == min(cell["best_value"] for cell in shown["cells"])
     assert not shown["failures"]
     assert {cell: each["method"] for cell, each in shown["baselines"].items()} == dict.fromkeys(
         CELLS, "n-grams"

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sweeplab.data.baselines import find_baseline
-from sweeplab.data.baselines.ngrams import NONE, Examples, NGrams
-from sweeplab.data.baselines.tasks import TASKS, span_ends
+from sweeplab.data.baselines import TASKS, find_baseline, span_ends
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.ngrams import NONE, Examples, NGrams
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special, settled_objective
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
 
 N_SYMBOLS = 6
 FAMILIES = {"next_token": "decoder", "masked": "encoder", "span": "encoder_decoder"}
@@ -39,9 +38,14 @@ def dataset_of(text: np.ndarray, digest: str = "") -> Dataset:
 
 
 def values_of(objective: str, **changed):
-    values = {**defaults(), "objective": objective, "family": FAMILIES.get(objective, "decoder")}
-    values |= {"block_size": 32, "batch_size": 16, "eval_iters": 40, "vocab_size": N_SYMBOLS, **changed}
-    return values | {"vocab_size": values["vocab_size"] + n_special(values)}
+    sizes = {"block_size": 32, "batch_size": 16, "eval_iters": 40, "vocab_size": N_SYMBOLS}
+    family = FAMILIES.get(objective, "decoder")
+    return with_special(Hyperparameters(objective=objective, family=family, **sizes | changed))
+
+
+def with_special(values: Hyperparameters) -> Hyperparameters:
+    """Return the values with room in the vocabulary for the objective's special tokens."""
+    return values.replace(vocab_size=values.vocab_size + n_special(values))
 
 
 def loss(text, objective, tmp_path, **changed):
@@ -128,9 +132,9 @@ def test_what_is_copied_is_told_from_what_is_not(family, tmp_path):
     found = {}
     for corpus in ("copy", "addition"):
         data = prepare(corpus, "char")
-        values = {**defaults(), "family": family, "block_size": 32, "batch_size": 64, "objective": "auto"}
-        values["objective"] = settled_objective(values, data.of_pairs)
-        values["vocab_size"] = data.tokenizer.vocab_size + n_special(values)
+        sizes = {"block_size": 32, "batch_size": 64, "vocab_size": data.tokenizer.vocab_size}
+        values = Hyperparameters(family=family, objective="auto", **sizes)
+        values = with_special(values.replace(objective=settled_objective(values, data.of_pairs)))
         found[corpus] = find_baseline(data, values, tmp_path)
     assert found["copy"].copied > 0.7 > found["addition"].copied
     # A letter of the source is right once in so many letters, and its end is not in the source.
@@ -145,8 +149,8 @@ def test_an_encoders_baseline_sees_where_its_masks_stand(tmp_path):
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
     file.write_text("".join(f"{row}\t{letters[: n - 1]}!\n" for row, n in enumerate(lengths)))
     data = prepare("pairs", "char", file)
-    values = {**defaults(), "family": "encoder", "block_size": 64, "batch_size": 16, "objective": "pairs"}
-    values["vocab_size"] = data.tokenizer.vocab_size + n_special(values)
+    sizes = {"block_size": 64, "batch_size": 16, "vocab_size": data.tokenizer.vocab_size}
+    values = with_special(Hyperparameters(family="encoder", objective="pairs", **sizes))
     found = find_baseline(data, values, tmp_path)
     assert found.order == 3  # of every letter from its start, of "!" and the end from its end
     assert found.loss < 0.1
@@ -154,8 +158,8 @@ def test_an_encoders_baseline_sees_where_its_masks_stand(tmp_path):
 
 def test_the_end_of_what_an_encoder_finds_costs_nothing():
     data = prepare("copy", "char")
-    values = {**defaults(), "family": "encoder", "block_size": 32, "batch_size": 64, "objective": "pairs"}
-    values["vocab_size"] = data.tokenizer.vocab_size + n_special(values)
+    sizes = {"block_size": 32, "batch_size": 64, "vocab_size": data.tokenizer.vocab_size}
+    values = with_special(Hyperparameters(family="encoder", objective="pairs", **sizes))
     (_, from_end), tokens, copied = TASKS["pairs"](data.train, values).examples()
     assert (copied[from_end == 0] == 1).all()
     assert len(set(tokens[from_end == 0])) == 1
@@ -190,8 +194,8 @@ def test_a_spans_end_is_as_likely_as_the_ways_to_share_out_what_is_left():
 def test_the_families_see_the_same_targets(tmp_path):
     data, found = prepare("reverse", "char"), {}
     for family in ("decoder", "encoder_decoder"):
-        values = {**defaults(), "family": family, "block_size": 32, "batch_size": 64, "objective": "pairs"}
-        values["vocab_size"] = data.tokenizer.vocab_size + n_special(values)
+        sizes = {"block_size": 32, "batch_size": 64, "vocab_size": data.tokenizer.vocab_size}
+        values = with_special(Hyperparameters(family=family, objective="pairs", **sizes))
         found[family] = find_baseline(data, values, tmp_path).loss
     assert found["decoder"] == pytest.approx(found["encoder_decoder"], rel=1e-12)
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sweeplab.data.batches import DRAWS_PER_CHUNK, Batch, stacked
 from sweeplab.data.generators import Noise, generator_key
-from sweeplab.data.objectives.next_token import NextToken
+from sweeplab.data.objectives.tokens import NextToken
+from sweeplab.hyperparameters import Hyperparameters
 
 # Token i is i: the first token of a window says where the window starts.
 TOKENS = np.arange(60_000, dtype=np.uint16)
@@ -21,7 +22,7 @@ class Batches:
     """The next-token objective's batches as windows [B, T + 1], as they were before there were others."""
 
     def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int) -> None:
-        values = {"block_size": block_size, "batch_size": batch_size, "vocab_size": 2**16}
+        values = Hyperparameters(block_size=block_size, batch_size=batch_size, vocab_size=2**16)
         self._objective = NextToken(tokens, values)
 
     def training(self, seed: int, iteration: int) -> np.ndarray:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,11 @@ from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 
 
-def next_token(block_size: int) -> dict[str, Any]:
-    return {
-        "objective": "next_token", "family": "decoder", "block_size": block_size, "batch_size": 2,
-        "vocab_size": 300,
-    }  # fmt: skip
+def next_token(block_size: int) -> Hyperparameters:
+    return Hyperparameters(objective="next_token", block_size=block_size, batch_size=2, vocab_size=300)
 
 
 def text_of(dataset: Dataset) -> str:

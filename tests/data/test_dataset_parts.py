@@ -11,11 +11,12 @@ import pytest
 from data.conftest import write
 from data.test_dataset import flip_a_byte, next_token
 
+from sweeplab.data.batches import Pairs
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import n_special
-from sweeplab.data.splits import Pairs
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 
 # ------------------------------------------------------------------ learned tokenizers
 
@@ -114,7 +115,7 @@ def test_a_uniform_guess_at_bytes_is_eight_bits_a_byte(file: Path, french: Path,
     text = prepare("text", "byte", str(file), cache)
     assert text.bits_per_byte(math.log(256), next_token(8)) == pytest.approx(8)
     pairs = prepare("pairs", "byte", str(french), cache)
-    bits = pairs.bits_per_byte(math.log(256), {"objective": "pairs"})
+    bits = pairs.bits_per_byte(math.log(256), Hyperparameters(objective="pairs"))
     assert bits == pytest.approx(8 * (pairs.val_bytes + 1) / pairs.val_bytes), "the end has to be found too"
 
 
@@ -130,8 +131,8 @@ def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
 
 def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> None:
     dataset = prepare("text", "byte", str(file), cache)
-    values = {"objective": "span", "block_size": 32, "mask_share": 0.15, "span_length": 3.0}
+    values = Hyperparameters(objective="span", block_size=32, mask_share=0.15, span_length=3.0)
     # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
     assert dataset.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
-    assert dataset.bits_per_byte(1.0, values | {"objective": "masked"}) == pytest.approx(1 / math.log(2))
+    assert dataset.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))
     assert n_special(values) == 4

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs
 from sweeplab.data.objectives import (
     OBJECTIVES,
     Objective,
@@ -20,21 +20,20 @@ from sweeplab.data.objectives import (
 )
 from sweeplab.data.objectives.pairs import share_cut
 from sweeplab.data.objectives.span import Corruption, corruption
-from sweeplab.data.special import BOS, EOS, MASK, PAD, sentinel
-from sweeplab.data.splits import Pairs
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 
 N_SYMBOLS = 300
 # No two tokens of a window are alike: where a token comes from is seen in it.
 TEXT = (np.arange(20_000) % N_SYMBOLS).astype(np.uint16)
 
 
-def values(objective: str, family: str | None = None, **changed: Any) -> dict[str, Any]:
-    found = {
-        "objective": objective, "family": family or OBJECTIVES[objective].families[0], "block_size": 32,
-        "batch_size": 4, "mask_share": 0.15, "span_length": 3.0, **changed,
-    }  # fmt: skip
-    return {"vocab_size": N_SYMBOLS + n_special(found)} | found
+def values(objective: str, family: str | None = None, **changed: Any) -> Hyperparameters:
+    sizes = {"block_size": 32, "batch_size": 4, "mask_share": 0.15, "span_length": 3.0}
+    family = family or OBJECTIVES[objective].families[0]
+    found = Hyperparameters(objective=objective, family=family, **sizes | changed)
+    return found if "vocab_size" in changed else found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
 def pairs_of(lengths: list[tuple[int, int]]) -> Pairs:
@@ -253,7 +252,7 @@ def test_spans_are_cut_every_way_equally_often() -> None:
 def test_a_span_takes_three_places() -> None:
     assert corruption(values("span", block_size=3)).window == 2
     with pytest.raises(ValueError, match="block_size 2 has no room for a span; it takes 3"):
-        corruption({"block_size": 2, "mask_share": 0.15, "span_length": 3.0})
+        corruption(Hyperparameters(block_size=2, mask_share=0.15, span_length=3.0))
 
 
 # ------------------------------------------------------------------ pairs
@@ -351,12 +350,12 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
     ],
 )  # fmt: skip
 def test_auto_is_what_suits_family_and_corpus(family: str, of_pairs: bool, objective: str) -> None:
-    assert settled_objective({"objective": "auto", "family": family}, of_pairs) == objective
-    assert settled_objective({"objective": "masked", "family": family}, of_pairs) == "masked"
+    assert settled_objective(Hyperparameters(objective="auto", family=family), of_pairs) == objective
+    assert settled_objective(Hyperparameters(objective="masked", family=family), of_pairs) == "masked"
 
 
 def test_a_run_from_before_there_was_a_choice_has_no_special_tokens() -> None:
-    assert special_tokens({"vocab_size": 65}).names == ()
+    assert special_tokens(Hyperparameters(vocab_size=65)).names == ()
 
 
 def test_special_tokens_are_the_last_ids_and_no_more_than_needed() -> None:
@@ -368,7 +367,7 @@ def test_special_tokens_are_the_last_ids_and_no_more_than_needed() -> None:
     with pytest.raises(ValueError):
         span[MASK]
     assert {n_special(values("pairs", family)) for family in OBJECTIVES["pairs"].families} == {4}
-    assert n_special({"objective": "span", "block_size": float("nan")}) == 0
+    assert n_special(Hyperparameters(objective="span", block_size=float("nan"))) == 0
 
 
 @pytest.mark.parametrize(("objective", "most"), [("next_token", 9), ("masked", 10), ("span", 10)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sweeplab.data.corpora import CORPORA, PairCorpus, Texts
 from sweeplab.data.corpora.base import Pair
-from sweeplab.data.corpora.docstrings import functions_of
+from sweeplab.data.corpora.pairs import functions_of
 from sweeplab.errors import BadInput
 
 RULES = {

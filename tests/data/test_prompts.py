@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeplab.data.batches import NO_TARGET
+from sweeplab.data.batches import NO_TARGET, Pairs
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.data.prompts import cut, filled
-from sweeplab.data.splits import Pairs
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 
 N_TEXT = 20
 CASES = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
@@ -17,9 +17,9 @@ CASES = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.
 
 def learned(name: str, family: str):
     """Return an objective of a small split, and its values."""
-    values = {"objective": name, "family": family, "block_size": 24, "batch_size": 3}
-    values |= {"mask_share": 0.25, "span_length": 2.0}
-    values["vocab_size"] = N_TEXT + n_special(values)
+    shares = {"mask_share": 0.25, "span_length": 2.0}
+    values = Hyperparameters(objective=name, family=family, block_size=24, batch_size=3, **shares)
+    values = values.replace(vocab_size=N_TEXT + n_special(values))
     tokens = np.random.default_rng(0).integers(0, N_TEXT, 200).astype(np.uint16)
     split = Pairs(tokens, np.arange(1, 41) * 5) if name == "pairs" else tokens
     return make_objective(split, values), values

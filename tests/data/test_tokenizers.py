@@ -18,7 +18,7 @@ from sweeplab.data.tokenizers import (
     LearnedTokenizer,
     Tokenizer,
     WordTokenizer,
-    bpe,
+    learned,
     load_tokenizer,
 )
 
@@ -201,9 +201,9 @@ def test_a_long_text_is_cut_where_words_are(monkeypatch: pytest.MonkeyPatch) -> 
     tokenizer = BpeTokenizer.train(text, 300)
     whole = tokenizer.encode(text)
     for piece in (1, 7, 50):
-        monkeypatch.setattr(bpe, "PIECE", piece)
-        assert len(list(bpe._pieces(text))) > 2
-        assert "".join(bpe._pieces(text)) == text
+        monkeypatch.setattr(learned, "PIECE", piece)
+        assert len(list(learned._pieces(text))) > 2
+        assert "".join(learned._pieces(text)) == text
         np.testing.assert_array_equal(tokenizer.encode(text), whole)
 
 

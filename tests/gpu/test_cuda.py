@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from sweeplab.data.dataset import prepare
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.devices import settle_devices
-from sweeplab.train.optimizers import OPTIMISERS, Rates
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.optimizers.base import Rates
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -23,7 +24,7 @@ pytestmark = [
 def final_losses(values, data, n_runs: int) -> list[float]:
     stack = Stack(values, data.train, data.val, capacity=n_runs)
     for seed in range(n_runs):
-        stack.admit(Run(str(seed), values | {"seed": seed}))
+        stack.admit(Run(str(seed), values.replace(seed=seed)))
     losses = {}
     while len(stack):
         for record in stack.advance():
@@ -34,34 +35,34 @@ def final_losses(values, data, n_runs: int) -> list[float]:
 
 
 def test_auto_is_cuda_with_bfloat16() -> None:
-    settled = settle_devices(defaults() | {"max_iters": 5000})
-    assert (settled["device"], settled["dtype"], settled["compile"]) == ("cuda", "bfloat16", True)
+    settled = settle_devices(Hyperparameters(max_iters=5000))
+    assert (settled.device, settled.dtype, settled.compile) == ("cuda", "bfloat16", True)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_tables_configuration_reaches_the_cpus_loss(compiled: bool) -> None:
     data = prepare("python-docs", "char")
-    values = defaults() | {"vocab_size": data.tokenizer.vocab_size, "patience": None}
-    on_cuda = values | {"device": "cuda", "dtype": "bfloat16", "compile": compiled}
-    on_cpu = values | {"device": "cpu", "dtype": "float32", "compile": False}
+    values = Hyperparameters(vocab_size=data.tokenizer.vocab_size, patience=None)
+    on_cuda = values.replace(device="cuda", dtype="bfloat16", compile=compiled)
+    on_cpu = values.replace(device="cpu", dtype="float32", compile=False)
     assert final_losses(on_cuda, data, 1) == pytest.approx(final_losses(on_cpu, data, 1), abs=0.02)
 
 
 def test_a_stack_on_cuda_learns_what_each_run_learns_alone() -> None:
     data = prepare("python-docs", "char")
-    values = defaults() | {
+    values = Hyperparameters.of({
         "vocab_size": data.tokenizer.vocab_size, "n_layer": 2, "n_embd": 64, "n_head": 4, "block_size": 32,
         "batch_size": 16, "device": "cuda", "dtype": "float32", "compile": False,
-    }  # fmt: skip
+    })  # fmt: skip
     together = final_losses(values, data, 4)
     assert together[:1] == pytest.approx(final_losses(values, data, 1), abs=0.01)
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_takes_the_cpus_steps(name: str) -> None:
     layout = Layout(ModelShape(vocab_size=37, block_size=11, n_layer=2, n_head=3, n_embd=21))
-    optimizer, found = OPTIMISERS[name](layout), []
+    optimizer, found = OPTIMIZERS[name](layout), []
     for device in ("cpu", "cuda"):
         generator = torch.Generator().manual_seed(0)
         weights = torch.stack([layout.initial_row(seed) for seed in range(3)]).to(device)

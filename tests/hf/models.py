@@ -12,8 +12,8 @@ from model.cases import shape_of
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import settled_objective
 from sweeplab.data.tokenizers import ByteTokenizer, Tokenizer
-from sweeplab.hyperparameters import TABLE, defaults
-from sweeplab.model.legality import why_not
+from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.model.transformer import Transformer
 from sweeplab.tracking.loading import LoadedRun, Model
@@ -99,8 +99,8 @@ def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None,
     views = model.layout.views(row)
     for weight in model.layout.weights:
         views[weight.name] += weight.fill
-    known = settled({**defaults(), **vars(shape), **values})
-    known["objective"] = settled_objective(known, of_pairs=False)
+    known = Hyperparameters.of(settled({**defaults(), **vars(shape), **values}))
+    known = known.replace(objective=settled_objective(known, of_pairs=False))
     weights = {name: view[0] for name, view in views.items()}
     return LoadedRun("planted", Model(shape, weights), tokenizer or ByteTokenizer(), known, {})
 

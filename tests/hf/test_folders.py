@@ -16,10 +16,9 @@ from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
-from sweeplab.hf.exporting import architecture_of, export_run
-from sweeplab.hf.importing import import_folder
+from sweeplab.hf.folders import architecture_of, export_run, import_folder
 from sweeplab.model.accounting import n_params
-from sweeplab.model.declaring import declared
+from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape
 from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint
@@ -175,7 +174,9 @@ def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path: Path) 
     (tmp_path / "bert/tokenizer_config.json").write_text(json.dumps({"mask_token": "[MASK]"}))
     import_folder(tmp_path / "bert", tmp_path / "run", "run")
     back = load_checkpoint(tmp_path / "run")
-    objective = make_objective(np.arange(200, dtype=np.uint16), {**back.values, "mask_share": 0.5})
+    objective = make_objective(
+        np.arange(200, dtype=np.uint16), back.values.replace(mask_share=0.5), back.own_special
+    )
     assert objective.special.ids == back.special and back.special["mask"] == 103
     batch = objective.training(0, 0)
     assert (batch.inputs[(batch.targets >= 0) & (batch.inputs != batch.targets)] == 103).mean() > 0.7
@@ -247,4 +248,4 @@ def test_every_architecture_has_runs_here() -> None:
 def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
     """GPT-2 small, Llama-2-7B, BERT-base with its masked-LM head, T5-small: what `transformers` takes by itself."""
     values = ARCHITECTURES[model_type].values({"model_type": model_type})
-    assert n_params(ModelShape.of({"n_layer": 0, **values})) == count
+    assert n_params(ModelShape.named({"n_layer": 0, **values})) == count

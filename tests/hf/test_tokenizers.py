@@ -70,7 +70,7 @@ class TestEveryTokenizer:
 
 def test_words_are_cut_at_every_character_as_here() -> None:
     """The library's classes of characters are newer: what Python does not know yet may be cut otherwise."""
-    from sweeplab.data.tokenizers.word import WORD
+    from sweeplab.data.tokenizers.learned import WORD
 
     cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
     text = "".join(f"a{character}" for character in KNOWN)

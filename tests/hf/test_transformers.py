@@ -17,8 +17,7 @@ from hf.models import BERT, EXPRESSIBLE, GPT2, LLAMA, T5, logits_of, random_shap
 
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
-from sweeplab.hf.exporting import export_run
-from sweeplab.hf.importing import import_folder
+from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.model.shape import ModelShape
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 

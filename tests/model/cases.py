@@ -9,7 +9,7 @@ import torch
 
 from sweeplab.data.batches import Batch
 from sweeplab.hyperparameters import TABLE
-from sweeplab.model.legality import why_not
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
@@ -48,6 +48,17 @@ def legal_shapes(**fixed) -> Iterator[ModelShape]:
         extras = (EXTRAS[(index + turn) % len(EXTRAS)] for turn in range(len(EXTRAS)))
         with_extra = (shape_of(**dict(zip(PARTS, values, strict=True)), **extra) for extra in extras)
         yield next(each for each in with_extra if not why_not(each))
+
+
+def pairwise_shapes(**fixed) -> Iterator[ModelShape]:
+    """Yield a few of the legal models, among which every legal pair of choices stands in some model."""
+    seen: set[tuple[tuple[str, object], ...]] = set()
+    for shape in legal_shapes(**fixed):
+        chosen = [(name, getattr(shape, name)) for name in (*PARTS, "n_expert", "bias", "tie_weights")]
+        pairs = set(itertools.combinations(chosen, 2))
+        if not pairs <= seen:
+            seen |= pairs
+            yield shape
 
 
 def batch_of(shape: ModelShape, n_runs: int, n_sequences: int = 2, seed: int = 1) -> Batch:

@@ -22,9 +22,8 @@ from sweeplab.model.accounting import (
     terms,
 )
 from sweeplab.model.attention import ATTENTION
-from sweeplab.model.families import FAMILIES
 from sweeplab.model.layout import Layout
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
 GPT2 = ModelShape(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)

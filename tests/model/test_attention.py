@@ -10,12 +10,11 @@ import pytest
 import torch
 from model.cases import batch_of, rows_of, shape_of
 
-from sweeplab.model.attention import ATTENTION, Sight
-from sweeplab.model.attention.linear import _feature
+from sweeplab.model.attention import ATTENTION
+from sweeplab.model.attention.base import AttentionMask
+from sweeplab.model.attention.linear import feature
 from sweeplab.model.dropout import Dropout, Site, element_hashes
-from sweeplab.model.positions import POSITIONS
-from sweeplab.model.positions.alibi import slopes
-from sweeplab.model.positions.relative import buckets
+from sweeplab.model.positions import POSITIONS, buckets, slopes
 from sweeplab.model.transformer import Transformer
 
 VISIBLE = {
@@ -69,7 +68,7 @@ def test_equals_its_definition_in_value_and_gradient(attention: str, length: int
         cases += [(present, bias) for present, _ in cases]
     for present, shift in cases:
         q, k, v = heads(length)
-        found = ATTENTION[attention].attend(q, k, v, shape, Sight(causal, 2, present, shift), None)
+        found = ATTENTION[attention].attend(q, k, v, shape, AttentionMask(causal, 2, present, shift), None)
         expected = by_definition(q, k, v, attention, shape, causal, present, shift)
         # What a padded query sees is of no use.
         counts = (
@@ -95,9 +94,9 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
         dropout = Dropout(
             [1, 2], [step] * 2, [{"attention": 0.3}] * 2, {"here": Site(0, "attention")}, elements
         )
-        found.append(kind.attend(q, k, v, shape, Sight(True, 2), partial(dropout, site="here")))
+        found.append(kind.attend(q, k, v, shape, AttentionMask(True, 2), partial(dropout, site="here")))
     draws = torch.stack(found)
-    expected = kind.attend(q, k, v, shape, Sight(True, 2), None)
+    expected = kind.attend(q, k, v, shape, AttentionMask(True, 2), None)
     assert ((draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9).all()
 
 
@@ -105,7 +104,7 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
 def test_linear_attentions_features_are_never_nothing(dtype: torch.dtype) -> None:
     q, k = (torch.full((1, 1, 3, 4), at, dtype=dtype, requires_grad=True) for at in (-20.0, -25.0))
     v = torch.arange(12, dtype=dtype).view(1, 1, 3, 4)
-    mixed = ATTENTION["linear"].attend(q, k, v, shape_of(), Sight(True, 1), None)
+    mixed = ATTENTION["linear"].attend(q, k, v, shape_of(), AttentionMask(True, 1), None)
     torch.testing.assert_close(mixed[0, 0], torch.stack([v[0, 0, : end + 1].mean(0) for end in range(3)]))
     slopes = torch.autograd.grad(mixed.sum(), (q, k))
     assert all(slope.isfinite().all() for slope in slopes)
@@ -113,7 +112,7 @@ def test_linear_attentions_features_are_never_nothing(dtype: torch.dtype) -> Non
 
 def test_linear_attentions_features_are_elu_and_one() -> None:
     x = torch.linspace(-3, 3, 25, dtype=torch.float64, requires_grad=True)
-    ours, theirs = _feature(x), torch.nn.functional.elu(x) + 1
+    ours, theirs = feature(x), torch.nn.functional.elu(x) + 1
     torch.testing.assert_close(ours, theirs)
     slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (ours, theirs)]
     torch.testing.assert_close(*slopes)
@@ -164,7 +163,7 @@ def test_buckets_are_t5s() -> None:
 
 def test_rotary_keeps_lengths_and_sees_only_distances() -> None:
     shape = shape_of(head_dim=6)
-    turning = POSITIONS["rotary"].turning
+    turning = POSITIONS["rotary"].rotation
     q, k = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64).expand(2, 1, 1, 20, 6)
     turn = turning(shape, range(20), q)
     turned = turn(q)
@@ -182,7 +181,7 @@ def test_rotary_is_a_product_of_complex_numbers() -> None:
     x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
     angles = torch.arange(9)[:, None] * torch.tensor([1.0, 100.0**-0.5], dtype=torch.float64)
     expected = torch.complex(x[..., :2], x[..., 2:]) * torch.polar(torch.ones_like(angles), angles)
-    found = POSITIONS["rotary"].turning(shape, range(9), x)(x)
+    found = POSITIONS["rotary"].rotation(shape, range(9), x)(x)
     torch.testing.assert_close(found, torch.cat([expected.real, expected.imag], dim=-1))
 
 
@@ -197,7 +196,7 @@ def test_sinusoids_are_the_originals(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("positions", "part"), [("rotary", "turning"), ("alibi", "bias"), ("relative", "bias")]
+    ("positions", "part"), [("rotary", "rotation"), ("alibi", "bias"), ("relative", "bias")]
 )
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
 def test_the_layers_of_a_side_share_what_positions_do(family, positions, part, monkeypatch) -> None:

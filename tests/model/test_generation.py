@@ -1,4 +1,4 @@
-"""Generation: a memory changes nothing, and what is drawn, searched and contrasted is what the formulas say."""
+"""Generation: a cache changes nothing, and what is drawn, searched and contrasted is what the formulas say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import Tensor
 from sweeplab.data.batches import Batch
 from sweeplab.data.prompts import Prompt
 from sweeplab.model.attention import ATTENTION
-from sweeplab.model.families import FAMILIES
 from sweeplab.model.generation import (
     Contrast,
     Reader,
@@ -24,12 +23,12 @@ from sweeplab.model.generation import (
     beam_search,
     fill,
     hole_scores,
+    penalty,
     sample,
 )
-from sweeplab.model.generation.beams import penalty
-from sweeplab.model.memory import Memory
+from sweeplab.model.passes import KVCache
 from sweeplab.model.positions import POSITIONS
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
 GREEDY = Sampling(greedy=True)
@@ -55,7 +54,7 @@ def ids(*tokens: int) -> Tensor:
 
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", [name for name, each in FAMILIES.items() if each.sides[-1].causal])
-def test_with_a_memory_and_without_the_same_tokens(family: str, attention: str, one_thread) -> None:
+def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, one_thread) -> None:
     tried = set()
     for shape in legal_shapes(family=family, attention=attention, norm="layernorm", activation="gelu"):
         tried.add(shape.positions)
@@ -63,7 +62,7 @@ def test_with_a_memory_and_without_the_same_tokens(family: str, attention: str, 
         prompt = prompt_of(shape)
         # Past block_size too, where positions go on: a decoder's window slides where they do not.
         n_new = LENGTH - 1 if shape.of_family.reads_source else LENGTH + 4
-        kept, anew = (Reader(model, weights, prompt, START, remembers) for remembers in (True, False))
+        kept, anew = (Reader(model, weights, prompt, START, caches) for caches in (True, False))
         found: list[int] = []
         for _ in range(n_new):
             ours, theirs = kept(ids(*found)), anew(ids(*found))
@@ -73,36 +72,36 @@ def test_with_a_memory_and_without_the_same_tokens(family: str, attention: str, 
             found.append(Sampler(GREEDY)(theirs[0]))
             assert Sampler(GREEDY)(ours[0]) == found[-1], shape
         if shape.of_family.reads_source:
-            assert kept._memory.length == n_new
+            assert kept._cache.length == n_new
         elif not POSITIONS[shape.positions].is_bounded:
-            assert kept._memory.length == len(prompt.start) + n_new - 1, "what was read is not read again"
+            assert kept._cache.length == len(prompt.start) + n_new - 1, "what was read is not read again"
     legal = {"relative", "alibi"} if attention == "linear" else set()
     assert tried == set(POSITIONS) - legal
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-def test_a_memory_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
+def test_a_cache_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
     for positions in ("rotary",) if attention == "linear" else ("rotary", "alibi", "relative"):
         shape = shape_of(attention=attention, positions=positions, n_layer=2, n_kv_head=1)
         model, weights = model_of(shape)
         text = torch.randint(0, VOCABULARY, (1, 3, 17), generator=torch.Generator().manual_seed(1))
-        memory, at = Memory(), 0
+        cache, at = KVCache(), 0
         for step in (2, 5, 1, 6, 3):
             new = text[:, :, at : (at := at + step)]
-            found = model.next_logits(weights, Batch(new, new), memory)
+            found = model.next_logits(weights, Batch(new, new), cache)
             whole = model.next_logits(weights, Batch(text[:, :, :at], text[:, :, :at]))
             torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-4)
 
 
-def test_a_memory_is_no_larger_than_its_kind_of_attention_needs() -> None:
+def test_a_cache_is_no_larger_than_its_kind_of_attention_needs() -> None:
     kept = {}
     for attention in ATTENTION:
         shape = shape_of(attention=attention, positions="rotary", n_kv_head=1)
         model, weights = model_of(shape)
-        memory = Memory()
+        cache = KVCache()
         for _ in range(20):
-            model.next_logits(weights, Batch(ids(1)[None], None), memory)
-        kept[attention] = [tuple(each.shape) for each in memory.kept["blocks.0.attention"]]
+            model.next_logits(weights, Batch(ids(1)[None], None), cache)
+        kept[attention] = [tuple(each.shape) for each in cache.kept["blocks.0.attention"]]
     d, window = 4, 4
     assert kept["full"] == kept["strided"] == [(1, 1, 20, d)] * 2
     assert kept["local"] == [(1, 1, window - 1, d)] * 2
@@ -119,7 +118,7 @@ def test_the_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     projected = []
     for length in range(4):
         reader(ids(*[1] * length))
-        projected.append(dict(reader._memory.kept)["blocks.0.cross"][0])
+        projected.append(dict(reader._cache.kept)["blocks.0.cross"][0])
     assert len(calls) == 1
     assert all(each is projected[0] for each in projected), "nor are its keys and values computed again"
 
@@ -187,7 +186,7 @@ def test_a_text_ends_with_its_end_and_has_no_special_token_in_it() -> None:
 
 def beams_by_brute_force(model, weights, prompt: Prompt, most: int) -> list[tuple[float, list[int]]]:
     """Score every text that there is, by one pass over each of its beginnings."""
-    reader = Reader(model, weights, prompt, n_tokens=3, remembers=False)
+    reader = Reader(model, weights, prompt, n_tokens=3, caches=False)
     found = []
     for length in range(1, most + 1):
         for text in itertools.product((0, 1, 2, END), repeat=length):

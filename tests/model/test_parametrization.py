@@ -7,11 +7,12 @@ import torch
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout
-from sweeplab.model.parametrization import kind, learning_rate_factor, std_factor
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.optimizers import OPTIMISERS, Rates
-from sweeplab.train.requirements import FOLLOW_WIDTH
+from sweeplab.model.weights import learning_rate_factor, role_of, std_factor
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.optimizers.base import Rates
+from sweeplab.train.run import FOLLOW_WIDTH
 
 
 def shape(n_embd: int, **changed) -> ModelShape:
@@ -41,7 +42,7 @@ def shape(n_embd: int, **changed) -> ModelShape:
     ],
 )
 def test_kinds(name: str, n_dims: int, expected: str) -> None:
-    assert kind(name, n_dims) == expected
+    assert role_of(name, n_dims) == expected
 
 
 # Of a weight at 4 times the base's width: initial deviation and learning rate (Yang, Hu et al. 2022, table 8).
@@ -111,7 +112,7 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
     ends = {}
     for way in ("standard", "mup"):
         layout = Layout(shape(128, parametrization=way))
-        optimizer = OPTIMISERS[name](layout)
+        optimizer = OPTIMIZERS[name](layout)
         weights = torch.randn(2, layout.row_size, generator=torch.Generator().manual_seed(0))
         begin = weights.clone()
         state = {key: torch.zeros(2, size) for key, size in optimizer.buffers().items()}

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from references.numpy_model import logits, loss, loss_and_gradients, trace
+from references.numpy_model.attention import attend, sight
+from references.numpy_model.functions import NORMS, cross_entropy
+from references.numpy_model.passes import Pass
+from references.numpy_model.positions import alibi_slopes, relative_buckets, rotate, sinusoids
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout
-from sweeplab.model.legality import why_not
-from sweeplab.model.reference import logits, loss, loss_and_gradients, trace
-from sweeplab.model.reference.attention import attend, sight
-from sweeplab.model.reference.functions import NORMS, cross_entropy
-from sweeplab.model.reference.passes import Pass
-from sweeplab.model.reference.positions import alibi_slopes, relative_buckets, rotate, sinusoids
+from sweeplab.model.requirements import why_not
 from sweeplab.model.shape import ModelShape
 
 FAMILIES = ("decoder", "encoder", "encoder_decoder")

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model.cases import batch_of, legal_shapes, losses_and_gradients, shape_of
+from model.cases import batch_of, legal_shapes, losses_and_gradients, pairwise_shapes, shape_of
+from references.numpy_model import logits, loss_and_gradients
+from references.numpy_model.positions import relative_buckets
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.attention import ATTENTION
-from sweeplab.model.families import FAMILIES
-from sweeplab.model.positions.relative import buckets
-from sweeplab.model.reference import logits, loss_and_gradients
-from sweeplab.model.reference.positions import relative_buckets
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.positions import buckets
+from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
 
@@ -56,10 +55,21 @@ def check(shape: ModelShape, seed: int, batch: Batch, smoothing: float = 0.0) ->
     assert max(apart.values()) < 1e-10, (max(apart, key=apart.__getitem__), shape)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_and_every_gradient_agree(family: str, one_thread: None) -> None:
+    check_agreement(list(pairwise_shapes(family=family)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_every_gradient_agree(family: str, attention: str, one_thread: None) -> None:
-    shapes = list(legal_shapes(family=family, attention=attention))
+def test_loss_and_every_gradient_agree_in_every_combination(
+    family: str, attention: str, one_thread: None
+) -> None:
+    check_agreement(list(legal_shapes(family=family, attention=attention)))
+
+
+def check_agreement(shapes: list[ModelShape]) -> None:
     for seed, shape in enumerate(shapes):
         check(shape, seed, batch_of(shape, 1, seed=seed), 0.1 * (seed % 2))
     assert len(shapes) >= 80

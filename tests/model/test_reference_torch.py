@@ -8,14 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
-
-from sweeplab.data.batches import Batch
-from sweeplab.model.layout import Layout
-from sweeplab.model.reference import loss_and_gradients
-from sweeplab.model.reference.attention import self_attention, sight
-from sweeplab.model.reference.functions import (
+from references.numpy_model import loss_and_gradients
+from references.numpy_model.attention import self_attention, sight
+from references.numpy_model.functions import (
     ACTIVATIONS,
     GATES,
     NORMS,
@@ -24,7 +19,12 @@ from sweeplab.model.reference.functions import (
     log_sum_exp,
     softmax,
 )
-from sweeplab.model.reference.passes import Pass
+from references.numpy_model.passes import Pass
+from torch import nn
+from torch.nn import functional as F
+
+from sweeplab.data.batches import Batch
+from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 
 THEIRS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -7,10 +7,9 @@ import torch
 from model.cases import rows_of, shape_of
 from torch import nn
 
-from sweeplab.model.attention import Sight
-from sweeplab.model.heads import cross_attention, self_attention
+from sweeplab.model.attention.base import AttentionMask
+from sweeplab.model.blocks import cross_attention, self_attention, through
 from sweeplab.model.passes import Normed, Pass
-from sweeplab.model.sides import through
 from sweeplab.model.transformer import Transformer
 
 RUNS, SEQUENCES, LENGTH, SOURCE, C, HEADS, WIDE = 2, 3, 9, 6, 12, 3, 20
@@ -91,7 +90,9 @@ PRESENT, SOURCE_PRESENT = present([9, 4, 7], LENGTH), present([6, 1, 4], SOURCE)
 def test_an_encoder_is_torchs(norm_position: str, activation: str) -> None:
     model, p = pass_of("encoder", norm_position=norm_position, activation=activation)
     read = tokens(LENGTH)
-    found = through(p, model.shape.of_family.sides[0], read, Sight(False, RUNS, PRESENT), None).whole()
+    found = through(
+        p, model.shape.of_family.sides[0], read, AttentionMask(False, RUNS, PRESENT), None
+    ).whole()
     for run in range(RUNS):
         theirs = torchs("Encoder", p, run, "", norm_position == "pre", activation)
         own = PRESENT[:SEQUENCES]
@@ -105,9 +106,9 @@ def test_an_encoder_decoder_is_torchs(norm_position: str, activation: str) -> No
     model, p = pass_of("encoder_decoder", norm_position=norm_position, activation=activation)
     encoder, decoder = model.shape.of_family.sides
     source, read = tokens(SOURCE), tokens(LENGTH)
-    encoded = through(p, encoder, source, Sight(False, RUNS, SOURCE_PRESENT), None).whole()
+    encoded = through(p, encoder, source, AttentionMask(False, RUNS, SOURCE_PRESENT), None).whole()
     found = through(
-        p, decoder, read, Sight(True, RUNS), (encoded, Sight(False, RUNS, SOURCE_PRESENT))
+        p, decoder, read, AttentionMask(True, RUNS), (encoded, AttentionMask(False, RUNS, SOURCE_PRESENT))
     ).whole()
     future = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     for run in range(RUNS):
@@ -125,8 +126,10 @@ def test_attention_is_torchs() -> None:
     _, p = pass_of("encoder_decoder")
     x = torch.randn(RUNS, SEQUENCES * LENGTH, C, dtype=torch.float64)
     source = torch.randn(RUNS, SEQUENCES * SOURCE, C, dtype=torch.float64)
-    own = self_attention(p, "blocks.1.attention", Sight(False, RUNS, PRESENT), Normed(x))
-    across = cross_attention(p, "blocks.1.cross", source, Sight(False, RUNS, SOURCE_PRESENT), Normed(x))
+    own = self_attention(p, "blocks.1.attention", AttentionMask(False, RUNS, PRESENT), Normed(x))
+    across = cross_attention(
+        p, "blocks.1.cross", source, AttentionMask(False, RUNS, SOURCE_PRESENT), Normed(x)
+    )
     for run in range(RUNS):
         queries, keys = x[run].view(SEQUENCES, LENGTH, C), source[run].view(SEQUENCES, SOURCE, C)
         theirs = nn.MultiheadAttention(C, HEADS, batch_first=True, dtype=torch.float64)
@@ -153,12 +156,12 @@ def test_shared_heads_of_keys_are_repeated_ones(family: str) -> None:
             assert weights[name].shape == q.w[name].shape
     read, side = tokens(LENGTH), few.shape.of_family.sides[-1]
     given = (
-        (torch.randn(RUNS, SEQUENCES * SOURCE, C, dtype=torch.float64), Sight(False, RUNS))
+        (torch.randn(RUNS, SEQUENCES * SOURCE, C, dtype=torch.float64), AttentionMask(False, RUNS))
         if side.crosses
         else None
     )
-    found = through(p, side, read, Sight(True, RUNS), given).whole()
+    found = through(p, side, read, AttentionMask(True, RUNS), given).whole()
     expected = through(
-        Pass(many.shape, weights, RUNS, SEQUENCES), side, read, Sight(True, RUNS), given
+        Pass(many.shape, weights, RUNS, SEQUENCES), side, read, AttentionMask(True, RUNS), given
     ).whole()
     torch.testing.assert_close(found, expected)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from model.cases import SOURCE, VOCABULARY, shape_of
+from model.cases import SOURCE, VOCABULARY, pairwise_shapes, shape_of
+from references.numpy_model import trace as reference_trace
 
-from sweeplab.data.batches import Batch
+from sweeplab.data.batches import Batch, changed
 from sweeplab.errors import BadInput
-from sweeplab.model.families import FAMILIES
-from sweeplab.model.tracing import attention_weights, random_weights, trace_token
+from sweeplab.model.shape import FAMILIES
+from sweeplab.model.tracing import attention_weights, random_weights, trace, trace_token
 from sweeplab.model.transformer import Transformer
 
 TOKEN, POSITION = 3, 2
@@ -79,3 +80,21 @@ def test_what_the_model_has_not_is_refused(family: str, arguments: tuple[int, ..
     shape = shape_of(family=family)
     with pytest.raises(BadInput, match=words):
         trace_token(shape, random_weights(shape, 0), *arguments)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_step_is_the_references(family: str, one_thread: None) -> None:
+    """Names, shapes and order are the reference's, and so are the numbers, of every legal pair of parts."""
+    tokens, source = torch.randint(VOCABULARY, (2, 1, 9), generator=torch.Generator().manual_seed(3))
+    batch = Batch(tokens, tokens, source if family == "encoder_decoder" else None)
+    arrays = changed(batch, lambda each: each.numpy())
+    for seed, shape in enumerate(pairwise_shapes(family=family)):
+        weights = {name: each + 0.05 for name, each in random_weights(shape, seed).items()}
+        ours, theirs = trace(shape, weights, batch), reference_trace(shape, weights, arrays)
+        assert [(name, tuple(value.shape)) for name, value in ours] == [
+            (name, value.shape) for name, value in theirs
+        ], shape
+        for (name, value), (_, other) in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(
+                value.numpy(), other, rtol=1e-9, atol=1e-9, err_msg=f"{name} of {shape}"
+            )

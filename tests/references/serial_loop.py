@@ -24,7 +24,7 @@ def plain_model(values) -> PlainGPT:
     """Return a plain module with the initial weights that a run of these values has."""
     shape = ModelShape.of(values)
     layout = Layout(shape)
-    views = layout.views(layout.initial_row(generator_key(values["seed"], "init"))[None])
+    views = layout.views(layout.initial_row(generator_key(values.seed, "init"))[None])
     model = PlainGPT(shape)
     model.take({name: view[0] for name, view in views.items()})
     return model
@@ -41,29 +41,29 @@ def train(
     """Train one run eagerly with fused AdamW and return its validation losses."""
     model = plain_model(values)
     optimizer = torch.optim.AdamW(
-        model.groups(values["weight_decay"]),
-        lr=values["learning_rate"], betas=values["betas"], eps=values["eps"], fused=True,
+        model.groups(values.weight_decay),
+        lr=values.learning_rate, betas=values.betas, eps=values.eps, fused=True,
     )  # fmt: skip
     batches, val_batches = (make_objective(split, values) for split in (train_tokens, val_tokens))
-    chosen = val_batches.whole() if values["eval_full"] else val_batches.evaluation(values["eval_iters"])
+    chosen = val_batches.whole() if values.eval_full else val_batches.evaluation(values.eval_iters)
     evaluation = [windows(batch) for batch in chosen]
     n_sequences = sum(map(len, evaluation))
     losses, total, count = [], 0.0, 0
-    for iteration in range(values["max_iters"] + 1):
-        if iteration % values["eval_interval"] == 0 or iteration == values["max_iters"]:
+    for iteration in range(values.max_iters + 1):
+        if iteration % values.eval_interval == 0 or iteration == values.max_iters:
             with torch.no_grad():
                 losses.append(
                     sum(model.loss(batch).item() * len(batch) for batch in evaluation) / n_sequences
                 )
             on_evaluation(iteration, losses[-1], total / max(1, count))
             total, count = 0.0, 0
-        if iteration == values["max_iters"]:
+        if iteration == values.max_iters:
             break
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(values, iteration)
-        loss = model.loss(windows(batches.training(values["seed"], iteration)))
+        loss = model.loss(windows(batches.training(values.seed, iteration)))
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), values["grad_clip"])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), values.grad_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         total, count = total + loss.item(), count + 1
@@ -82,7 +82,7 @@ def run(values, rates: list[float], train_tokens, val_tokens, folder: Path) -> f
     def objective(trial: optuna.Trial) -> float:
         rate = trial.suggest_float("learning_rate", 1e-5, 1.0, log=True)
         with mlflow.start_run():
-            given = {**values, "learning_rate": rate}
+            given = values.replace(learning_rate=rate)
             mlflow.log_params({name: str(value) for name, value in given.items()})
 
             def on_evaluation(iteration: int, val_loss: float, train_loss: float) -> None:

@@ -27,7 +27,7 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> P
         for n_embd in widths:
             own = {"n_layer": n_layer, "n_embd": n_embd, "n_head": 4, "vocab_size": 97, "block_size": 64}
             own |= {"batch_size": 16, "device": "cpu", "dtype": "float32", "compile": False}
-            shape = ModelShape.of({**defaults(), **own})
+            shape = ModelShape.named({**defaults(), **own})
             for trial, state in enumerate(states):
                 for seed in range(seeds):
                     cell = f"n_layer={n_layer},n_embd={n_embd}"

@@ -8,11 +8,10 @@ import pytest
 
 from sweeplab.analysis.studies import Studies
 from sweeplab.errors import BadInput
-from sweeplab.report.drawing import draw
-from sweeplab.report.panels import panel
-from sweeplab.report.panels.base import PanelSpec, TablePanel
-from sweeplab.report.panels.choices import choices_panel
-from sweeplab.report.panels.material import Material
+from sweeplab.report.data import ReportData
+from sweeplab.report.options import PanelSpec
+from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.comparisons import ChoicesPanel
 from sweeplab.report.summary import SUMMARIES
 
 CELL = "n_layer=4,n_embd=64"
@@ -27,16 +26,18 @@ BASELINE = {
 
 
 @pytest.fixture
-def material(plant) -> Material:
+def material(plant) -> ReportData:
     """Six sizes with three seeds each, whose losses differ by 0.1 and more; a seed moves all alike."""
     planted = plant(["complete"], seeds=3)
     planted = planted._replace(runs=planted.runs.assign(objective="next_token"))
     data = {"planted": {"val_bytes": 200, "val_tokens": 100}}
-    return Material.of_study(*planted, studied=Studies(planted.runs, {}, data, {"planted": {CELL: BASELINE}}))
+    return ReportData.of_study(
+        *planted, studied=Studies(planted.runs, {}, data, {"planted": {CELL: BASELINE}})
+    )
 
 
-def test_choices_are_ranked_and_told_apart(material: Material) -> None:
-    found = choices_panel(PanelSpec("choices"), material)
+def test_choices_are_ranked_and_told_apart(material: ReportData) -> None:
+    found = ChoicesPanel.of(material)
     rows = found.result["choices"]
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert rows[0]["choice"] == CELL and rows[0]["against"] == CELL
@@ -44,28 +45,28 @@ def test_choices_are_ranked_and_told_apart(material: Material) -> None:
     assert [row["groups"] for row in rows] == list("abcdef")
     assert rows[0]["bits_per_byte"] == pytest.approx(rows[0]["loss"] / 0.6931472 / 2, rel=1e-6)
     assert [row["n_grams"] == 3.5 for row in rows] == [True, *[False] * 5]
-    assert found.notes == ("n_layer=4, n_embd=64 is best, and told apart from the next.",)
+    assert found.notes == ("n_layer=4, n_embd=64 is best, and differs significantly from the next.",)
     assert set(found.data["verdict"]) == {"different"}
-    assert len(draw(found).data) == 1
+    assert len(found.figure().data) == 1
 
 
 def test_unlike_tasks_are_not_compared(plant) -> None:
     planted = plant(["complete"], seeds=2, widths=(32,))
     runs = planted.runs.copy()
     runs["objective"] = ["masked" if cell == "n_layer=4,n_embd=32" else "next_token" for cell in runs["cell"]]
-    found = choices_panel(PanelSpec("choices"), Material.of_study(runs, planted.curves))
+    found = ChoicesPanel.of(ReportData.of_study(runs, planted.curves))
     assert found.result["tasks"] == [
         "the next token, from all before it", "hidden tokens, from all around them, 15% of them",
     ]  # fmt: skip
     assert [row["rank"] for row in found.result["choices"]] == [1, 2, 1]
     (warning,) = found.warnings
-    assert "ranked apart" in warning and "bits a byte too" in warning
+    assert "ranked separately" in warning and "bits per byte too" in warning
     assert (
         found.notes[1]
         == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 stands alone."
     )
     assert len(found.data) == 1
-    summary = SUMMARIES["sweep"](Material.of_study(runs, planted.curves), [])
+    summary = SUMMARIES["sweep"](ReportData.of_study(runs, planted.curves), [])
     lowest = [text for name, text in summary.entries if name == "Lowest loss"]
     assert {text.partition(":")[0] for text in lowest} == set(found.result["tasks"])
     assert not summary.best
@@ -74,42 +75,43 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
 def test_choices_that_are_alone_in_their_tasks_are_listed(plant) -> None:
     planted = plant(["complete"], seeds=2, layers=(4,), widths=(16, 32))
     runs = planted.runs.assign(objective="masked", mask_share=planted.runs["n_embd"] / 100)
-    found = choices_panel(PanelSpec("choices"), Material.of_study(runs, planted.curves))
-    assert isinstance(found, TablePanel) and list(found.data["rank"]) == [1, 1]
+    found = ChoicesPanel.of(ReportData.of_study(runs, planted.curves))
+    assert found.figure() is None and list(found.data["rank"]) == [1, 1]
     assert [note.partition(": ")[2] for note in found.notes] == [
         f"n_layer=4, n_embd={width} stands alone." for width in sorted(set(runs["n_embd"]))
     ]
 
 
 def test_one_seed_cannot_tell(plant) -> None:
-    found = choices_panel(PanelSpec("choices"), Material.of_study(*plant(["complete"])))
+    found = ChoicesPanel.of(ReportData.of_study(*plant(["complete"])))
     assert "cannot be told: no cell has two seeds" in found.notes[0]
 
 
 def test_a_single_cell_has_nothing_to_rank(plant) -> None:
-    material = Material.of_study(*plant(["complete"], layers=(1,), widths=(32,)))
+    material = ReportData.of_study(*plant(["complete"], layers=(1,), widths=(32,)))
     with pytest.raises(BadInput, match="two cells or more"):
-        choices_panel(PanelSpec("choices"), material)
-    assert panel(PanelSpec("choices"), material).missing
+        ChoicesPanel.of(material)
+    assert make_panel(PanelSpec("choices"), material).missing
 
 
 def test_the_base_is_what_others_are_set_against(plant) -> None:
     planted = plant(["complete"], seeds=3, widths=(32,))
     runs = planted.runs.assign(cell=planted.runs["cell"].replace({"n_layer=2,n_embd=32": "base"}))
-    found = choices_panel(PanelSpec("choices"), Material.of_study(runs, planted.curves))
+    found = ChoicesPanel.of(ReportData.of_study(runs, planted.curves))
     assert {row["against"] for row in found.result["choices"]} == {"base"}
     better = "Against base, better: n_layer=4, n_embd=32; worse: n_layer=1, n_embd=32."
     assert found.notes[1] == better
 
 
-def test_baselines_stand_beside_the_curves_and_in_the_summary(material: Material) -> None:
-    curves = panel(PanelSpec("learning_curves", x="iteration", metric="val_loss"), material)
+def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportData) -> None:
+    curves = make_panel(PanelSpec("learning_curves", {"x": "iteration", "metric": "val_loss"}), material)
     assert curves.baselines == (3.5,)
-    lines = [shape for shape in draw(curves).layout.shapes if shape.y0 == 3.5]
+    lines = [shape for shape in curves.figure().layout.shapes if shape.y0 == 3.5]
     assert len(lines) == 1
-    assert panel(PanelSpec("learning_curves", x="iteration", metric="train_loss"), material).baselines == ()
-    said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "Counting alone"]
+    without = make_panel(PanelSpec("learning_curves", {"metric": "train_loss"}), material)
+    assert without.missing == "no run has a train_loss yet"
+    said = [text for name, text in SUMMARIES["sweep"](material, []).entries if name == "N-gram baseline"]
     assert said[0] == "n-gram baseline: 3.5000 nats/token, by n-grams, order 4"
     assert said[1].startswith("the lowest loss is ") and said[1].endswith("% below it")
     without = replace(material, studied=None)
-    assert not [name for name, _ in SUMMARIES["sweep"](without, []).entries if name == "Counting alone"]
+    assert not [name for name, _ in SUMMARIES["sweep"](without, []).entries if name == "N-gram baseline"]

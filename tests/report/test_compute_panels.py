@@ -13,11 +13,10 @@ from pandas import DataFrame
 from sweeplab.analysis.fit.assessment import assess
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.points import Points
-from sweeplab.report.drawing import draw
-from sweeplab.report.panels import panel
-from sweeplab.report.panels.base import PanelSpec
-from sweeplab.report.panels.material import Material
-from sweeplab.report.panels.runs import HeatMapPanel
+from sweeplab.report.data import ReportData
+from sweeplab.report.options import PanelSpec
+from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.losses import LossMap
 
 TRUTH = TRUTHS["steep"]
 BUDGETS = np.geomspace(1e16, 1e19, 5)
@@ -30,7 +29,7 @@ def _points(n: np.ndarray, flops: np.ndarray, loss: np.ndarray) -> Points:
 
 
 @cache
-def isoflops(reach: float = 4.0) -> Material:
+def isoflops(reach: float = 4.0) -> ReportData:
     """Five budgets with seven sizes around the best one each; the reach of 1 has none on its far side."""
     n, flops = [], []
     grid = np.geomspace(1e5, 1e11, 20_000)
@@ -41,33 +40,33 @@ def isoflops(reach: float = 4.0) -> Material:
     sizes, compute = np.array(n), np.array(flops)
     noise = np.exp(0.001 * np.random.default_rng(2).standard_normal(len(n)))
     points = _points(sizes, compute, losses(TRUTH, sizes, compute / 6 / sizes) * noise)
-    return Material.of_table(assess(points, LAWS["chinchilla"], n_refits=50))
+    return ReportData.of_table(assess(points, LAWS["chinchilla"], n_refits=50))
 
 
 def test_isoflop_marks_the_minimum_of_each_budget() -> None:
-    found = panel(PanelSpec("isoflop"), isoflops())
+    found = make_panel(PanelSpec("isoflop"), isoflops())
     assert not found.missing
     minima = found.data[found.data["what"] == "minimum"]
     slope = np.polyfit(np.log(minima["flops"]), np.log(minima["params"]), 1)[0]
     assert len(minima) == 5 and slope == pytest.approx(SHARE, abs=0.05)
     assert (minima["low"] < minima["params"]).all() and (minima["params"] < minima["high"]).all()
     assert (found.data["what"] == "row").sum() == 35
-    figure = draw(found)
+    figure = found.figure()
     assert sum(trace.marker.symbol == "star" for trace in figure.data) == 5
 
 
 def test_a_minimum_that_is_not_bracketed_has_no_star_and_a_reason() -> None:
-    found = panel(PanelSpec("isoflop"), isoflops(1.0))
+    found = make_panel(PanelSpec("isoflop"), isoflops(1.0))
     assert not (found.data["what"] == "minimum").any()
     assert any("no minimum" in note for note in found.notes)
     assert found.shown["verdict"].str.startswith("not identified\n").all() and set(found.shown["value"]) == {
         "–"
     }
-    assert not any(trace.marker.symbol == "star" for trace in draw(found).data)
+    assert not any(trace.marker.symbol == "star" for trace in found.figure().data)
 
 
 def test_roads_stand_side_by_side_and_say_whether_they_agree() -> None:
-    found = panel(PanelSpec("roads"), isoflops())
+    found = make_panel(PanelSpec("compute_optimal"), isoflops())
     assert set(found.data["road"]) == {"isoflop", "parametric"}
     line = found.data.query("road == 'parametric' and what == 'line'")
     assert np.polyfit(np.log(line["flops"]), np.log(line["params"]), 1)[0] == pytest.approx(SHARE, abs=0.03)
@@ -75,11 +74,11 @@ def test_roads_stand_side_by_side_and_say_whether_they_agree() -> None:
     assert found.notes == (f"P{said['says'][1:]}.",) and said["between"] == ["parametric", "isoflop"]
     quantities = found.shown["quantity"].str.split("\n").str[0].tolist()
     assert "N_opt exponent, isoflop" in quantities and "envelope" in quantities
-    assert {trace.legendgroup for trace in draw(found).data} == {"isoflop", "parametric"}
+    assert {trace.legendgroup for trace in found.figure().data} == {"isoflop", "parametric"}
 
 
 @cache
-def shapes(depth: float = 0.9) -> Material:
+def shapes(depth: float = 0.9) -> ReportData:
     """Shapes of three sizes whose loss at equal parameters is multiplied by `depth` where the depth doubles."""
     layer, embd = [], []
     for size in (1, 2, 3):
@@ -91,39 +90,39 @@ def shapes(depth: float = 0.9) -> Material:
     noise = np.exp(0.001 * np.random.default_rng(1).standard_normal(len(n)))
     loss = 30 * n**-0.1 * depth ** (np.log2(n_layer)) * noise
     points = replace(_points(n, 6 * n * 1e6, loss), shape={"n_layer": n_layer, "n_embd": n_embd})
-    return Material(DataFrame(), DataFrame(), table=points)
+    return ReportData(DataFrame(), DataFrame(), table=points)
 
 
 def test_shapes_are_compared_at_equal_parameters() -> None:
-    found = panel(PanelSpec("shape", x="n_layer"), shapes())
+    found = make_panel(PanelSpec("shape", {"x": "n_layer"}), shapes())
     assert not found.missing, found.missing
     mean = found.data.groupby("n_layer")["loss_at_equal_params"].mean()
     np.testing.assert_allclose(mean / mean.shift(1), [np.nan, 0.9, 0.9, 0.9], rtol=0.01)
-    assert draw(found).layout.xaxis.title.text.startswith("n_layer")
+    assert found.figure().layout.xaxis.title.text.startswith("n_layer")
 
 
 def test_the_frontier_has_the_shapes_that_none_beats() -> None:
-    found = panel(PanelSpec("shape"), shapes())
+    found = make_panel(PanelSpec("shape"), shapes())
     on = found.data[found.data["on_frontier"].eq(True)]
     assert {8} <= set(on["n_layer"]) and found.data["what"].eq("size alone").any()
     assert "at equal parameters twice the depth changes the loss by -10" in found.notes[1].lower()
-    draw(found).to_json()
+    found.figure().to_json()
 
 
 def test_the_map_of_shapes_leaves_size_out() -> None:
-    found = panel(PanelSpec("shape_map"), shapes())
-    assert isinstance(found, HeatMapPanel) and len(found.data) == 12
+    found = make_panel(PanelSpec("shape_map"), shapes())
+    assert isinstance(found, LossMap) and len(found.data) == 12
     deepest = found.data[found.data["n_layer"] == 8]["loss"]
     assert deepest.max() < found.data[found.data["n_layer"] == 1]["loss"].min()
-    draw(found).to_json()
+    found.figure().to_json()
 
 
 def test_shapes_that_cannot_be_compared_are_not() -> None:
     points = shapes().points
     keep = np.isin(points.shape["n_layer"], [1])
-    material = Material(DataFrame(), DataFrame(), table=points.only(keep))
-    assert "is not identified" in panel(PanelSpec("shape", x="n_layer"), material).missing
-    without = Material(DataFrame(), DataFrame(), table=replace(points, shape={}))
-    assert panel(PanelSpec("shape"), without).missing == (
+    material = ReportData(DataFrame(), DataFrame(), table=points.only(keep))
+    assert "is not identified" in make_panel(PanelSpec("shape", {"x": "n_layer"}), material).missing
+    without = ReportData(DataFrame(), DataFrame(), table=replace(points, shape={}))
+    assert make_panel(PanelSpec("shape"), without).missing == (
         "the shape takes n_layer and n_embd, which the table has not"
     )

@@ -13,24 +13,23 @@ from analysis.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 from sweeplab.analysis.fit.assessment import assess
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.points import Points
-from sweeplab.report.drawing import draw
-from sweeplab.report.panels import panel
-from sweeplab.report.panels.base import Panel, PanelSpec
-from sweeplab.report.panels.material import Material
-from sweeplab.report.scaling import write_law_report
+from sweeplab.report.data import ReportData
+from sweeplab.report.options import PanelSpec
+from sweeplab.report.panels.base import Panel, make_panel
+from sweeplab.report.writer import write_law_report
 
 TRUTH = TRUTHS["steep"]
 GRID, RAY, SCATTERED = "30 points, 6 x 5", "one ray, D = 20 N", "245 scattered"
 
 
 @cache
-def of(design: str, law: str = "chinchilla", noise: float = 0.003) -> Material:
+def of(design: str, law: str = "chinchilla", noise: float = 0.003) -> ReportData:
     points = plant("steep", (GOOD | BAD)[design], noise, np.random.default_rng(3))
-    return Material.of_table(assess(points, LAWS[law], n_refits=100))
+    return ReportData.of_table(assess(points, LAWS[law], n_refits=100))
 
 
-def shown(kind: str, material: Material, **asked: object) -> Panel:
-    found = panel(PanelSpec(kind, **asked), material)
+def shown(kind: str, material: ReportData, **asked: object) -> Panel:
+    found = make_panel(PanelSpec(kind, asked), material)
     assert not found.missing, found.missing
     return found
 
@@ -38,7 +37,7 @@ def shown(kind: str, material: Material, **asked: object) -> Panel:
 @pytest.mark.parametrize("x", ["params", "tokens"])
 def test_a_law_is_drawn_where_it_was_planted(x: str) -> None:
     data = shown("law", of(GRID), x=x).data
-    law = data[(data["what"] == "law") & (data["line"] == "tokens a parameter 20")]
+    law = data[(data["what"] == "law") & (data["line"] == "tokens per parameter 20")]
     n = law[x] if x == "params" else law[x] / 20
     np.testing.assert_allclose(law["loss"], losses(TRUTH, n, 20 * n), rtol=0.003)
     assert (law["low"] < law["loss"]).all() and (law["loss"] < law["high"]).all()
@@ -49,7 +48,7 @@ def test_a_law_is_drawn_where_it_was_planted(x: str) -> None:
 def test_the_band_holds_the_planted_law_and_widens_beyond_the_points() -> None:
     data = shown("law", of(GRID), x="params").data
     law = data[data["what"] != "measured"]
-    ratio = law["line"].str.removeprefix("tokens a parameter ").astype(float)
+    ratio = law["line"].str.removeprefix("tokens per parameter ").astype(float)
     true = losses(TRUTH, law["params"], law["params"] * ratio)
     assert ((law["low"] <= true) & (true <= law["high"])).mean() > 0.8
     width = law["high"] / law["low"]
@@ -63,17 +62,17 @@ def test_the_line_over_compute_is_the_best_use_of_it() -> None:
     n = np.geomspace(1e5, 1e10, 4000)
     best = [losses(TRUTH, n, flops / 6 / n).min() for flops in law["flops"]]
     np.testing.assert_allclose(law["loss"], best, rtol=0.005)
-    assert set(law["line"]) == {"best use of compute"}
+    assert set(law["line"]) == {"compute-optimal"}
 
 
 def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> None:
     ray = shown("law", of(RAY), x="params")
     assert not (ray.data["what"] == "beyond").any()
     assert any("No line goes beyond the points" in note and "one ray" in note for note in ray.notes)
-    assert not draw(ray).layout.shapes
+    assert not ray.figure().layout.shapes
     good = shown("law", of(GRID), x="params")
     assert (good.data["what"] == "beyond").any()
-    assert draw(good).layout.annotations[0].text == "beyond the points"
+    assert good.figure().layout.annotations[0].text == "beyond the points"
 
 
 def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
@@ -96,7 +95,7 @@ def test_a_scattered_table_has_few_lines() -> None:
 def test_a_law_of_one_column_has_one_line() -> None:
     found = shown("law", of(RAY, "power-n"), law="power-n", x="params")
     assert found.lines == ("measured",) and set(found.data["line"]) == {"measured", "power-n"}
-    assert panel(PanelSpec("law", law="power-n", x="tokens"), of(RAY, "power-n")).missing == (
+    assert make_panel(PanelSpec("law", {"law": "power-n", "x": "tokens"}), of(RAY, "power-n")).missing == (
         "power-n does not read tokens"
     )
 
@@ -128,7 +127,7 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     data = found.data
     np.testing.assert_allclose(data["residual"], 100 * np.log(data["loss"] / data["fitted"]), atol=1e-9)
     assert 0.1 < found.sigma < 0.6
-    figure = draw(found)
+    figure = found.figure()
     assert {trace.xaxis for trace in figure.data} == {"x", "x2", "x3"}
     assert sum(len(trace.x) for trace in figure.data) == 3 * 30
     one = shown("residuals", of(GRID), against=("tokens",))
@@ -140,16 +139,16 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     ("kind", "asked"), [("law", {"x": "params"}), ("law", {"x": "flops"}), ("residuals", {})]
 )
 def test_every_figure_of_a_law_can_be_drawn(design: str, kind: str, asked: dict[str, str]) -> None:
-    figure = draw(shown(kind, of(design), **asked))
+    figure = shown(kind, of(design), **asked).figure()
     assert figure.to_json() and figure.data
 
 
 def test_too_few_points_are_said() -> None:
     n, d = (column[3:8] for column in GOOD[GRID])
     few = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": losses(TRUTH, n, d)}, np.ones(len(n)))
-    material = Material(*(of(GRID).runs, of(GRID).curves), table=few)
+    material = ReportData(*(of(GRID).runs, of(GRID).curves), table=few)
     for kind in ("law", "verdicts", "residuals"):
-        assert panel(PanelSpec(kind), material).missing == (
+        assert make_panel(PanelSpec(kind), material).missing == (
             "5 rows for the 5 parameters of chinchilla; it takes 6 or more"
         )
 
@@ -171,11 +170,11 @@ def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
     assert per_law["chinchilla"] == per_law["joint"] > 20
     means = data[data["law"] == "chinchilla"].groupby("cut")["error (%)"].agg(lambda each: each.abs().mean())
     assert found.shown["error on larger runs"][0] == f"{means.mean():.2f}%"
-    assert {trace.name for trace in draw(found).data} == {"chinchilla", "joint"}
+    assert {trace.name for trace in found.figure().data} == {"chinchilla", "joint"}
 
 
 def test_a_table_that_is_too_small_for_a_backtest_says_so() -> None:
-    assert panel(PanelSpec("backtest"), of("9 points, 3 x 3")).missing.startswith(
+    assert make_panel(PanelSpec("backtest"), of("9 points, 3 x 3")).missing.startswith(
         "no cut in flops leaves 8 rows"
     )
 
@@ -185,7 +184,7 @@ def test_a_form_that_is_wrong_is_said_beside_the_numbers() -> None:
     bent = losses(TRUTH, n, d) * np.exp(0.02 * np.log(n / 1e9) * np.log(d / 1e11))
     loss = bent * np.exp(np.random.default_rng(0).normal(0, 0.003, len(n)))
     points = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)))
-    material = Material.of_table(assess(points, LAWS["chinchilla"], n_refits=20))
+    material = ReportData.of_table(assess(points, LAWS["chinchilla"], n_refits=20))
     assert shown("verdicts", material).warnings[0].startswith("chinchilla does not fit")
     assert "flagged" in set(shown("misfit", material).data["status"])
     assert not any("does not fit" in each for each in shown("verdicts", of(GRID)).warnings)

@@ -12,7 +12,7 @@ from analysis.planted_sweep import plant_sweep, slow_ones_pruned, too_fast
 from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
-from sweeplab.report.panels.material import Material
+from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
 
 pytestmark = [
@@ -62,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     both = pd.concat([runs, other], ignore_index=True)
     found = {}
     for page, table in (("scaling", runs), ("sweep", runs), ("compare", both)):
-        material = Material.of_study(table, lambda metric, table=table: curves(table, metric))
+        material = ReportData.of_study(table, lambda metric, table=table: curves(table, metric))
         (found[page],) = write_page(page, material, table, place)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeplab.report.panels.sample import parts
+from sweeplab.report.panels.runs import parts
 
 GIVEN, FOUND = False, True
 

@@ -6,12 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pandas import DataFrame
+from report.scaling_page import write_scaling
 
 from sweeplab.errors import BadInput
-from sweeplab.report.dashboard import PAGES, default_dashboard, read_dashboard
-from sweeplab.report.panels import KINDS
-from sweeplab.report.scaling import write_scaling_report
+from sweeplab.report.dashboard import PAGES, read_dashboard
+from sweeplab.report.options import default_dashboard
+from sweeplab.report.panels.base import PANELS
 
+TABLES = {"RunsPanel", "SamplePanel", "VerdictsPanel", "MisfitPanel", "AuditPanel"}
 FILES = {"scaling.html", "scaling.csv", "scaling-curves.csv", "scaling.json"}
 REPOSITORY = Path(__file__).parents[2]
 
@@ -48,7 +50,7 @@ def planted(plant):
 
 def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed) -> None:
     runs, curves = typed(planted)
-    page = write_scaling_report(runs, curves, tmp_path / "report")
+    page = write_scaling(runs, curves, tmp_path / "report")
     assert page == tmp_path / "report" / "scaling.html"
     assert {path.name for path in page.parent.iterdir()} == FILES
     again = pd.read_csv(page.with_suffix(".csv"))
@@ -60,7 +62,7 @@ def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed) -> None:
 @pytest.fixture(scope="module")
 def page(plant, tmp_path_factory: pytest.TempPathFactory) -> Path:
     planted = plant(["complete", "stopped", "pruned", "diverged"], seeds=2)
-    return write_scaling_report(*planted, tmp_path_factory.mktemp("report"))
+    return write_scaling(*planted, tmp_path_factory.mktemp("report"))
 
 
 def test_json_has_the_data_of_every_panel_and_no_nan(page: Path) -> None:
@@ -91,7 +93,7 @@ def test_the_page_needs_no_network(page: Path) -> None:
 def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
     report = json.loads(page.with_suffix(".json").read_text())
     page = Page(page.read_text())
-    drawn = [each for each in report["panels"] if not each["missing"] and each["kind"] != "TablePanel"]
+    drawn = [each for each in report["panels"] if not each["missing"] and each["kind"] not in TABLES]
     assert len(page.figures) == len(drawn) >= 6
     assert page.figures[0]["layout"]["xaxis"]["title"]["text"] == "parameters"
     assert page.figures[0]["layout"]["xaxis"]["type"] == "log"
@@ -101,7 +103,7 @@ def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
 
 
 def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
-    page = Page(write_scaling_report(DataFrame(), DataFrame(), tmp_path).read_text())
+    page = Page(write_scaling(DataFrame(), DataFrame(), tmp_path).read_text())
     assert not page.figures
     assert page.words.count("Nothing to show: ") == 2  # each reason once, under the titles of all it is for
     assert all(each.title in page.words for each in read_dashboard().panels)
@@ -112,7 +114,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted) -> None:
     evil = "</script><script>alert(1)</script><b>&"
     runs = planted.runs.assign(study=evil, cell=planted.runs["cell"] + f",activation={evil}")
     curves = planted.curves.assign(cell=planted.curves["cell"] + f",activation={evil}")
-    text = write_scaling_report(runs, curves, tmp_path).read_text()
+    text = write_scaling(runs, curves, tmp_path).read_text()
     assert "<script>alert" not in text and "<b>&" not in text
     page = Page(text)
     assert evil in page.words
@@ -125,7 +127,7 @@ def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> No
     few = plant(["complete"])
     said = []
     for study in (few, planted, few):
-        page = write_scaling_report(*study, tmp_path / "report", mine)
+        page = write_scaling(*study, tmp_path / "report", mine)
         said.append((page.read_text(), page.with_suffix(".json").read_text()))
     assert said[0] == said[2] and said[0][0] != said[1][0] and said[0][1] != said[1][1]
 
@@ -133,32 +135,38 @@ def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> No
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted) -> None:
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match=r"report: cannot be written: "):
-        write_scaling_report(*planted, tmp_path / "report")
+        write_scaling(*planted, tmp_path / "report")
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_dashboard_to_copy_is_the_packages_own(name: str) -> None:
-    copied = REPOSITORY / "dashboards" / f"{name}.yaml"
-    assert copied.read_bytes() == default_dashboard(name).read_bytes()
+def test_the_package_reads_the_dashboards_that_a_user_copies(name: str) -> None:
+    assert default_dashboard(name) == REPOSITORY / "dashboards" / f"{name}.yaml"
+
+
+def test_a_dashboard_may_call_a_panel_by_its_earlier_name(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("panels: [{panel: roads, law: tied}]\n")
+    (found,) = read_dashboard(mine).panels
+    assert (found.panel, found.options) == ("compute_optimal", {"law": "tied"})
 
 
 def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
     explained = {}
     for name in PAGES:
         lines = default_dashboard(name).read_text().splitlines()
-        explained[name] = {kind for kind in KINDS if any(line.startswith(f"# {kind} ") for line in lines)}
-        assert {KINDS[each.panel].of for each in read_dashboard(page=name).panels} <= set(PAGES[name])
-    assert set.union(*explained.values()) == set(KINDS)
+        explained[name] = {kind for kind in PANELS if any(line.startswith(f"# {kind} ") for line in lines)}
+        assert {PANELS[each.panel].source for each in read_dashboard(page=name).panels} <= set(PAGES[name])
+    assert set.union(*explained.values()) == set(PANELS)
 
 
 def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("panels: [{panel: differences}]\n")
-    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: loss, .* slice"):
+    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: audit, .* slice"):
         read_dashboard(mine, "sweep")
     mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     with pytest.raises(
-        BadInput, match=r"unknown panel 'loss'; allowed: optimization_history, .* studies, differ"
+        BadInput, match=r"unknown panel 'loss'; allowed: choices, compute, differences, .* studies"
     ):
         read_dashboard(mine, "compare")
 
@@ -168,18 +176,21 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
     mine.write_text(
         "title: Mine\npanels:\n  - {panel: loss, x: learning_rate, log: x, lines: n_embd}\n  - panel: table\n"
     )
-    page = Page(write_scaling_report(*planted, tmp_path / "report", mine).read_text())
+    page = Page(write_scaling(*planted, tmp_path / "report", mine).read_text())
     assert "Mine" in page.words and len(page.figures) == 1
-    names = [trace["name"] for trace in page.figures[0]["data"] if "name" in trace]
+    names = [trace["name"] for trace in page.figures[0]["data"] if trace.get("showlegend", True)]
     assert names == ["n_embd = 32", "n_embd = 64"]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("panels:\n  - panel: los\n", ["2:12: unknown panel 'los'; allowed: loss, ", "did you mean 'loss'?"]),
+        (
+            "panels:\n  - panel: los\n",
+            ["2:12: unknown panel 'los'; allowed: audit, ", "did you mean 'loss'?"],
+        ),
         ("panels:\n  - panel: heatmap\n", ["did you mean 'heat_map'?"]),
-        ("panels:\n  - panel: loss\n", ["2:5: loss needs an x"]),
+        ("panels:\n  - panel: loss\n", ["2:5: loss needs x: …; allowed: any hyperparameter, n_params, "]),
         (
             "panels:\n  - {panel: loss, x: n_layers}\n",
             ["2:22: x cannot be 'n_layers'; did you mean 'n_layer'?"],
@@ -189,7 +200,7 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
         ("panels:\n  - {panel: table, width: wide}\n", ["width cannot be 'wide'; allowed: full, half"]),
         (
             "panel: []\n",
-            ["1:1: unknown part 'panel' of a dashboard", "did you mean 'panels'?", "no list of panels"],
+            ["1:1: the dashboard has no part 'panel'", "did you mean 'panels'?", "no list of panels"],
         ),
         ("panels: []\n", ["1:9: there is no list of panels"]),
         ("panels: [3]\n", ["1:10: this is no panel"]),
@@ -206,7 +217,7 @@ def test_a_wrong_dashboard_is_refused_with_its_line(
     mine = tmp_path / "mine.yaml"
     mine.write_text(text)
     with pytest.raises(BadInput) as refused:
-        write_scaling_report(*planted, tmp_path / "report", mine)
+        write_scaling(*planted, tmp_path / "report", mine)
     assert str(refused.value).startswith(str(mine))
     assert all(part in str(refused.value) for part in said)
     assert not (tmp_path / "report").exists()

@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from report.scaling_page import write_scaling
 
 from sweeplab.analysis.ledger.chain import FILE_NAME, Entry, append
 from sweeplab.analysis.ledger.outcomes import OPEN, REFUSED, SCORED, Outcome, score
-from sweeplab.report.drawing import draw
-from sweeplab.report.panels import panel
-from sweeplab.report.panels.base import PanelSpec
-from sweeplab.report.panels.material import Material
-from sweeplab.report.scaling import write_scaling_report
+from sweeplab.report.data import ReportData
+from sweeplab.report.options import PanelSpec
+from sweeplab.report.panels.base import make_panel
 
 
 def forecast(study: str = "planted", loss: float = 2.0) -> dict:
@@ -38,13 +37,13 @@ def outcome(number: int, reached: float | None, state: str = SCORED) -> Outcome:
     said = forecast()
     entry = Entry(number, datetime(2026, 1, number, tzinfo=UTC), "0", said, "1")
     came = None if reached is None else score(said["predicted"], said["naive"], reached)
-    return Outcome(entry, state, "" if came else "its run has not begun", came)
+    return Outcome(entry, state, "" if came else "its run has not started", came)
 
 
 @pytest.fixture
-def book(plant) -> Material:
+def book(plant) -> ReportData:
     """A study with two forecasts that held, one that did not, one that is open and one that is refused."""
-    material = Material.of_study(*plant(["complete"]))
+    material = ReportData.of_study(*plant(["complete"]))
     planted = [
         outcome(1, 2.0),
         outcome(2, 2.01),
@@ -56,42 +55,42 @@ def book(plant) -> Material:
     return material
 
 
-def test_the_ledger_shows_every_forecast_and_what_came(book: Material) -> None:
-    found = panel(PanelSpec("ledger"), book)
+def test_the_ledger_shows_every_forecast_and_what_came(book: ReportData) -> None:
+    found = make_panel(PanelSpec("ledger"), book)
     assert found.data["state"].tolist() == ["held", "held", "missed", "open", "refused"]
     assert found.data["error (%)"].tolist()[:3] == pytest.approx([0, 0.4988, 9.531], abs=1e-3)
     assert found.notes[0].startswith("5 forecasts: 2 held, 1 missed, 1 open, 1 refused.")
-    assert found.warnings == ("forecast 5 does not count: its run has not begun",)
-    names = [trace.name for trace in draw(found).data]
+    assert found.warnings == ("forecast 5 does not count: its run has not started",)
+    names = [trace.name for trace in found.figure().data]
     assert names == ["forecast", "outcome, held", "outcome, missed"]
 
 
-def test_calibration_counts_the_outcomes_inside_by_level(book: Material) -> None:
-    found = panel(PanelSpec("calibration"), book)
+def test_calibration_counts_the_outcomes_inside_by_level(book: ReportData) -> None:
+    found = make_panel(PanelSpec("calibration"), book)
     by_level = found.data.set_index("level")
     assert by_level.loc[0.9, "covered"] == 2 and by_level.loc[0.9, "n"] == 3
     assert (found.data["low"] <= found.data["share"]).all() and (
         found.data["share"] <= found.data["high"]
     ).all()
     assert any("times that of the last point" in note for note in found.notes)
-    assert len(draw(found).data) == 2
+    assert len(found.figure().data) == 2
 
 
 def test_a_ledger_is_read_from_the_lab(tmp_path: Path, plant) -> None:
     runs, curves = plant(["complete"])
-    none = panel(PanelSpec("ledger"), Material.of_study(runs, curves, lab=tmp_path))
+    none = make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path))
     assert none.missing == "no forecast was sealed; sweeplab laws forecast seals one"
     append(tmp_path / FILE_NAME, [forecast("another")])
-    other = panel(PanelSpec("ledger"), Material.of_study(runs, curves, lab=tmp_path))
+    other = make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path))
     assert "no forecast of 'planted'" in other.missing
     append(tmp_path / FILE_NAME, [forecast()])
     (tmp_path / FILE_NAME).write_bytes((tmp_path / FILE_NAME).read_bytes().replace(b"another", b"anothfr"))
-    broken = panel(PanelSpec("ledger"), Material.of_study(runs, curves, lab=tmp_path))
+    broken = make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path))
     assert "was changed" in broken.missing
 
 
 def test_the_audit_lists_every_check_and_what_was_found_first(plant, typed) -> None:
-    found = panel(PanelSpec("audit"), Material.of_study(*typed(plant(["complete", "pruned"]))))
+    found = make_panel(PanelSpec("audit"), ReportData.of_study(*typed(plant(["complete", "pruned"]))))
     assert not found.missing, found.missing
     states = found.data["finding"].tolist()
     assert states == sorted(states, key=lambda state: state != "found")
@@ -101,7 +100,7 @@ def test_the_audit_lists_every_check_and_what_was_found_first(plant, typed) -> N
 
 
 def test_a_study_too_small_for_a_law_says_so_in_one_line(tmp_path: Path, plant) -> None:
-    page = write_scaling_report(*plant(["complete"] * 4), tmp_path)
+    page = write_scaling(*plant(["complete"] * 4), tmp_path)
     report = json.loads(page.with_suffix(".json").read_text())
     without = {each["missing"] for each in report["panels"] if "chinchilla needs several" in each["missing"]}
     assert without == {"all rows have tokens 3.072e+05; chinchilla needs several"}

@@ -10,14 +10,13 @@ from pandas import DataFrame
 
 from sweeplab.analysis.sweep.importance import OVER_ALL, WITHIN
 from sweeplab.report.dashboard import PAGES, panels_of
-from sweeplab.report.drawing import draw
-from sweeplab.report.panels import KINDS, panel
-from sweeplab.report.panels.base import PanelSpec, TablePanel
-from sweeplab.report.panels.material import Material
+from sweeplab.report.data import ReportData
+from sweeplab.report.options import PanelSpec
+from sweeplab.report.panels.base import PANELS, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 from sweeplab.sweep.work.pruned import Audited
 
-SWEEPS = [name for name, kind in KINDS.items() if kind.of == "sweeps"]
+SWEEPS = [name for name, kind in PANELS.items() if kind.source == "sweeps"]
 
 
 def mixed(values, random: np.random.Generator) -> str:
@@ -34,13 +33,13 @@ def speeds(runs: DataFrame) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def one() -> Material:
+def one() -> ReportData:
     runs = plant_sweep(40, CELLS[1:3], state=mixed)
-    return Material.of_study(runs, speeds(runs))
+    return ReportData.of_study(runs, speeds(runs))
 
 
 @pytest.fixture(scope="module")
-def two() -> Material:
+def two() -> ReportData:
     runs = pd.concat(
         [
             plant_sweep(14, CELLS[1:4], 2, key=key, shift=0.3 * key, name=name, state=slow_ones_pruned)
@@ -48,22 +47,22 @@ def two() -> Material:
         ],
         ignore_index=True,
     )
-    return Material.of_study(runs, speeds(runs).assign(study=runs["study"].tolist() * 2))
+    return ReportData.of_study(runs, speeds(runs).assign(study=runs["study"].tolist() * 2))
 
 
 @pytest.mark.parametrize("kind", SWEEPS)
-def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: Material) -> None:
-    found = panel(PanelSpec(kind), one)
+def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: ReportData) -> None:
+    found = make_panel(PanelSpec(kind), one)
     assert not found.missing and len(found.data)
-    if not isinstance(found, TablePanel):
-        figure = draw(found)
+    if found.is_drawn:
+        figure = found.figure()
         assert len(figure.data) and figure.layout.height >= 150
         figure.to_json()
 
 
 @pytest.mark.parametrize("kind", panels_of("compare"))
-def test_several_studies_are_drawn_together_or_it_is_said_why_not(kind: str, two: Material) -> None:
-    found = panel(PanelSpec(kind), two)
+def test_several_studies_are_drawn_together_or_it_is_said_why_not(kind: str, two: ReportData) -> None:
+    found = make_panel(PanelSpec(kind), two)
     if kind in ("parallel_coordinate", "rank"):
         assert "one study" in found.missing
         return
@@ -71,75 +70,77 @@ def test_several_studies_are_drawn_together_or_it_is_said_why_not(kind: str, two
         assert found.missing == "no trial diverged or failed"
         return
     assert not found.missing
-    text = found.data.to_csv() if isinstance(found, TablePanel) else draw(found).to_json()
+    text = found.data.to_csv() if not found.is_drawn else found.figure().to_json()
     assert "a" in text and "b" in text
     assert {"a", "b"} <= set(found.data.get("study", found.data.get("a"))) | set(found.data.get("b", ()))
 
 
-def test_the_history_falls_and_ends_at_the_best(one: Material) -> None:
-    found = panel(PanelSpec("optimization_history"), one)
+def test_the_history_falls_and_ends_at_the_best(one: ReportData) -> None:
+    found = make_panel(PanelSpec("optimization_history"), one)
     for cell, line in found.data.groupby("cell"):
         assert line["best"].is_monotonic_decreasing
         (sweep,) = one.sweeps
         assert line["best"].iloc[-1] == sweep.ended.loc[sweep.ended["cell"] == cell, "loss"].min()
 
 
-def test_importances_show_both_scopes_and_say_what_is_chance(one: Material) -> None:
-    found = panel(PanelSpec("param_importances"), one)
+def test_importances_show_both_scopes_and_say_what_is_chance(one: ReportData) -> None:
+    found = make_panel(PanelSpec("param_importances"), one)
     assert list(found.scopes.values()) == [WITHIN, OVER_ALL]
-    (chance,) = (note for note in found.notes if note.startswith("Not told from chance, within cells: "))
+    (chance,) = (
+        note for note in found.notes if note.startswith("Not distinguishable from chance, within cells: ")
+    )
     assert "learning_rate" not in chance and ("activation" in chance or "weight_decay" in chance)
-    top = draw(found).layout.yaxis.ticktext[0]
+    top = found.figure().layout.yaxis.ticktext[0]
     assert top in ("learning_rate", "dropout")
-    fanova = panel(PanelSpec("param_importances", evaluator="fanova"), one)
+    fanova = make_panel(PanelSpec("param_importances", {"evaluator": "fanova"}), one)
     assert "fANOVA" in dict(fanova.method)["Evaluator"]
 
 
-def test_slices_and_pairs_have_those_asked_for(one: Material) -> None:
-    found = panel(PanelSpec("slice", params=("dropout", "n_layer")), one)
+def test_slices_and_pairs_have_those_asked_for(one: ReportData) -> None:
+    found = make_panel(PanelSpec("slice", {"params": ("dropout", "n_layer")}), one)
     assert [each.name for each in found.dimensions] == ["dropout", "n_layer"]
     assert any("diverged or failed" in note for note in found.notes)
-    rank = panel(PanelSpec("rank"), one)
+    rank = make_panel(PanelSpec("rank"), one)
     assert len(rank.dimensions) == MOST_PAIRED
-    assert panel(PanelSpec("slice", params=("n_head",)), one).missing == "n_head does not vary"
+    assert make_panel(PanelSpec("slice", {"params": ("n_head",)}), one).missing == "n_head does not vary"
 
 
 def test_a_large_sweep_is_thinned_with_its_best_trials_kept() -> None:
     runs = plant_sweep(1000, cells=CELLS[:1])
-    found = panel(PanelSpec("parallel_coordinate"), Material.of_study(runs, speeds(runs)))
+    found = make_panel(PanelSpec("parallel_coordinate"), ReportData.of_study(runs, speeds(runs)))
     drawn = found.data[found.data["drawn"]]
     assert len(found.data) == 1000 and len(drawn) == MOST_DRAWN
     assert set(found.data.nsmallest(MOST_DRAWN // 2, "loss")["trial"]) <= set(drawn["trial"])
     assert f"Drawn are {MOST_DRAWN} of 1,000 trials" in found.notes[-1]
 
 
-def test_pruning_says_what_it_saved_and_how_to_learn_what_it_cost(one: Material) -> None:
-    found = panel(PanelSpec("pruning"), one)
+def test_pruning_says_what_it_saved_and_how_to_learn_what_it_cost(one: ReportData) -> None:
+    found = make_panel(PanelSpec("pruning"), one)
     assert "which saved" in found.notes[0] and "--audit-pruning" in found.notes[-1] and found.shown is None
     cell = one.sweeps[0].cells[0]
-    audited = Material(one.runs, one.read_curve)
+    audited = ReportData(one.runs, one.read_curve)
     audited.once(("audited", "planted"), lambda: [Audited(cell, 1, 100, 3.0, 0.1)])
-    found = panel(PanelSpec("pruning"), audited)
+    found = make_panel(PanelSpec("pruning"), audited)
     assert "of 1 pruned trial trained to the end, 1 would have become the best of its cell" in found.notes[1]
     assert found.shown["would be"].tolist() == ["the best"]
 
 
-def test_a_difference_is_said_with_its_interval(two: Material) -> None:
-    found = panel(PanelSpec("differences"), two)
+def test_a_difference_is_said_with_its_interval(two: ReportData) -> None:
+    found = make_panel(PanelSpec("differences"), two)
     assert found.notes[0].startswith("b against a: different, +0.")
     assert len(found.shown) == 1 + 3
-    studies = panel(PanelSpec("studies"), two)
+    studies = make_panel(PanelSpec("studies"), two)
     assert studies.data["study"].tolist() == ["a", "b"] and studies.data["seeds"].tolist() == [2, 2]
     assert (studies.data["seed spread (loss)"] < 0.02).all()
 
 
 def test_a_sweep_without_pruning_or_divergence_says_so() -> None:
     runs = plant_sweep(12)
-    material = Material.of_study(runs, speeds(runs))
-    assert panel(PanelSpec("pruning"), material).missing == "no trial was pruned"
-    assert panel(PanelSpec("regions"), material).missing == "no trial diverged or failed"
-    few = Material.of_study(runs.groupby("cell").head(1), speeds(runs))
-    assert "importances need 10 trials" in panel(PanelSpec("param_importances"), few).missing
+    material = ReportData.of_study(runs, speeds(runs))
+    assert make_panel(PanelSpec("pruning"), material).missing == "no trial was pruned"
+    assert make_panel(PanelSpec("regions"), material).missing == "no trial diverged or failed"
+    few = ReportData.of_study(runs.groupby("cell").head(1), speeds(runs))
+    assert "importances need 10 trials" in make_panel(PanelSpec("param_importances"), few).missing
 
 
 @pytest.mark.parametrize("kind", SWEEPS)
@@ -147,7 +148,7 @@ def test_a_sweep_under_way_is_drawn_or_says_what_it_waits_for(kind: str) -> None
     runs = plant_sweep(3, state=lambda values, random: "running")
     runs[["value", "best_val_loss", "final_val_loss", "wall_seconds", "train_flops"]] = np.nan
     runs["iterations"] = pd.NA
-    found = panel(PanelSpec(kind), Material.of_study(runs, speeds(runs)))
+    found = make_panel(PanelSpec(kind), ReportData.of_study(runs, speeds(runs)))
     assert found.missing, kind
 
 

@@ -3,11 +3,10 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
-from sweeplab.study.algorithms import PRUNERS, SAMPLERS, make_pruner, make_sampler, options, optuna_class
-from sweeplab.study.cells import cells
+from sweeplab.study.algorithms import PRUNERS, SAMPLERS, make_pruner, make_sampler
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
-from sweeplab.study.space import Space
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Pruner, Sampler
 
 DATA = {"corpus": "python-docs", "tokenizer": "char"}
@@ -40,7 +39,7 @@ PRUNER_OPTIONS = {
 
 
 def read(**parts):
-    return study_from({"name": "a", "data": DATA, **parts}, Complaints(Places()))
+    return study_from({"name": "a", "data": DATA, **parts}, Problems(SourceMap()))
 
 
 def space_of(search: dict, **parts) -> Space:
@@ -122,7 +121,7 @@ def test_a_pruner_judges_trials(name):
     "name", [name for name in PRUNERS if name not in ("percentile", "patient", "threshold")]
 )
 def test_a_pruner_needs_no_options(name):
-    assert type(make_pruner(read(pruner=name).pruner)) is optuna_class(PRUNERS[name])
+    assert type(make_pruner(read(pruner=name).pruner)) is PRUNERS[name].optuna_class
 
 
 def test_a_pruner_without_another_stops_what_gets_worse():
@@ -135,7 +134,7 @@ def test_a_pruner_without_another_stops_what_gets_worse():
 
 @pytest.mark.parametrize("kind", [*SAMPLERS.values(), *PRUNERS.values()], ids=lambda kind: kind.optuna)
 def test_our_names_are_of_options_that_optuna_has(kind):
-    known = options(kind)
+    known = kind.options()
     assert set(kind.aliases.values()) <= known.keys()
     assert set(kind.defaults) <= known.keys()
     assert not set(kind.aliases) & known.keys()

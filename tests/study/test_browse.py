@@ -9,15 +9,18 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.report.browse import DEFAULT, browse, read_view
+from sweeplab.records.data import DataDescription
+from sweeplab.report.browse import browse, read_view
+from sweeplab.report.options import default_dashboard
 from sweeplab.tracking.mlflow import MLflowTracker
 
 REPOSITORY = Path(__file__).parents[2]
+DATA = DataDescription("text", "char", 97, 900, 100, 100, 100, "text", "tokens")
 GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
 
 
 def test_the_shipped_file_is_the_default_one() -> None:
-    assert (REPOSITORY / "dashboards" / "mlflow.yaml").read_bytes() == DEFAULT.read_bytes()
+    assert default_dashboard("mlflow") == REPOSITORY / "dashboards" / "mlflow.yaml"
     view = read_view()
     assert view.columns == ("state", "cell", "best_val_loss", "n_params", "searched")
     assert (view.name, view.sort, view.descending) == ("mlflow", "best_val_loss", False)
@@ -50,7 +53,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ["this shows nothing"]),
+        ("", ["this is no dashboard"]),
         ("columns: []\nsort: {by: n_layer}", ["1:10: there is no list of columns"]),
         ("columns: [stat]\nsort: {by: n_layer}", ["1:11: columns cannot be 'stat'", "did you mean 'state'?"]),
         ("columns: [state]", ["there is nothing to sort by; allowed: {by: best_val_loss}"]),
@@ -94,7 +97,7 @@ def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.Monke
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     spec = tiny()
     folder, _ = opened(spec)
-    write_study(spec, folder, {})
+    write_study(spec, folder, DATA)
     with pytest.raises(BadInput, match="has no runs to look at yet"), browse(folder.lab, spec.name):
         pass
     MLflowTracker(folder.lab, "another").open({})
@@ -113,7 +116,7 @@ def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.Monke
 def test_a_tracking_server_that_is_down(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = tiny()
     folder, _ = opened(spec)
-    write_study(spec, folder, {})
+    write_study(spec, folder, DATA)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{closed.getsockname()[1]}"

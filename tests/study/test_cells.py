@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.identity import as_written, write_study
+from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.writing import study_file
-from sweeplab.study.space import Space
-from sweeplab.sweep.control.queueing import enqueue
+from sweeplab.study.file.template import study_file
+from sweeplab.study.space import Space, cells
+from sweeplab.sweep.control.steering import enqueue
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
 
@@ -77,8 +76,10 @@ def test_a_cell_that_breaks_a_rule_is_none_and_the_plan_says_why(tmp_path):
 
 def test_what_is_written_down_reads_back():
     spec = read()
-    assert read(study_file(as_written(spec))).cells == spec.cells == read(json.dumps(as_written(spec))).cells
-    assert "cells" not in as_written(read(STUDY[: STUDY.index("cells")]))
+    assert (
+        read(study_file(spec.as_written())).cells == spec.cells == read(json.dumps(spec.as_written())).cells
+    )
+    assert "cells" not in read(STUDY[: STUDY.index("cells")]).as_written()
 
 
 def test_the_command_line_comes_before_the_cells():
@@ -118,7 +119,7 @@ def test_a_trial_is_enqueued_where_a_cell_has_the_value(tmp_path):
     plan, found, _ = make_plan(spec, tmp_path)
     folder = StudyFolder(tmp_path, spec.name)
     folder.path.mkdir(parents=True)
-    Store.create(spec, found, plan.data["vocab_size"], folder.storage_url)
+    Store.create(spec, found, plan.data.vocab_size, folder.storage_url)
     write_study(spec, folder, plan.data)
     done = enqueue(folder, ["norm=rmsnorm", "learning_rate=2e-3"])
     assert done.trials == [("base", 0), ("positions=rotary,n_head=4", 0)]

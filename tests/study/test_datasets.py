@@ -12,10 +12,10 @@ from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.data.objectives.span import corruption
 from sweeplab.errors import BadInput
-from sweeplab.study.cells import cells
 from sweeplab.study.expressions import Expression
-from sweeplab.study.space import Space
-from sweeplab.study.spec import Choices, DataSpec, Derived
+from sweeplab.study.search import Choices, Derived
+from sweeplab.study.space import Space, cells
+from sweeplab.study.spec import DataSpec
 from sweeplab.sweep.planning import make_plan
 
 
@@ -99,8 +99,8 @@ def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
 
 def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
     plan = planned(data=data(tokenizer="bpe", vocab_size=300))
-    assert plan.data["vocab_size"] == 300
-    assert plan.data["val_targets"] == plan.data["val_tokens"]
+    assert plan.data.vocab_size == 300
+    assert plan.data.val_targets == plan.data.val_tokens
     with pytest.raises(BadInput, match="tokenizer char takes no vocab_size"):
         planned(data=data(vocab_size=300))
     with pytest.raises(BadInput, match="the word tokenizer has 9 tokens; it takes 256 for the bytes"):
@@ -117,7 +117,7 @@ def test_pairs_of_ones_own_lose_the_end_of_a_source_with_a_warning(planned, tmp_
         if re.match(r"block_size 16 of family decoder cuts the source of [45]\d% of the pairs", each)
     ]
     dataset = prepare("pairs", "char", str(file))
-    assert plan.data["val_targets"] == dataset.val_targets < plan.data["val_tokens"]
+    assert plan.data.val_targets == dataset.val_targets < plan.data.val_tokens
 
 
 @pytest.mark.parametrize("families", [["decoder", "encoder_decoder"], ["encoder_decoder", "decoder"]])

@@ -6,12 +6,12 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
-from sweeplab.model.legality import requirements
+from sweeplab.model.requirements import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
-from sweeplab.study.cells import cells
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import StudySpec
 
 IMPOSSIBLE = {
@@ -61,7 +61,7 @@ IMPOSSIBLE = {
 
 def study(**parts) -> StudySpec:
     data = {"corpus": "python-docs", "tokenizer": "char"}
-    return study_from({"name": "a", "data": data, **parts}, Complaints(Places()))
+    return study_from({"name": "a", "data": data, **parts}, Problems(SourceMap()))
 
 
 def resolved(**parts) -> dict:
@@ -98,7 +98,7 @@ def test_an_impossible_sample_is_drawn_again() -> None:
     space = Space(
         study(search={"positions": ["rotary", "none"]}, fixed={"n_embd": 15, "n_head": 5}), Cell(0, {}), 65
     )
-    assert space.share_valid(64) == pytest.approx(0.5, abs=0.05)
+    assert sum(space.broken(each) is None for each in space.draws(64)) / 64 == pytest.approx(0.5, abs=0.05)
 
 
 def test_what_is_auto_is_settled_from_the_rest() -> None:
@@ -131,13 +131,13 @@ def test_head_dim_may_be_given_and_the_heads_follow() -> None:
 def test_facts_count_active_parameters() -> None:
     values = resolved(fixed={"n_expert": 4, "n_expert_active": 1, "vocab_size": 65})
     found = facts(values)
-    assert found["n_params_active"] < found["n_params"]
+    assert found.n_params_active < found.n_params
     spec = study(fixed={"n_expert": 4}, constraints=["n_params_active < n_params"])
     assert cells(spec, 65)[0]
 
 
 def test_a_run_of_before_has_the_defaults() -> None:
     old = {"vocab_size": 65, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, "bias": False}
-    assert ModelShape.of(old) == ModelShape(
+    assert ModelShape.named(old) == ModelShape(
         vocab_size=65, block_size=8, n_layer=2, n_head=2, n_embd=8, bias=False
     )

@@ -12,8 +12,9 @@ from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.expressions import Expression
+from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, Choices, DataSpec, Derived, Engine, Pruner, Range, Sampler, Track
+from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
 from sweeplab.sweep.planning import make_plan
 
 
@@ -30,12 +31,12 @@ def planned(tiny, tmp_path):
 def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -> None:
     spec = tiny(grid={"n_layer": [1, 2], "n_embd": [16, 32]}, seeds=[0, 1], budget=Budget(trials_per_cell=3))
     plan, cells, data = make_plan(spec, tmp_path / "lab")
-    assert data.text_digest == dataset.text_digest == plan.data["text_digest"]
+    assert data.text_digest == dataset.text_digest == plan.data.text_digest
     assert [cell.cell for cell in plan.cells] == [cell.key for cell in cells]
     assert (plan.trials, plan.runs) == (4 * 3, 4 * 3 * 2)
     for cell, each in zip(cells, plan.cells, strict=True):
         values = Space(spec, cell, dataset.tokenizer.vocab_size).resolve({"learning_rate": 1e-3}, 0)
-        shape = ModelShape.of(values)
+        shape = ModelShape.named(values)
         assert each.n_params == n_params(shape)
         assert each.max_iters == 20
         assert each.train_tokens == 20 * 4 * 16
@@ -65,7 +66,7 @@ def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_
         "sampler": Sampler(type="grid"),
     }
     assert planned(**asked, budget=Budget(trials_per_cell=4)).trials == 4
-    with pytest.raises(BadInput, match="4 valid points a cell, but trials_per_cell is 6; allowed: 1 to 4"):
+    with pytest.raises(BadInput, match="4 valid points per cell, but trials_per_cell is 6; allowed: 1 to 4"):
         planned(**asked, budget=Budget(trials_per_cell=6))
 
 
@@ -191,7 +192,7 @@ def test_a_grid_sampler_gets_no_more_trials_than_it_has_points(planned) -> None:
     search = {"learning_rate": Choices((1e-3, 1e-2)), "activation": Choices(("gelu", "relu"))}
     grid = {"search": search, "sampler": Sampler(type="grid")}
     assert planned(**grid, budget=Budget(trials_per_cell=4)).trials == 4
-    with pytest.raises(BadInput, match="4 valid points a cell, but trials_per_cell is 5; allowed: 1 to 4"):
+    with pytest.raises(BadInput, match="4 valid points per cell, but trials_per_cell is 5; allowed: 1 to 4"):
         planned(**grid, budget=Budget(trials_per_cell=5))
     with pytest.raises(BadInput, match="not given"):
         planned(**grid, budget=Budget(time=60.0))

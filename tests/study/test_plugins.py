@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.identity import as_written, check_same_study, write_study
+from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.file.reading import read_study
 
 STUDY = """\
@@ -120,13 +120,13 @@ def test_a_strangers_file_runs_nothing(file: Path) -> None:
 
 
 def as_written_by(file: Path) -> dict:
-    return as_written(read_study(file, allow_plugins=True))
+    return read_study(file, allow_plugins=True).as_written()
 
 
 def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_path: Path) -> None:
     from sweeplab.data.dataset import prepare
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.datasets import describe_data
+    from sweeplab.study.inputs import describe_data
 
     spec = read_study(file, allow_plugins=True)
     (plugin,) = spec.plugins
@@ -140,7 +140,7 @@ def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_pat
     folder.path.mkdir(parents=True)
     write_study(spec, folder, data)
     check_same_study(read_study(file, allow_plugins=True), folder, data)
-    assert as_written(read_study(folder.canonical_file)) == as_written(spec)
+    assert read_study(folder.canonical_file).as_written() == spec.as_written()
     (file.parent / "my_parts.py").write_text(PARTS + "\n")
     with pytest.raises(BadInput, match=r"another study named own stands in .*: plugins is "):
         check_same_study(read_study(file, allow_plugins=True), folder, data)

@@ -9,11 +9,10 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
-from sweeplab.hyperparameters import MINIMAL, defaults
+from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
-from sweeplab.study.file.presets import preset, preset_names
-from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.reading import preset, preset_names, read_study, read_text
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.file.template import study_text
 from sweeplab.sweep.planning import make_plan
@@ -82,9 +81,9 @@ def test_parts_are_the_published_ones(name: str, published: dict[str, Any]) -> N
 @pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
 def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
     """Vaswani et al. (2017), section 5.3: n_embd ** -0.5 * min(step ** -0.5, step * 4000 ** -1.5)."""
-    values = {**defaults(), **read_preset(name).fixed, "max_iters": 100_000}
+    values = Hyperparameters.of({**read_preset(name).fixed, "max_iters": 100_000})
     for step in (1, 1000, 4000, 10_000, 100_000):
-        published = values["n_embd"] ** -0.5 * min(step**-0.5, step * 4000**-1.5)
+        published = values.n_embd**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert learning_rate(values, step - 1) == pytest.approx(published, rel=2e-3)
     adam = {
         "optimizer": "adam",
@@ -93,7 +92,7 @@ def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
         "weight_decay": 0.0,
         "label_smoothing": 0.1,
     }
-    assert {each: values[each] for each in adam} == adam
+    assert {each: getattr(values, each) for each in adam} == adam
 
 
 def ours_of(library, name: str):
@@ -151,7 +150,7 @@ def test_what_the_file_says_wins(tmp_path: Path) -> None:
 def test_what_is_kept_of_a_study_has_the_values_and_no_preset(tmp_path: Path) -> None:
     file = tmp_path / "ours.yaml"
     file.write_text(STUDY)
-    identity = read_study(file).canonical()["identity"]
+    identity = read_study(file).identity()
     assert identity["fixed"]["n_head"] == 6
     assert "preset" not in str(identity)
 

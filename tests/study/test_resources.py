@@ -1,6 +1,6 @@
 import pytest
 
-from sweeplab.study.resources import WorkerResources, divide_machine
+from sweeplab.study.plan import WorkerResources, divide_machine
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from ruamel.yaml import YAML
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Space
+from sweeplab.study.space import Space, cells
 
 STUDIES = Path(__file__).parents[2] / "studies"
 TYPES = {
@@ -174,7 +173,7 @@ def test_the_tables_study_is_the_table():
 
 def test_the_lectures_model_has_its_parameters():
     space, values = space_of("lecture")
-    assert facts(values)["n_params"] == 209_729
+    assert facts(values).n_params == 209_729
     assert (values["scheduler_type"], values["patience_lr"], values["patience"], values["activation"]) == (
         "plateau",
         5,
@@ -187,5 +186,5 @@ def test_the_lectures_model_has_its_parameters():
 def test_nanogpts_settings():
     space, values = space_of("shakespeare")
     # nanoGPT counts 0.80M: 795,904 and the positions' 64 x 128.
-    assert facts(values)["n_params"] == 795_904 + 64 * 128
+    assert facts(values).n_params == 795_904 + 64 * 128
     assert not space.parameters

@@ -7,20 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from sweeplab.study.expressions import Expression
-from sweeplab.study.places import Places
-from sweeplab.study.spec import (
-    Budget,
-    Choices,
-    DataSpec,
-    Derived,
-    Divisors,
-    Engine,
-    Objective,
-    Pruner,
-    Range,
-    StudySpec,
-    searched,
-)
+from sweeplab.study.problems import SourceMap
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, StudySpec
 
 DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
 
@@ -81,7 +70,7 @@ def test_a_study_never_changes():
 
 def test_identity_changes_with_what_decides_results_and_with_nothing_else():
     spec = StudySpec(name="a", data=DATA, fixed={"n_layer": 2})
-    identity = spec.canonical()["identity"]
+    identity = spec.identity()
     same = {
         "grid": {"n_embd": [96, 192]},
         "budget": Budget(trials_per_cell=3),
@@ -93,14 +82,14 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
         "data": DataSpec(corpus="text", tokenizer="char", path="books/*.txt"),
         "fixed": {"n_layer": 3},
         "search": {"dropout": Range(0.0, 0.1)},
-        "objective": Objective(at="final"),
+        "objective": ObjectiveSpec(at="final"),
         "seeds": [1],
         "constraints": ["n_layer > 1"],
     }
     for key, value in same.items():
-        assert spec.model_copy(update={key: value}).canonical()["identity"] == identity
+        assert spec.model_copy(update={key: value}).identity() == identity
     for key, value in other.items():
-        assert spec.model_copy(update={key: value}).canonical()["identity"] != identity
+        assert spec.model_copy(update={key: value}).identity() != identity
     assert identity.keys() == other.keys()
 
 
@@ -117,13 +106,15 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
     ],
 )
 def test_an_entry_of_the_search_is_written_as_the_file_has_it(entry, written):
-    assert searched(entry) == written
+    assert entry.written() == written
 
 
 def test_the_corpus_lies_beside_the_study_file(tmp_path):
     spec = StudySpec(name="a", data=DATA)
     assert spec.data_path == str(Path.cwd() / "books/*.txt")
-    spec._places = Places(tmp_path / "study.yaml", {("data", "path"): (3, 5)}, {("data", "path"): (3, 11)})
+    spec._source_map = SourceMap(
+        tmp_path / "study.yaml", {("data", "path"): (3, 5)}, {("data", "path"): (3, 11)}
+    )
     assert spec.source == tmp_path / "study.yaml"
     assert spec.data_path == str(tmp_path / "books/*.txt")
     problem = spec.problem(("data", "path"), "is empty", "text")
@@ -140,7 +131,7 @@ def test_a_study_goes_to_another_process_whole(tmp_path):
             "warmup_iters": Derived(Expression("max_iters // 10")),
         },
     )
-    spec._places = Places(tmp_path / "study.yaml", {("data",): (2, 1)})
+    spec._source_map = SourceMap(tmp_path / "study.yaml", {("data",): (2, 1)})
     copy = pickle.loads(pickle.dumps(spec))
     assert copy == spec
     assert copy.problem(("data", "path"), "x") == spec.problem(("data", "path"), "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,17 @@ from trained import run_in
 from sweeplab.data.dataset import prepare
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
-from sweeplab.hf.exporting import export_run
-from sweeplab.hf.importing import import_folder
+from sweeplab.hf.folders import export_run, import_folder
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, Choices, DataSpec, Track
-from sweeplab.study.starting import read_start, start_weights
+from sweeplab.study.inputs import read_start
+from sweeplab.study.search import Choices
+from sweeplab.study.space import Space, cells
+from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.work.trial import start_weights
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -56,18 +58,18 @@ def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained:
 
 def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path) -> None:
     spec = tiny(init_from=str(trained))
-    values = json.loads((trained / "model.json").read_text())["values"]
+    values = Hyperparameters.of(json.loads((trained / "model.json").read_text())["values"])
     data = prepare("python-docs", "char")
     weights = start_weights(spec)
     stack = Stack(values, data.train, data.val, 2)
     for seed in (0, 1):
-        stack.admit(Run(str(seed), {**values, "seed": seed}), start=weights)
+        stack.admit(Run(str(seed), values.replace(seed=seed)), start=weights)
     assert all(stack.weights(key)["token_embedding"].equal(weights["token_embedding"]) for key in "01")
     stack.advance()
     stack.advance()
     snapshot = stack.snapshot("1")
     other = Stack(values, data.train, data.val, 1)
-    other.admit(Run("1", {**values, "seed": 1}), snapshot, weights)
+    other.admit(Run("1", values.replace(seed=1)), snapshot, weights)
     assert other.weights("1")["token_embedding"].equal(stack.weights("1")["token_embedding"])
 
 
@@ -82,8 +84,8 @@ def test_texts_are_cut_by_the_tokenizer_it_came_with(tiny, tmp_path: Path) -> No
     spec = tiny(init_from=str(tmp_path / "run"))
     plan, _, dataset = make_plan(spec, tmp_path / "lab")
     assert dataset.tokenizer == tokenizer != prepare("python-docs", "char").tokenizer
-    assert plan.data["vocab_size"] == size
-    with pytest.raises(BadInput, match=r"data.tokenizer|cuts texts by char; allowed: tokenizer: char"):
+    assert plan.data.vocab_size == size
+    with pytest.raises(BadInput, match=r"data.tokenizer|has tokenizer char; allowed: tokenizer: char"):
         make_plan(
             tiny(init_from=spec.init_from, data=DataSpec(corpus="python-docs", tokenizer="byte")), tmp_path
         )
@@ -187,8 +189,6 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
     write_study(spec, folder, plan.data)
     check_same_study(spec, folder, plan.data)
     with pytest.raises(BadInput, match="the weights that it starts from have changed"):
-        check_same_study(spec, folder, plan.data | {"init_digest": "another"})
+        check_same_study(spec, folder, replace(plan.data, init_digest="another"))
     with pytest.raises(BadInput, match="init_from is not given and was"):
-        check_same_study(
-            tiny(), folder, {key: each for key, each in plan.data.items() if key != "init_digest"}
-        )
+        check_same_study(tiny(), folder, replace(plan.data, init_digest=None))

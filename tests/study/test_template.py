@@ -9,12 +9,12 @@ from ruamel.yaml import YAML
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
 from sweeplab.study.algorithms import PRUNERS, SAMPLERS
-from sweeplab.study.cells import cells
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.file.template import SEARCHED, range_in_words, scalar, study_text
-from sweeplab.study.space import Space
+from sweeplab.study.file.template import SEARCHED, range_in_words, study_text
+from sweeplab.study.space import Space, cells
 
 SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
 
@@ -170,7 +170,7 @@ SCALARS = st.one_of(
 
 @given(st.one_of(SCALARS, st.lists(SCALARS, max_size=3)))
 def test_a_scalar_reads_back(value: object) -> None:
-    back = written(f"value: {scalar(value)}  # comment\n")["value"]
+    back = written(f"value: {yaml_text(value)}  # comment\n")["value"]
     assert back == value
     assert type(back) is type(value)
 
@@ -182,7 +182,7 @@ def test_a_scalar_reads_back(value: object) -> None:
      ("007", '"007"'), ("null", '"null"')],
 )  # fmt: skip
 def test_scalars_look_as_people_write_them(value: object, text: str) -> None:
-    assert scalar(value) == text
+    assert yaml_text(value) == text
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,20 @@ import pytest
 from sweeplab.analysis.table import _tokens_at
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import defaults
-from sweeplab.study.cells import cells
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.places import Complaints, Places
+from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.rules import facts
+from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.work.runner import Runner
-from sweeplab.train.optimizers import OPTIMISERS
-from sweeplab.train.requirements import FOLLOW_WIDTH
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.run import FOLLOW_WIDTH
 
 
 def points(**parts) -> list[dict]:
     """Return the cells of a study and check that each of the others has a reason."""
     written = {"name": "a", "data": {"corpus": "python-docs", "tokenizer": "char"}, **parts}
-    kept, left_out = cells(study_from(written, Complaints(Places())), 65)
+    kept, left_out = cells(study_from(written, Problems(SourceMap())), 65)
     assert all(reason for _, reason in left_out)
     return [cell.values for cell in kept]
 
@@ -35,20 +35,20 @@ def test_parts_that_do_not_divide_the_batch_are_refused() -> None:
 
 
 def test_mup_goes_with_optimizers_that_follow_the_width() -> None:
-    found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMISERS)})
+    found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMIZERS)})
     chosen = {each["optimizer"] for each in found if each["parametrization"] == "mup"}
     assert chosen == set(FOLLOW_WIDTH)
-    assert len(found) == len(OPTIMISERS) + len(chosen)
+    assert len(found) == len(OPTIMIZERS) + len(chosen)
     with pytest.raises(BadInput, match=r'where optimizer is "sgd", parametrization is "mup"'):
         points(fixed={"parametrization": "mup", "optimizer": "sgd"})
 
 
 def test_tokens_of_a_batch_that_warms_up() -> None:
     values = defaults() | {"vocab_size": 65, "batch_size": 4, "block_size": 10, "max_iters": 6}
-    assert facts(values)["train_tokens"] == 240
+    assert facts(values).train_tokens == 240
     warming = values | {"batch_warmup_iters": 3}  # rows: 1, 2, 2, 4, 4, 4
-    assert facts(warming)["train_tokens"] == 170
-    assert facts(warming)["train_flops"] / facts(values)["train_flops"] == pytest.approx(170 / 240)
+    assert facts(warming).train_tokens == 170
+    assert facts(warming).train_flops / facts(values).train_flops == pytest.approx(170 / 240)
 
 
 def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset) -> None:

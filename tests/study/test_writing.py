@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 import sweeplab
-from sweeplab.lab.identity import as_written
+from sweeplab.formatting import yaml_text
+from sweeplab.study.file.document import REMOVED, edited
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.file.writing import REMOVED, edited, flow, study_file
+from sweeplab.study.file.template import study_file
 
 FILE = """\
 # What this is for.
@@ -90,7 +91,7 @@ VALUES = st.one_of(st.integers(1, 99), st.floats(1e-9, 1e9), st.booleans(), st.n
 def test_edits_mean_what_they_say(before, changes, block: bool) -> None:
     text = study_file({"name": "a", "fixed": before})
     if block and before:
-        lines = "".join(f"  {line}\n" for line in flow(before)[1:-1].split(", "))
+        lines = "".join(f"  {line}\n" for line in yaml_text(before)[1:-1].split(", "))
         text = f"name: a\nfixed:  # here\n{lines}"
     after = {name: each for name, each in {**before, **changes}.items() if each is not REMOVED}
     read = YAML(typ="safe").load(edited(text, {("fixed", name): each for name, each in changes.items()}))
@@ -103,6 +104,6 @@ def test_edits_mean_what_they_say(before, changes, block: bool) -> None:
     ids=lambda each: each.stem,
 )
 def test_what_is_written_is_read_back(file: Path, tmp_path: Path) -> None:
-    written = as_written(read_study(file))
+    written = read_study(file).as_written()
     (tmp_path / "again.yaml").write_text(study_file(written, ["A comment"]))
-    assert as_written(read_study(tmp_path / "again.yaml")) == written
+    assert read_study(tmp_path / "again.yaml").as_written() == written

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from optuna.trial import TrialState
 
+from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialRequeued
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.work.runner import Runner
@@ -39,7 +40,7 @@ def work(opened, dataset):
 
 def evaluated(iteration, trial=0):
     return lambda event: (
-        event["event"] == "evaluated" and (event["iteration"], event["trial"]) == (iteration, trial)
+        isinstance(event, RunEvaluated) and (event.iteration, event.trial) == (iteration, trial)
     )
 
 
@@ -102,8 +103,10 @@ def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same
     whole, _, _ = work(tiny(name="whole", engine=engine))
     spec = tiny(name="parts", engine=engine)
     folder, store, events = work(spec, (evaluated(0), ("wanted", wanted)))
-    assert max(event.get("iteration", 0) for event in events) == 10, "one evaluation after the command"
-    assert [event["event"] for event in events[-2:]] == ["requeued", "requeued"]
+    assert max(event.iteration for event in events if isinstance(event, RunEvaluated)) == 10, (
+        "one evaluation after the command"
+    )
+    assert [type(event) for event in events[-2:]] == [TrialRequeued, TrialRequeued]
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.RUNNING}
     assert store.n_held() == 0
     Commands.open(folder.storage_url).add("wanted", "run")
@@ -130,7 +133,7 @@ def test_a_larger_budget_is_used_at_once_and_a_smaller_one_begins_nothing_more(w
     spec = tiny(name="more", engine=Engine(stack=4), budget=Budget(trials_per_cell=1))
     larger = ("budget", Budget(trials_per_cell=3).model_dump())
     _, store, events = work(spec, (evaluated(0), larger))
-    claimed = [index for index, event in enumerate(events) if event["event"] == "claimed"]
+    claimed = [index for index, event in enumerate(events) if isinstance(event, TrialClaimed)]
     second_evaluation = next(index for index, event in enumerate(events) if evaluated(10)(event))
     assert len(claimed) == 3
     assert claimed[1] == second_evaluation + 1, "the free rows of the stack are filled at the next evaluation"
@@ -147,7 +150,7 @@ def test_a_stopped_trial_ends_whole_though_some_of_its_seeds_have_not_begun(work
     (trial,) = store.trials(store.cells[0])
     # Its mean is not known: Optuna hears no loss of a model that was not trained.
     assert (trial.state, trial.value, trial.user_attrs["outcome"]) == (TrialState.PRUNED, None, "pruned")
-    assert [event["iteration"] for event in events if event["event"] == "evaluated"] == [0, 10]
+    assert [event.iteration for event in events if isinstance(event, RunEvaluated)] == [0, 10]
     assert not folder.run("all", 0, 1).points()
 
 
@@ -160,8 +163,8 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
     claimed = []
 
     def enqueue(event):
-        if event["event"] == "claimed":
-            claimed.append((event["cell"], event["sampled"] == asked))
+        if isinstance(event, TrialClaimed):
+            claimed.append((event.cell, folder.run(event.cell, event.trial, 0).read_start().sampled == asked))
             if len(claimed) == 2:  # as another process does
                 _, other = opened(spec)
                 other.study(other.cells[1]).enqueue_trial(asked)

@@ -11,11 +11,13 @@ from optuna.trial import TrialState
 from references.serial_loop import windows
 
 from sweeplab.data.objectives import make_objective
+from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint
-from sweeplab.study.cells import cells
-from sweeplab.study.datasets import study_dataset
-from sweeplab.study.spec import Budget, Choices, DataSpec, Engine, Pruner, Range, Track
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.search import Choices, Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Track
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
@@ -53,7 +55,7 @@ def test_a_study_is_trained_and_told(tiny, work) -> None:
     found = outcomes(folder)
     assert len(found) == 8
     assert {outcome.state for outcome in found.values()} == {"complete"}
-    assert Counter(event["event"] for event in events) == {"claimed": 8, "evaluated": 24, "ended": 8}
+    assert Counter(map(type, events)) == {TrialClaimed: 8, RunEvaluated: 24, TrialEnded: 8}
     for cell in store.cells:
         for trial in store.trials(cell):
             outcome = found[f"{cell.key}/{trial.number}/0"]
@@ -218,7 +220,7 @@ def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(t
     _, again = opened(spec)
     events = []
     Runner(spec, again, dataset, folder, events.append).work()
-    told = {(event["cell"], event["trial"]) for event in events if event["event"] == "evaluated"}
+    told = {event.place for event in events if isinstance(event, RunEvaluated)}
     (key,) = written
     number = int(key.split("/")[1])
     assert ("all", number) not in told, "it was told, not trained again"
@@ -240,9 +242,9 @@ def test_a_trial_that_kills_its_workers_is_given_up(tiny, opened, dataset) -> No
         connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
     events = []
     Runner(spec, store, dataset, folder, events.append).work()
-    first = next(event for event in events if event["event"] == "ended")
-    assert (first["trial"], first["outcome"]) == (0, "failed")
-    assert "workers in turn died" in first["error"]
+    first = next(event for event in events if isinstance(event, TrialEnded))
+    assert (first.trial, first.ending.outcome) == (0, "failed")
+    assert "workers in turn died" in first.ending.error
 
 
 def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:

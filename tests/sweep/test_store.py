@@ -12,8 +12,9 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from sweeplab.study.spec import Budget, Choices, Range, Sampler
-from sweeplab.sweep.trials.leases import Owner, is_dead
+from sweeplab.study.search import Choices, Range
+from sweeplab.study.spec import Budget, Sampler
+from sweeplab.sweep.trials.leases import is_dead, owner_of_this_process
 from sweeplab.sweep.trials.store import LeaseLost
 
 
@@ -99,7 +100,7 @@ def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
 CLAIM_AND_DIE = """
 import os, signal, sys
 from sweeplab.data.dataset import prepare
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.trials.leases import Leases
 import optuna
@@ -123,7 +124,8 @@ die()
 """
 
 CHILD_SPEC = """
-from sweeplab.study.spec import *
+from sweeplab.study.search import Range
+from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
 FIXED = {fixed!r}
 def spec():
     return StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=FIXED,
@@ -152,7 +154,7 @@ import sys, json
 sys.path.insert(0, sys.argv[2])
 from study_for_children import spec
 from sweeplab.data.dataset import prepare
-from sweeplab.study.cells import cells
+from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 vocab = prepare("python-docs", "char").tokenizer.vocab_size
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
@@ -176,7 +178,7 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_p
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
-    from sweeplab.study.cells import cells
+    from sweeplab.study.space import cells
     from sweeplab.sweep.trials.store import Store
 
     drawn = []
@@ -253,7 +255,7 @@ def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
 
 
 def test_this_process_is_alive_and_one_that_has_ended_is_dead() -> None:
-    mine = Owner.of_this_process().text
+    mine = owner_of_this_process()
     assert not is_dead(mine, expires=0.0)
     host, pid, created, token = mine.split("|")
     again = f"{host}|{pid}|{float(created) - 5}|{token}"  # its number was given anew, or the clock was set

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.lab.tally import WARM_START
-from sweeplab.study.datasets import describe_data
+from sweeplab.lab.storage import WARM_START
 from sweeplab.study.expressions import Expression
-from sweeplab.study.spec import Budget, Choices, Derived, Divisors, Pruner, Range, Sampler
+from sweeplab.study.inputs import describe_data
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.spec import Budget, Pruner, Sampler
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.trials.known import read_warm_starts
-from sweeplab.sweep.trials.warm_start import bring_in
+from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,8 +32,8 @@ def warm(opened, dataset):
 
     def start(spec):
         folder, store = opened(spec)
-        sources = read_warm_starts(spec, folder.lab, store.spaces, describe_data(spec, dataset))
-        bring_in(store, sources, folder)
+        sources = read_warm_starts(spec, folder, store.spaces, describe_data(spec, dataset))
+        add_warm_starts(store, sources, folder)
         return folder, store, sources
 
     return start
@@ -64,7 +65,7 @@ def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, ope
     best = min(store.trials(store.cells[0]), key=lambda trial: trial.value).params
     assert of_nearest == best and first.keys() == best.keys(), "a cell starts from the best of the nearest"
     _, new, (source,) = warm(tiny(search={"learning_rate": RATES}, warm_start=["other"], **changed))
-    assert len(source.known) == 4 and not source.refused
+    assert len(source.fitting) == 4 and not source.refused
     for index in (0, 1):
         theirs = {trial.value for trial in store.trials(store.cells[index])}
         assert {trial.value for trial in known(new, index)} == theirs
@@ -79,7 +80,7 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     Runner(other, store, dataset, folder).work()
     spec = tiny(grid={"n_embd": [32, 64]}, warm_start=["other"])
     _, new, (source,) = warm(spec)
-    assert len(source.known) == 3
+    assert len(source.fitting) == 3
     assert source.refused == ["3 (n_embd=16/0, n_embd=16/1, n_embd=16/2): no cell has n_embd=16"]
     theirs = {trial.value: trial.params for trial in store.trials(store.cells[1])}
     assert {trial.value: trial.params for trial in known(new)} == theirs
@@ -254,7 +255,7 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
     other = tiny(name="other")
     folder, _ = opened(other)
     described = describe_data(other, dataset)
-    write_study(other, folder, described | {"token_digest": "another"})
+    write_study(other, folder, replace(described, token_digest="another"))
     with pytest.raises(BadInput, match="study other was trained on other tokens"):
         make_plan(tiny(warm_start=["other"]), folder.lab)
     write_study(other, folder, described)
@@ -268,7 +269,7 @@ def test_a_plan_says_what_comes_in_and_what_for(tiny, table, tmp_path) -> None:
     spec = tiny(warm_start=[rows], sampler=Sampler(type="random"))
     plan = make_plan(spec, tmp_path / "lab")[0]
     refused = "line 3: learning_rate lies outside of 0.0003 to 0.01"
-    assert plan.warm_start == [{"from": rows, "trials": 1, "refused": [refused]}]
+    assert plan.as_dict()["warm_start"] == [{"from": rows, "trials": 1, "refused": [refused]}]
     assert plan.warnings == [
         f"warm start: of {rows}, {refused}",
         "warm start: sampler random learns nothing from it; tpe, gp do",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.tracking.measures import RunMeasures
+from sweeplab.tracking.tracker import RunMeasures
 
 START = RunStart(
     key="a/b=1/2/3",
@@ -98,13 +96,6 @@ def test_what_a_folder_may_lack(tmp_path: Path) -> None:
     }
 
 
-def test_the_best_checkpoint_before_the_last(tmp_path: Path) -> None:
-    (tmp_path / "last").mkdir()
-    assert RunFolder(tmp_path).checkpoint() == tmp_path / "last"
-    (tmp_path / "best").mkdir()
-    assert RunFolder(tmp_path).checkpoint() == tmp_path / "best"
-
-
 def test_lines_that_are_no_points(tmp_path: Path) -> None:
     good = json.dumps(line(3, 0))
     bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"']
@@ -112,28 +103,3 @@ def test_lines_that_are_no_points(tmp_path: Path) -> None:
     (point,) = measures_of(tmp_path).new_points()
     assert [each.step for each in point] == [3, 24]
     assert [point.iteration for point in RunFolder(tmp_path).points()] == [3]
-
-
-def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "a" / "2-3")
-    assert (folder.cell, folder.trial, folder.seed) == ("a", 2, 3)
-    folder.write_start(START)
-    folder.write_start(replace(START, started=2000.0))
-    assert folder.read_start() == START and folder.read_start().values.betas == (0.9, 0.95)
-    said = json.loads(folder.start_file.read_bytes())
-    assert "retries" not in said and said["values"]["betas"] == [0.9, 0.95]
-    ending = TrialEnding(RunState.STOPPED, 2.5, {3: RunState.STOPPED, 4: RunState.PRUNED}, "why")
-    end = RunEnd(
-        state=RunState.PRUNED, value=2.5, final_val_loss=math.nan, best_exact_match=0.5, ending=ending
-    )
-    folder.write_end(end)
-    assert folder.read_end() == replace(end, final_val_loss=None)
-    said = json.loads(folder.end_file.read_bytes())
-    assert said["ending"]["states"] == {"3": "stopped", "4": "pruned"} and said["final_val_loss"] is None
-    assert said["best_exact_match"] == 0.5 and "best_pseudo_perplexity" not in said
-
-
-def test_an_end_of_few_words_is_read(tmp_path: Path) -> None:
-    (tmp_path / "end.json").write_text('{"state": "complete", "value": 1.5}')
-    end = RunFolder(tmp_path).read_end()
-    assert end is not None and end.ending == TrialEnding(RunState.COMPLETE, 1.5)

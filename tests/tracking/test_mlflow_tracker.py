@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import artifact_location, connect, tracking_uri
-from sweeplab.tracking.describe import COLOR_OF_STATE
-from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import Description, TrackingUnavailable
+from sweeplab.tracking.mlflow import COLOR_OF_STATE, MLflowTracker
+from sweeplab.tracking.tracker import Description
 
 DESCRIPTION: Description = {
     "study": "name: small\n",
@@ -139,15 +138,16 @@ def test_closing_writes_the_best(
         tracker.close(
             {
                 "state": "complete",
-                "best_val_loss": 3.8,
+                "metric": "val_loss",
+                "best_value": 3.8,
                 "best_run": "all/1/0",
                 "best_trials": trials,
                 "counts": {"complete": 1, "pruned": 1},
             }
         )
     run = client.get_run(parent)
-    assert (run.info.status, run.data.metrics) == ("FINISHED", {"best_val_loss": 3.8})
-    assert [(point.step, point.value) for point in client.get_metric_history(parent, "best_val_loss")] == [
+    assert (run.info.status, run.data.metrics) == ("FINISHED", {"best_value": 3.8})
+    assert [(point.step, point.value) for point in client.get_metric_history(parent, "best_value")] == [
         (2, 3.8)
     ]
     best = client.get_run(run.data.tags["sweeplab.best_run"])

@@ -18,7 +18,8 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.records.runs import RunState
-from sweeplab.tracking.tracker import TRACKERS, Tracker
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import Tracker
 
 
 class TrackerContract:
@@ -157,7 +158,7 @@ class TrackerContract:
 class TestMLflow(TrackerContract):
     @pytest.fixture
     def make(self, lab: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
-        return lambda: TRACKERS["mlflow"](lab, f"it's {request.node.name}", None)
+        return lambda: open_tracker(lab, f"it's {request.node.name}", None)
 
 
 @pytest.fixture(scope="module")
@@ -199,4 +200,4 @@ def wait_until_up(url: str, server: subprocess.Popen[bytes]) -> None:
 class TestMLflowServer(TrackerContract):
     @pytest.fixture
     def make(self, server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
-        return lambda: TRACKERS["mlflow"](tmp_path / "lab", request.node.name, server)
+        return lambda: open_tracker(tmp_path / "lab", request.node.name, server)

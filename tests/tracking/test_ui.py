@@ -14,11 +14,10 @@ import psutil
 import pytest
 from chromium import Page, chromium_page
 
+from sweeplab.errors import TrackingUnavailable
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import TrackingUnavailable
-from sweeplab.tracking.ui import SAFE, free_port, serve
-from sweeplab.tracking.view import Chart, View, publish
+from sweeplab.tracking.pages import SAFE, Chart, View, free_port, publish, serve
 
 COLUMNS = ("state", "cell", "best_val_loss", "n_params", "searched")
 CHARTS = (
@@ -84,7 +83,7 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
         writer.append(folder, [writer.point(i, val_loss=loss + 1 - i / 30) for i in (0, 10, 20, 30)])
         writer.end(folder, state, best_val_loss=loss, final_val_loss=loss, value=loss)
         tracker.ship(folder)
-    tracker.close({"state": "complete", "best_val_loss": 1.5, "best_run": "n_embd=16/4/0", "counts": {}})
+    tracker.close({"state": "complete", "best_value": 1.5, "best_run": "n_embd=16/4/0", "counts": {}})
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import connect, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import TrackingUnavailable
-from sweeplab.tracking.view import Chart, View, publish, state
+from sweeplab.tracking.pages import Chart, View, publish, state
 
 CHARTS = (
     Chart("line", "Loss", "train_tokens", "val_loss", ("x",), "half"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sweeplab.tracking.tracker import MIRRORS, Mirror, mirrors
+from sweeplab.tracking import MIRRORS, open_mirrors
+from sweeplab.tracking.tracker import Mirror
 
 pytest.importorskip("wandb", reason="wandb, an extra, is not installed")
 
@@ -30,7 +31,7 @@ def study(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(study: Path) -> Callable[[], Mirror]:
     def make() -> Mirror:
-        (mirror,) = mirrors({"wandb_project": "nightly"}, study)
+        (mirror,) = open_mirrors({"wandb_project": "nightly"}, study)
         mirror.open({})
         return mirror
 
@@ -124,11 +125,11 @@ def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(
 
 
 def test_only_a_study_that_fixes_a_project_is_mirrored(study: Path) -> None:
-    assert mirrors({}, study) == mirrors({"wandb_project": None}, study) == []
+    assert open_mirrors({}, study) == open_mirrors({"wandb_project": None}, study) == []
 
 
 def test_a_package_that_is_not_installed_mirrors_nothing(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MIRRORS, "no_such_tracker", ("wandb_project", MIRRORS["wandb"][1]))
-    assert len(mirrors({"wandb_project": "nightly"}, study)) == 1
+    assert len(open_mirrors({"wandb_project": "nightly"}, study)) == 1

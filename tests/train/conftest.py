@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.run import Run
 
 VOCABULARY = 65
@@ -33,11 +33,11 @@ def values_of():
     """Return effective values of a small run, with changes."""
 
     def values(shape: str = "P", **changed):
-        return {
-            **defaults(), **SHAPES[shape], "vocab_size": VOCABULARY, "device": "cpu", "dtype": "float32",
+        return Hyperparameters.of({
+            **SHAPES[shape], "vocab_size": VOCABULARY, "device": "cpu", "dtype": "float32",
             "compile": False, "max_iters": 50, "eval_interval": 25, "eval_iters": 3, "log_interval": 5,
             "warmup_iters": 5, "dropout": 0.1, "patience": None, **changed,
-        }  # fmt: skip
+        })  # fmt: skip
 
     return values
 

@@ -14,7 +14,7 @@ from sweeplab.train.stack import Stack
 
 def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
     """Return the gradient of a run's first step and its loss."""
-    values = {**values, "log_interval": 1, "max_iters": 1, "grad_clip": None, "seed": seed}
+    values = values.replace(log_interval=1, max_iters=1, grad_clip=None, seed=seed)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
     stack.advance()
@@ -40,7 +40,7 @@ def test_parts_are_the_batch_at_once(n_parts: int, values_of, tokens) -> None:
     # SGD leaves the gradient that it was given.
     values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0)
     whole, loss = after_one_step(values, tokens)
-    parts, loss_of_parts = after_one_step(values | {"grad_accum": n_parts}, tokens)
+    parts, loss_of_parts = after_one_step(values.replace(grad_accum=n_parts), tokens)
     assert loss_of_parts == pytest.approx(loss, rel=1e-6)
     assert (parts - whole).norm() < 2e-6 * whole.norm()
     assert not torch.equal(parts, whole)  # it was computed otherwise
@@ -84,7 +84,7 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
 
 def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
     runs = unlike("P", grad_accum=2, max_iters=20, eval_interval=10, ema=0.9)
-    runs[1] = Run("run1", {**runs[1].values, "batch_warmup_iters": 13, "ema": 0.99})
+    runs[1] = Run("run1", runs[1].values.replace(batch_warmup_iters=13, ema=0.99))
     together = Stack(runs[0].values, tokens, tokens, capacity=4)
     for run in runs:
         together.admit(run)

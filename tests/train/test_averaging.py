@@ -8,9 +8,8 @@ import torch
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import make_objective
-from sweeplab.train.averaging import average_, decay_at
 from sweeplab.train.run import Run
-from sweeplab.train.stack import Stack
+from sweeplab.train.stack import Stack, average_, decay_at
 
 
 def test_is_a_plain_loop_in_double_precision() -> None:

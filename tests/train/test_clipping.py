@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from sweeplab.model.layout import BLOCK
-from sweeplab.train.clipping import clip_, gradient_norms
+from sweeplab.train.stack import clip_, gradient_norms
 
 
 def test_norms_are_right_to_single_precision() -> None:

@@ -11,7 +11,7 @@ from sweeplab.data.batches import changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.model import feed_forward
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
-from sweeplab.train.optimizers import adamw
+from sweeplab.train.optimizers import base
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -30,7 +30,7 @@ def grown(values_of, tokens):
             parametrization=parametrization,
         )
         slopes = growth(
-            row for width in WIDTHS for row in coordinates(values | {"n_embd": width}, tokens, N_STEPS)
+            row for width in WIDTHS for row in coordinates(values.replace(n_embd=width), tokens, N_STEPS)
         )
         return tuple(
             {layer: slope for (_, at, layer), slope in slopes.items() if at == step} for step in (0, N_STEPS)
@@ -61,7 +61,7 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
 
 
 def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
-    monkeypatch.setattr(adamw, "learning_rate_factor", lambda name, n_dims, ratio: 1.0)
+    monkeypatch.setattr(base, "learning_rate_factor", lambda name, n_dims, ratio: 1.0)
     before, after = grown("mup")
     assert max(before.values()) < 0.1
     assert max(after.values()) > 0.5

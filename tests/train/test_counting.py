@@ -10,15 +10,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from sweeplab.data.batches import changed
+from sweeplab.data.batches import Pairs, Split, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
-from sweeplab.data.splits import Pairs, Split
-from sweeplab.hyperparameters import defaults
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.counting import row_flops, row_lengths, train_flops, train_memory_bytes, train_tokens
-from sweeplab.train.run import Run
+from sweeplab.train.run import Run, row_flops, row_lengths, train_flops, train_memory_bytes, train_tokens
 from sweeplab.train.stack import Stack
 
 N_SYMBOLS = 20
@@ -32,9 +30,9 @@ SMALL = {
 }  # fmt: skip
 
 
-def values_of(objective: str, family: str, **changed: Any) -> dict[str, Any]:
-    found = defaults() | SMALL | {"objective": objective, "family": family} | changed
-    return found | {"vocab_size": N_SYMBOLS + n_special(found)}
+def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
+    found = Hyperparameters.of(SMALL | {"objective": objective, "family": family} | changed)
+    return found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
 def split_for(objective: str) -> Split:
@@ -72,16 +70,15 @@ def test_rows_that_stand_in_a_batch_again_are_not_counted() -> None:
 @pytest.mark.parametrize("beside", [{"ema": 0.99}, {"grad_accum": 2}, {"ema": 0.9, "grad_accum": 4}])
 def test_copies_of_the_weights_are_a_stacks_buffers(beside: dict[str, Any]) -> None:
     plain = values_of("next_token", "decoder")
-    more = held_bytes(plain | beside) - held_bytes(plain)
-    copies = train_memory_bytes(plain | beside | {"batch_size": 0}) - train_memory_bytes(
-        plain | {"batch_size": 0}
-    )
+    more = held_bytes(plain.replace(**beside)) - held_bytes(plain)
+    changed = train_memory_bytes(plain.replace(**beside, batch_size=0))
+    copies = changed - train_memory_bytes(plain.replace(batch_size=0))
     assert copies == 4 * len(beside) * n_params(ModelShape.of(plain))
     assert copies <= more < copies + len(beside) * 4 * 1024  # a row is whole blocks
     assert held_bytes(plain) < train_memory_bytes(plain)
 
 
-def held_bytes(values: dict[str, Any]) -> int:
+def held_bytes(values: Hyperparameters) -> int:
     """Return the bytes of all tensors that a stack of one holds between steps."""
     stack = Stack(values, TEXT, TEXT)
     stack.admit(Run("run", values))

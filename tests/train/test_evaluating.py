@@ -48,11 +48,11 @@ def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
     values = of_encoder()
     stack = Stack(values, tokens, tokens, 2)
     for seed in range(2):
-        stack.admit(Run(str(seed), values | {"seed": seed}))
+        stack.admit(Run(str(seed), values.replace(seed=seed)))
     for record in stack.advance():
         weights = {name: weight[None] for name, weight in stack.weights(record.key).items()}
         losses = []
-        for batch in make_objective(tokens, values | {"batch_size": 1}).alone(N_ALONE):
+        for batch in make_objective(tokens, values.replace(batch_size=1)).alone(N_ALONE):
             moved = changed(batch, lambda part: torch.from_numpy(part)[None])
             losses.append(stack.transformer.losses(weights, moved).item())
         assert record.measures == {"pseudo_perplexity": pytest.approx(math.exp(np.mean(losses)), rel=1e-5)}
@@ -68,17 +68,17 @@ def test_only_encoders_of_text_have_a_pseudo_perplexity(values_of, tokens) -> No
 def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> None:
     data = prepare("reverse", "char")
     values = values_of(family="encoder_decoder", objective="pairs")
-    values |= {"vocab_size": data.tokenizer.vocab_size + n_special(values)}
+    values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
     stack = Stack(values, data.train, data.val)
     stack.admit(Run("run", values))
-    passes, read = [], Transformer._logits
-    monkeypatch.setattr(Transformer, "_logits", lambda *given: passes.append(given) or read(*given))
+    passes, read = [], Transformer.computed
+    monkeypatch.setattr(Transformer, "computed", lambda *given: passes.append(given) or read(*given))
     (record,) = stack.advance()
-    assert len(passes) == values["eval_iters"]
+    assert len(passes) == values.eval_iters
     assert record.measures.keys() == {"exact_match"}
     weights = {name: weight[None] for name, weight in stack.weights("run").items()}
     total, n_targets = torch.zeros((), dtype=torch.float64), 0
-    for batch in make_objective(data.val, values).evaluation(values["eval_iters"]):
+    for batch in make_objective(data.val, values).evaluation(values.eval_iters):
         loss = stack.transformer.losses(weights, changed(batch, lambda part: torch.from_numpy(part)[None]))
         total, n_targets = total + loss.double() * batch.n_targets, n_targets + batch.n_targets
     assert record.val_loss == (total / n_targets).item()
@@ -88,7 +88,7 @@ def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:
     values = values_of(n_expert=4, n_expert_active=2)
     stack = Stack(values, tokens, tokens, 2)
     for seed in range(2):
-        stack.admit(Run(str(seed), values | {"seed": seed}))
+        stack.admit(Run(str(seed), values.replace(seed=seed)))
     # One run sends all that its last layer reads to the same two experts.
     views = stack.transformer.layout.views(stack._rows["weights"])
     views["blocks.1.feed_forward_norm.gain"][1].zero_()

@@ -9,7 +9,7 @@ import torch
 from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.extrapolation import losses_at, why_not_longer
+from sweeplab.train.evaluating import losses_at, why_not_longer
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -20,7 +20,7 @@ def longer(values_of):
 
     def values(**changed):
         found = values_of(**{"objective": "next_token", "positions": "rotary", "dropout": 0.0, **changed})
-        return found | {"vocab_size": 65 + n_special(found)}
+        return found.replace(vocab_size=65 + n_special(found))
 
     return values
 
@@ -47,7 +47,7 @@ def test_longer_sequences_are_read_as_they_are(positions: str, longer, tokens) -
     found = losses_at(model, weights, tokens, values, 4)
     assert found.by_position.shape == (64,) and (found.counts == 3).all()  # batches of one sequence
     total = np.zeros(64)
-    for batch in make_objective(tokens, values | {"block_size": 64, "batch_size": 1}).evaluation(3):
+    for batch in make_objective(tokens, values.replace(block_size=64, batch_size=1)).evaluation(3):
         logits = model.logits(
             weights, batch._make([torch.from_numpy(batch.inputs)[None], None, None, None, None])
         )
@@ -55,7 +55,7 @@ def test_longer_sequences_are_read_as_they_are(positions: str, longer, tokens) -
         total -= np.log(shares[np.arange(64), batch.targets[0]])
     np.testing.assert_allclose(found.by_position, total / 3, rtol=1e-5)
     # A causal model finds the first tokens of a longer sequence as it would those of its own length.
-    short = losses_at(model, weights, tokens, values | {"block_size": 64, "batch_size": 1}, 1)
+    short = losses_at(model, weights, tokens, values.replace(block_size=64, batch_size=1), 1)
     np.testing.assert_array_equal(short.by_position[:16], found.by_position[:16])
 
 

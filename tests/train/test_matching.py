@@ -8,13 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs
 from sweeplab.data.objectives import make_objective
 from sweeplab.data.objectives.pairs import PairsObjective
-from sweeplab.data.splits import Pairs
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.matching import exact_matches
+from sweeplab.train.evaluating import exact_matches
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -89,7 +88,7 @@ def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
     (record,) = stack.advance()
     weights = stack.transformer.layout.views(stack._rows["weights"])
     total, count, whole = 0.0, 0, 0
-    for batch in make_objective(pairs, values | {"batch_size": 1}).whole():
+    for batch in make_objective(pairs, values.replace(batch_size=1)).whole():
         targets = torch.from_numpy(batch.targets)[0]
         inputs = torch.from_numpy(batch.inputs)[None]
         logits = stack.transformer.logits(weights, Batch(inputs, inputs))[0]

@@ -1,6 +1,6 @@
 """What every optimizer of the table has to do, and each against its paper and against torch's own.
 
-A new optimizer is one more row of OPTIMISERS; what is asked of all is asked of it too, and its reference is a loop
+A new optimizer is one more row of OPTIMIZERS; what is asked of all is asked of it too, and its reference is a loop
 in references/optimizers.py.
 """
 
@@ -16,7 +16,8 @@ from references.optimizers import STEPS
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import BLOCK, Layout
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.optimizers import OPTIMISERS, Rates, adamw, muon
+from sweeplab.train.optimizers import OPTIMIZERS, elementwise, muon
+from sweeplab.train.optimizers.base import Rates
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -31,7 +32,7 @@ DIFFERING = [
     {"learning_rate": 1e-4, "weight_decay": 0.5, "beta1": 0.95, "beta2": 0.9, "eps": 1e-10, "momentum": 0.0},
 ]
 N_STEPS = 20
-every = pytest.mark.parametrize("name", OPTIMISERS)
+every = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
 def start(n_runs: int = len(DIFFERING)) -> torch.Tensor:
@@ -54,7 +55,7 @@ def gradient(step: int, n_runs: int = len(DIFFERING)) -> torch.Tensor:
 
 def train(name: str, rows: list[int], n_steps: int = N_STEPS, broken: int | None = None):
     """Train these of the runs together and return weights and state; the gradient of `broken` is not a number."""
-    optimizer = OPTIMISERS[name](LAYOUT)
+    optimizer = OPTIMIZERS[name](LAYOUT)
     weights = start()[rows]
     state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
     for step in range(1, n_steps + 1):
@@ -67,14 +68,12 @@ def train(name: str, rows: list[int], n_steps: int = N_STEPS, broken: int | None
 
 
 def test_every_choice_of_the_table_is_an_optimizer_with_a_reference() -> None:
-    assert set(OPTIMISERS) == set(TABLE["optimizer"].choices) == set(STEPS)
-    for kind in OPTIMISERS.values():
-        assert kind.meaning
+    assert set(OPTIMIZERS) == set(TABLE["optimizer"].choices) == set(STEPS)
 
 
 @every
 def test_buffers_are_whole_blocks(name: str) -> None:
-    sizes = OPTIMISERS[name](LAYOUT).buffers()
+    sizes = OPTIMIZERS[name](LAYOUT).buffers()
     assert sizes
     assert all(size > 0 and size % BLOCK == 0 for size in sizes.values())
 
@@ -100,7 +99,7 @@ def test_runs_together_are_each_alone_bit_for_bit(name: str) -> None:
 )
 def test_so_they_are_in_models_of_other_parts(name: str, parts: dict) -> None:
     layout = Layout(replace(SHAPE, n_layer=1, n_encoder_layer=1, n_decoder_layer=1, **parts))
-    optimizer, ends = OPTIMISERS[name](layout), {}
+    optimizer, ends = OPTIMIZERS[name](layout), {}
     for rows in ([0, 1, 2], [2]):
         weights = torch.stack([layout.initial_row(row) for row in rows])
         state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
@@ -247,7 +246,7 @@ def test_muon_makes_its_steps_nearly_orthogonal() -> None:
 
 @every
 def test_a_quadratic_falls(name: str) -> None:
-    optimizer = OPTIMISERS[name](LAYOUT)
+    optimizer = OPTIMIZERS[name](LAYOUT)
     weights, target = start(), start().roll(1, 0)
     state = {key: torch.zeros(len(weights), size) for key, size in optimizer.buffers().items()}
     before = (weights - target).square().sum(dim=1)
@@ -262,7 +261,7 @@ def test_a_quadratic_falls(name: str) -> None:
 
 @every
 def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
-    optimizer = OPTIMISERS[name](LAYOUT)
+    optimizer = OPTIMIZERS[name](LAYOUT)
     weights = start()
     state = {key: torch.zeros(len(weights), size) for key, size in optimizer.buffers().items()}
     for step in range(1, 6):
@@ -276,10 +275,10 @@ def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
     assert weights.isfinite().all()
 
 
-@pytest.mark.parametrize("update", [adamw._fused_rows, adamw._together])
+@pytest.mark.parametrize("update", [elementwise._fused_rows, elementwise._together])
 def test_the_two_ways_of_adamw_agree(update, monkeypatch) -> None:
     expected, _ = train("adamw", [0, 1, 2])
-    monkeypatch.setattr(adamw, "_fused_rows", update)
+    monkeypatch.setattr(elementwise, "_fused_rows", update)
     found, _ = train("adamw", [0, 1, 2])
     torch.testing.assert_close(found, expected, rtol=2e-5, atol=5e-6)
 

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import math
 
-from sweeplab.train.progress import Progress
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.train.member import Progress
 
-VALUES = {
+VALUES = Hyperparameters.of({
     "max_iters": 1000, "patience": 3, "min_delta": 0.1, "lr_decay": True,
     "scheduler_type": "constant", "patience_lr": 2,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def states(losses, **changed):
     progress = Progress()
-    values = VALUES | changed
+    values = VALUES.replace(**changed)
     found = [progress.evaluated(loss, index * 100, values) for index, loss in enumerate(losses)]
     return found, progress
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.schedule import SCHEDULES, learning_rate, rows_seen, rows_used
 
-VALUES = {
+VALUES = Hyperparameters.of({
     "learning_rate": 1e-3, "warmup_iters": 10, "max_iters": 110, "min_lr": 1e-4,
     "lr_decay": True, "scheduler_type": "cosine", "decay_share": 0.2,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def nanogpt(iteration: int) -> float:
@@ -32,20 +32,20 @@ def test_every_choice_of_the_table_is_a_schedule() -> None:
 
 
 def test_linear_constant_and_no_decay() -> None:
-    assert learning_rate(VALUES | {"scheduler_type": "linear"}, 60) == pytest.approx(5.5e-4)
-    assert learning_rate(VALUES | {"scheduler_type": "constant"}, 100) == 1e-3
-    assert learning_rate(VALUES | {"lr_decay": False}, 100) == 1e-3
+    assert learning_rate(VALUES.replace(scheduler_type="linear"), 60) == pytest.approx(5.5e-4)
+    assert learning_rate(VALUES.replace(scheduler_type="constant"), 100) == 1e-3
+    assert learning_rate(VALUES.replace(lr_decay=False), 100) == 1e-3
 
 
 def test_plateau_halves_down_to_min_lr() -> None:
-    values = VALUES | {"scheduler_type": "plateau"}
+    values = VALUES.replace(scheduler_type="plateau")
     found = [learning_rate(values, 50, n_halvings) for n_halvings in range(5)]
     assert found == pytest.approx([1e-3, 5e-4, 2.5e-4, 1.25e-4, 1e-4])
 
 
 @pytest.mark.parametrize("scheduler", sorted(SCHEDULES))
 def test_the_warm_up_is_a_straight_line(scheduler: str) -> None:
-    values = VALUES | {"scheduler_type": scheduler}
+    values = VALUES.replace(scheduler_type=scheduler)
     found = [learning_rate(values, iteration) for iteration in range(11)]
     assert found == pytest.approx([1e-3 * step / 11 for step in range(1, 12)])
 
@@ -54,30 +54,30 @@ def test_the_warm_up_is_a_straight_line(scheduler: str) -> None:
     ("iteration", "expected"), [(10, 1), (50, 1), (88, 1), (99, 0.55), (109, 0.1 + 0.9 / 22)]
 )
 def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration: int, expected: float) -> None:
-    values = VALUES | {"scheduler_type": "wsd"}
+    values = VALUES.replace(scheduler_type="wsd")
     assert learning_rate(values, iteration) == pytest.approx(expected * 1e-3)
     assert learning_rate(values, 110) == pytest.approx(1e-4)
 
 
 def test_wsd_over_the_whole_run_is_linear() -> None:
     wsd, linear = (
-        VALUES | {"scheduler_type": "wsd", "decay_share": 1.0},
-        VALUES | {"scheduler_type": "linear"},
+        VALUES.replace(scheduler_type="wsd", decay_share=1.0),
+        VALUES.replace(scheduler_type="linear"),
     )
     for iteration in range(111):
         assert learning_rate(wsd, iteration) == pytest.approx(learning_rate(linear, iteration))
 
 
 def test_inverse_sqrt_is_the_original_transformers() -> None:
-    values = VALUES | {"scheduler_type": "inverse_sqrt", "min_lr": 0.0, "learning_rate": (512 * 4000) ** -0.5}
-    values |= {"warmup_iters": 3999, "max_iters": 100_000}
+    values = VALUES.replace(scheduler_type="inverse_sqrt", min_lr=0.0, learning_rate=(512 * 4000) ** -0.5)
+    values = values.replace(warmup_iters=3999, max_iters=100_000)
     for step in (1, 100, 3999, 4000, 4001, 16_000, 100_000):
         published = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)  # section 5.3
         assert learning_rate(values, step - 1) == pytest.approx(published)
 
 
 def test_inverse_sqrt_stops_at_min_lr() -> None:
-    values = VALUES | {"scheduler_type": "inverse_sqrt", "max_iters": 10_000}
+    values = VALUES.replace(scheduler_type="inverse_sqrt", max_iters=10_000)
     assert learning_rate(values, 43) == pytest.approx(5e-4)
     assert learning_rate(values, 9_999) == 1e-4
 
@@ -92,10 +92,10 @@ def test_inverse_sqrt_stops_at_min_lr() -> None:
     st.floats(0.01, 1.0),
 )
 def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, share) -> None:
-    values = {
-        "learning_rate": peak, "min_lr": low, "warmup_iters": warmup, "max_iters": max_iters,
-        "lr_decay": True, "scheduler_type": kind, "decay_share": share,
-    }  # fmt: skip
+    values = Hyperparameters(
+        learning_rate=peak, min_lr=low, warmup_iters=warmup, max_iters=max_iters,
+        lr_decay=True, scheduler_type=kind, decay_share=share,
+    )  # fmt: skip
     rate = learning_rate(values, iteration)
     floor = min(low, peak) if iteration >= warmup else 0.0
     assert floor * (1 - 1e-9) <= rate <= peak * (1 + 1e-9)
@@ -104,18 +104,16 @@ def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, s
 
 
 def test_a_batch_rises_through_its_divisors() -> None:
-    values = {"batch_size": 12, "batch_warmup_iters": 11}
+    values = Hyperparameters(batch_size=12, batch_warmup_iters=11)
     found = [rows_used(values, iteration) for iteration in range(14)]
     assert found == [1, 2, 3, 4, 4, 6, 6, 6, 6, 6, 6, 12, 12, 12]
-    assert [rows_used({"batch_size": 12, "batch_warmup_iters": 0}, iteration) for iteration in (0, 1)] == [
-        12,
-        12,
-    ]
+    at_once = values.replace(batch_warmup_iters=0)
+    assert [rows_used(at_once, iteration) for iteration in (0, 1)] == [12, 12]
 
 
 @given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 150))
 def test_rows_used_divide_the_batch_and_add_up(size, warmup, iteration) -> None:
-    values = {"batch_size": size, "batch_warmup_iters": warmup}
+    values = Hyperparameters(batch_size=size, batch_warmup_iters=warmup)
     used = [rows_used(values, each) for each in range(iteration + 1)]
     assert rows_seen(values, iteration) == sum(used[:iteration])
     assert used == sorted(used)

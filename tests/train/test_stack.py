@@ -77,7 +77,7 @@ ROUTED = {
 @pytest.mark.parametrize("changed", [MODERN, ROUTED], ids=["modern", "routed"])
 def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
     runs = [
-        Run(run.key, {**run.values, "label_smoothing": 0.02 * (index + 1), "router_balance": 0.01 * index})
+        Run(run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index))
         for index, run in enumerate(unlike("P", **changed))
     ]
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
@@ -121,9 +121,9 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
     for broken in (False, True):
         stack = Stack(runs[0].values, tokens, tokens, capacity=4)
         for index, run in enumerate(runs):
-            values = dict(run.values)
+            values = run.values
             if broken and index == 1 and fault == "learning rate":
-                values["learning_rate"] = 1e6
+                values = values.replace(learning_rate=1e6)
             stack.admit(Run(run.key, values))
         if broken and fault == "weight":
             stack._rows["weights"][1, 100] = float("nan")
@@ -183,13 +183,15 @@ def test_another_seed_is_another_run(values_of, tokens) -> None:
 RESUME = """
 import sys, numpy as np, torch
 from pathlib import Path
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.sweep.work.worker import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 import json
 torch.set_num_threads(1)
-folder, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
+folder = Path(sys.argv[1])
+runs = [Hyperparameters.of(each) for each in json.loads(sys.argv[2])]
 tokens = np.load(folder / "tokens.npy")
 stack = Stack(runs[0], tokens, tokens, capacity=3)
 stack.admit(Run("other", runs[1]))

@@ -1,19 +1,13 @@
-"""Checks of what is counted: the embeddings in N, the head in C.
+"""What may make the exponents of a study wrong, as one table of checks: one that is added is a row of it.
 
-Both are a large part of a small model and a small part of a large one, so they bend what should be a power law
-(Pearce and Song 2024, Reconciling Kaplan and Chinchilla scaling laws; Porian et al. 2024, Resolving discrepancies
-in compute-optimal scaling of language models).
-
-Checks of the learning rate over a run: its warm-up, and whether it has come down at the run's end.
-
-A run that is measured while its rate is high has a higher loss than one that was planned to end there (Hoffmann
-et al. 2022, section 3 and figure A1); a warm-up of one length for all is a large part of the shortest.
-
-Checks of the tuning: whether each size tried several values of a hyperparameter, and where its best lies.
-
-Checks of the ends: runs that stopped early or were pruned, and seeds that show the noise.
-
-The checks as one table: one that is added is a row of it.
+- What is counted, the embeddings in N and the head in C: both are a large part of a small model and a small part of a
+  large one, so they bend what should be a power law (Pearce and Song 2024, Reconciling Kaplan and Chinchilla scaling
+  laws; Porian et al. 2024, Resolving discrepancies in compute-optimal scaling of language models).
+- The learning rate over a run: one that is measured while its rate is high has a higher loss than one that was planned
+  to end there (Hoffmann et al. 2022, section 3 and figure A1); a warm-up of one length for all is a large part of the
+  shortest.
+- The tuning: whether each size tried several values of a hyperparameter, and where its best lies.
+- The ends: runs that stopped early or were pruned, and seeds that show the noise.
 """
 
 from __future__ import annotations
@@ -28,17 +22,22 @@ import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
-from sweeplab.analysis.trials import COUNTED
-from sweeplab.study.spec import Choices, Range
+from sweeplab.analysis.trials import COUNTED, POINT
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.study.search import Choices, Range
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
-
+    from sweeplab.study.search import SearchSpec
 
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
+LONGEST_WARM_UP = 0.1  # of a run
+HIGHEST_END = 0.2  # of the peak; Hoffmann et al. end at 0.1
+LEAST_FREEDOM = 4  # a standard deviation from 4 degrees of freedom is known to a third
+EDGE = 0.05  # of a range, at either end
+_READ = ("learning_rate", "warmup_iters", "lr_decay", "min_lr", "scheduler_type", "max_iters", "iterations")
 
 
 def embeddings_in_n(evidence: Evidence) -> Finding:
@@ -50,15 +49,12 @@ def embeddings_in_n(evidence: Evidence) -> Finding:
     part = embeddings / evidence.numbers(counted)
     if np.isnan(part).any():
         return Finding(UNKNOWN, "the runs do not say how many of their parameters are embeddings")
-    names = evidence.names(part > LARGE)
+    names, said = evidence.names(part > LARGE), f"embeddings are {ends(part, share)} of N"
     if not names:
-        return Finding(CLEAR, f"embeddings are {ends(part, share)} of N")
-    return Finding(
-        FOUND,
-        f"embeddings are {ends(part, share)} of N, and over {share(LARGE)} of it in {len(names)} of {len(part)} points",
-        names,
-        evidence.counting("with N without the embeddings", params="non-embedding"),
-    )
+        return Finding(CLEAR, said)
+    said += f", and over {share(LARGE)} of it in {len(names)} of {len(part)} points"
+    effects = evidence.counting("with N without the embeddings", params="non-embedding")
+    return Finding(FOUND, said, names, effects)
 
 
 def head_left_out(evidence: Evidence) -> Finding:
@@ -74,17 +70,9 @@ def head_left_out(evidence: Evidence) -> Finding:
     if not names:
         how = "left out of C, but small" if left_out.any() else "in C"
         return Finding(CLEAR, f"the head's products, {ends(part, share)} of all, are {how}")
-    return Finding(
-        FOUND,
-        f"C is 6 N D with an N that leaves out the head, whose products are {ends(part, share)} of all",
-        names,
-        evidence.counting("with N, and so C, with the head", params="with-head"),
-    )
-
-
-LONGEST_WARM_UP = 0.1  # of a run
-HIGHEST_END = 0.2  # of the peak; Hoffmann et al. end at 0.1
-_READ = ("learning_rate", "warmup_iters", "lr_decay", "min_lr", "scheduler_type", "max_iters", "iterations")
+    said = f"C is 6 N D with an N that leaves out the head, whose products are {ends(part, share)} of all"
+    effects = evidence.counting("with N, and so C, with the head", params="with-head")
+    return Finding(FOUND, said, names, effects)
 
 
 def warm_up(evidence: Evidence) -> Finding:
@@ -92,16 +80,11 @@ def warm_up(evidence: Evidence) -> Finding:
     part = evidence.numbers("warmup_iters") / evidence.numbers("max_iters")
     if np.isnan(part).any():
         return Finding(UNKNOWN, "the runs do not say how long their warm-up is")
-    names = evidence.names(part > LONGEST_WARM_UP)
+    names, said = evidence.names(part > LONGEST_WARM_UP), f"the warm-up is {ends(part, share)} of a run"
     if not names:
-        return Finding(CLEAR, f"the warm-up is {ends(part, share)} of a run")
-    return Finding(
-        FOUND,
-        f"the warm-up is {ends(part, share)} of a run, and over {share(LONGEST_WARM_UP)} of it in "
-        f"{len(names)} of {len(part)} points: the shortest are held back most",
-        names,
-        evidence.without(names),
-    )
+        return Finding(CLEAR, said)
+    over = f"over {share(LONGEST_WARM_UP)} of it in {len(names)} of {len(part)} points"
+    return evidence.found(f"{said}, and {over}: the shortest are held back most", names)
 
 
 def decay(evidence: Evidence) -> Finding:
@@ -116,37 +99,76 @@ def decay(evidence: Evidence) -> Finding:
     unknown: set[str] = set()
     rows: list[dict[str, Any]] = runs[["point", *read]].to_dict("records")  # type: ignore[assignment]
     for row in rows:
-        if row["lr_decay"] and row["scheduler_type"] == "plateau":
+        values, iterations = Hyperparameters.of(row), int(row["iterations"])
+        if values.lr_decay and values.scheduler_type == "plateau":
             unknown.add(row["point"])
-        elif learning_rate(row, int(row["iterations"])) > HIGHEST_END * row["learning_rate"]:
-            why.setdefault(row["point"], _why(row))
+        elif learning_rate(values, iterations) > HIGHEST_END * values.learning_rate:
+            why.setdefault(row["point"], _why(values, iterations))
+    if unknown and not why:
+        said = "plateau halves the rate when the loss asks for it: where it ends is not recorded"
+        return Finding(UNKNOWN, said, tuple(unknown))
     if not why:
-        if unknown:
-            return Finding(
-                UNKNOWN,
-                "plateau halves the rate when the loss asks for it: where it ends is not recorded",
-                tuple(unknown),
-            )
         return Finding(CLEAR, f"every rate has come down to {share(HIGHEST_END)} of its peak or less")
     reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(why.values()).most_common())
     names = tuple(name for name in evidence.points.names if name in why)
-    return Finding(
-        FOUND,
-        f"{len(names)} of {evidence.points.n} points end with over {share(HIGHEST_END)} of the peak rate: {reasons}",
-        names,
-        evidence.without(names),
-    )
+    over = f"{len(names)} of {evidence.points.n} points end with over {share(HIGHEST_END)} of the peak rate"
+    return evidence.found(f"{over}: {reasons}", names)
 
 
-def _why(row: dict[str, Any]) -> str:
-    if not row["lr_decay"] or not SCHEDULES[row["scheduler_type"]].ends_low:
+def _why(values: Hyperparameters, iterations: int) -> str:
+    if not values.lr_decay or not SCHEDULES[values.scheduler_type].ends_low:
         return "with a rate that never comes down"
-    if row["iterations"] < row["max_iters"]:
-        return f"stopped before the {row['scheduler_type']}'s end"
+    if iterations < values.max_iters:
+        return f"stopped before the {values.scheduler_type}'s end"
     return "with a min_lr near the peak"
 
 
-EDGE = 0.05  # of a range, at either end
+def cut_short(evidence: Evidence) -> Finding:
+    """Find points of runs that stopped early, and points that a pruned trial was already better than."""
+    stopped = set(evidence.used.loc[evidence.used["state"].astype(str) == "stopped", "point"])
+    better = _beaten_by_pruned(evidence)
+    names = tuple(name for name in evidence.points.names if name in stopped | better)
+    pruned = evidence.points.dropped.get("pruned before the end", 0)
+    if not names:
+        return Finding(CLEAR, f"every point ran to its end; {pruned} pruned runs are left out")
+    said = []
+    if stopped:
+        early = f"{len(stopped)} of {evidence.points.n} points come of runs that stopped early"
+        said.append(f"{early}: they were not trained on the tokens that their schedule was made for")
+    if better:
+        beaten = f"{len(better)} have a loss that a pruned trial of theirs was already below"
+        said.append(f"{beaten}: the pruner was too hasty")
+    return evidence.found("; ".join(said), names)
+
+
+def _beaten_by_pruned(evidence: Evidence) -> set[str]:
+    """Return the points that have a higher loss than a trial of the same model and length when it was pruned."""
+    loss = STUDY_COLUMNS["loss"]
+    pruned = evidence.runs[evidence.runs["state"].astype(str) == "pruned"]
+    trials = pruned.groupby([*POINT, "cell", "trial"], sort=False)[loss].mean().reset_index()
+    lowest = {key: float(value) for key, value in trials.groupby(POINT, sort=False)[loss].min().items()}
+    own = evidence.used.groupby("point")[loss].mean()
+    keys = zip(evidence.points.names, evidence.table[POINT].itertuples(index=False), strict=True)
+    return {name for name, key in keys if lowest.get(tuple(key), np.inf) < own[name]}
+
+
+def seeds(evidence: Evidence) -> Finding:
+    """Find too few seeds to tell noise from a law that is wrong."""
+    points, chosen = evidence.points, evidence.chosen
+    alone = evidence.names(points.weights < 2)
+    if chosen.freedom == 0:
+        said = "no point has a second seed"
+        why = "what a law leaves may be noise or its own fault, and nobody can tell"
+        return Finding(FOUND, f"{said}: {why}", alone)
+    sizes = len(np.unique(points.columns["params"][points.weights > 1]))
+    said = f"one seed differs by {share(chosen.spread)} of the loss from the next"
+    said += f", seen at {points.n - len(alone)} points"
+    if chosen.freedom < LEAST_FREEDOM:
+        few = f"{chosen.freedom} degrees of freedom are too few, {LEAST_FREEDOM} are needed"
+        return Finding(FOUND, f"{said}: {few}", alone)
+    if sizes < 2 <= points.n:
+        return Finding(FOUND, f"{said} of one size: whether others are as noisy cannot be seen", alone)
+    return Finding(CLEAR, f"{said} of {sizes} sizes")
 
 
 @dataclass(frozen=True)
@@ -155,7 +177,7 @@ class Tuned:
 
     name: str
     because: str
-    across: tuple[str, ...] = ("study", "model", "planned_tokens")
+    across: tuple[str, ...] = tuple(POINT)
 
     def is_tuned(self, evidence: Evidence) -> Finding:
         """Find points whose size has tried only one value."""
@@ -166,14 +188,14 @@ class Tuned:
         names = evidence.names(alone)
         if not names:
             return Finding(CLEAR, f"every size tried {min(map(len, tried))} values or more of {self.name}")
-        values = sorted({each for values in tried for each in values}, key=_order)
+        values = sorted({each for values in tried for each in values}, key=_parts)
         if len(values) == 1:
             said = f"{self.name} is {_said(values[0])} in every run: {self.because}"
         elif all(alone):
             said = f"{self.name} goes from {_said(values[0])} to {_said(values[-1])}, and no size tried two"
         else:
             said = f"{self.name} has one value in {len(names)} of {evidence.points.n} points: {self.because}"
-        return Finding(FOUND, said, names, evidence.without(names))
+        return evidence.found(said, names)
 
     def is_inside(self, evidence: Evidence) -> Finding:
         """Find points whose best value lies at the end of what was tried."""
@@ -181,7 +203,8 @@ class Tuned:
             return Finding(UNKNOWN, f"the runs do not say their {self.name}")
         sides = []
         for values, (_, best) in zip(self._tried(evidence), evidence.table.iterrows(), strict=True):
-            spec = evidence.search.get(str(best["study"]), {}).get(self.name)
+            design = evidence.designs.get(str(best["study"]))
+            spec = design.search.get(self.name) if design else None
             sides.append(_side(best[self.name], spec, values))
         judged = [side for side in sides if side is not None]
         if not judged:
@@ -189,17 +212,10 @@ class Tuned:
         names = evidence.names([bool(side) for side in sides])
         if not names:
             return Finding(CLEAR, f"the best {self.name} lies inside of its range in {_all(judged)}")
-        low, high = judged.count("low"), judged.count("high")
-        where = " and ".join(
-            f"{count} at the {end}" for count, end in ((low, "low"), (high, "high")) if count
-        )
-        return Finding(
-            FOUND,
-            f"the best {self.name} lies at an end of its range in {len(names)} of {_all(judged)}, {where}: "
-            "a better one may lie beyond",
-            names,
-            evidence.without(names),
-        )
+        counts = ((judged.count("low"), "low"), (judged.count("high"), "high"))
+        where = " and ".join(f"{count} at the {end}" for count, end in counts if count)
+        said = f"the best {self.name} lies at an end of its range in {len(names)} of {_all(judged)}"
+        return evidence.found(f"{said}, {where}: a better one may lie beyond", names)
 
     def _tried(self, evidence: Evidence) -> list[set[Any]]:
         """Return the values that each point was chosen among, [n]."""
@@ -225,10 +241,8 @@ def _side(best: Any, spec: SearchSpec | None, tried: set[Any]) -> str | None:
         place = (at - low) / (high - low)
         return "low" if place <= EDGE else "high" if place >= 1 - EDGE else ""
     values = spec.values if isinstance(spec, Choices) else tuple(tried)
-    sides = [
-        _side_among(part, column)
-        for part, column in zip(_parts(best), zip(*map(_parts, values), strict=True), strict=True)
-    ]
+    columns = zip(*map(_parts, values), strict=True)
+    sides = [_side_among(part, column) for part, column in zip(_parts(best), columns, strict=True)]
     known = [side for side in sides if side is not None]
     return next((side for side in known if side), "") if known else None
 
@@ -246,80 +260,12 @@ def _parts(value: Any) -> tuple[float, ...]:
     return tuple(map(float, read)) if isinstance(read, tuple | list) else (float(read),)
 
 
-def _order(value: Any) -> tuple[float, ...]:
-    return _parts(value)
-
-
 def _said(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _all(judged: Sequence[str]) -> str:
     return f"{len(judged)} point{'s' if len(judged) > 1 else ''} with a range"
-
-
-# A standard deviation from 4 degrees of freedom is known to a third.
-LEAST_FREEDOM = 4
-
-
-def cut_short(evidence: Evidence) -> Finding:
-    """Find points of runs that stopped early, and points that a pruned trial was already better than."""
-    stopped = set(evidence.used.loc[evidence.used["state"].astype(str) == "stopped", "point"])
-    better = _beaten_by_pruned(evidence)
-    names = tuple(name for name in evidence.points.names if name in stopped | better)
-    pruned = evidence.points.dropped.get("pruned before the end", 0)
-    if not names:
-        return Finding(CLEAR, f"every point ran to its end; {pruned} pruned runs are left out")
-    said = []
-    if stopped:
-        said.append(
-            f"{len(stopped)} of {evidence.points.n} points come of runs that stopped early: "
-            "they were not trained on the tokens that their schedule was made for"
-        )
-    if better:
-        said.append(
-            f"{len(better)} have a loss that a pruned trial of theirs was already below: the pruner was too hasty"
-        )
-    return Finding(FOUND, "; ".join(said), names, evidence.without(names))
-
-
-def seeds(evidence: Evidence) -> Finding:
-    """Find too few seeds to tell noise from a law that is wrong."""
-    points, chosen = evidence.points, evidence.chosen
-    alone = evidence.names(points.weights < 2)
-    several = points.n - len(alone)
-    if chosen.freedom == 0:
-        return Finding(
-            FOUND,
-            "no point has a second seed: what a law leaves may be noise or its own fault, and nobody can tell",
-            alone,
-        )
-    sizes = len(np.unique(points.columns["params"][points.weights > 1]))
-    said = f"one seed differs by {share(chosen.spread)} of the loss from the next, seen at {several} points"
-    if chosen.freedom < LEAST_FREEDOM:
-        return Finding(
-            FOUND,
-            f"{said}: {chosen.freedom} degrees of freedom are too few, {LEAST_FREEDOM} are needed",
-            alone,
-        )
-    if sizes < 2 <= points.n:
-        return Finding(FOUND, f"{said} of one size: whether others are as noisy cannot be seen", alone)
-    return Finding(CLEAR, f"{said} of {sizes} sizes")
-
-
-def _beaten_by_pruned(evidence: Evidence) -> set[str]:
-    """Return the points that have a higher loss than a trial of the same model and length when it was pruned."""
-    loss, by = STUDY_COLUMNS["loss"], ["study", "model", "planned_tokens"]
-    pruned = evidence.runs[evidence.runs["state"].astype(str) == "pruned"]
-    trials = pruned.groupby([*by, "cell", "trial"], sort=False)[loss].mean().reset_index()
-    lowest = {key: float(value) for key, value in trials.groupby(by, sort=False)[loss].min().items()}
-    own = evidence.used.groupby("point")[loss].mean()
-    keys = evidence.table[by].itertuples(index=False)
-    return {
-        name
-        for name, key in zip(evidence.points.names, keys, strict=True)
-        if lowest.get(tuple(key), np.inf) < own[name]
-    }
 
 
 @dataclass(frozen=True)
@@ -331,6 +277,7 @@ class Check:
     look: Callable[[Evidence], Finding]
 
 
+_TOO_SOON = "or left out that were pruned too soon"
 CHECKS: tuple[Check, ...] = (
     Check("embeddings", "Are embeddings a large part of N?", embeddings_in_n),
     Check("head", "Does C leave the head's FLOPs out?", head_left_out),
@@ -341,11 +288,7 @@ CHECKS: tuple[Check, ...] = (
         Check(f"{name}-edge", f"Is the best {each.name} inside of its range?", each.is_inside)
         for name, each in TUNED.items()
     ),
-    Check(
-        "cut-short",
-        "Are runs in the fit that stopped early, or left out that were pruned too soon?",
-        cut_short,
-    ),
+    Check("cut-short", f"Are runs in the fit that stopped early, {_TOO_SOON}?", cut_short),
     Check("seeds", "Do seeds show the noise?", seeds),
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import Array
+from sweeplab.analysis.columns import Array, numbers
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
 from sweeplab.analysis.fit.fitting import fit
@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.spec import SearchSpec
+    from sweeplab.analysis.trials import StudyDesign
 
 FOUND: Final = "found"
 CLEAR: Final = "clear"
@@ -45,18 +45,15 @@ class Effect:
 
         An exponent that is not identified has no value.
         """
+        both = {name: (old, self.after[name]) for name, old in self.before.items() if name in self.after}
+        exponents = {
+            name: {"before": _shown(old), "after": _shown(new), "differs": _differs(old, new)}
+            for name, (old, new) in both.items()
+        }
         return {
             "change": self.change,
             "n_points": self.n_points,
-            "exponents": {
-                name: {
-                    "before": _shown(before),
-                    "after": _shown(self.after[name]),
-                    "differs": _differs(before, self.after[name]),
-                }
-                for name, before in self.before.items()
-                if name in self.after
-            },
+            "exponents": exponents,
             "why": self.why,
         }
 
@@ -84,32 +81,30 @@ class Finding:
 class Evidence:
     """The runs of a study, those that became points, and the means to fit these in another way.
 
-    `search` says by study what is tuned inside of a cell; empty where nobody knows.
+    `designs` says by study what is searched in a cell; empty where nobody knows.
     """
 
     runs: pd.DataFrame
     chosen: Selection
     points: Points
     conventions: Conventions
-    search: Mapping[str, Mapping[str, SearchSpec]]
+    designs: Mapping[str, StudyDesign]
     recount: Callable[[Conventions], Points]
 
     @cached_property
     def used(self) -> pd.DataFrame:
-        """Return the runs of the points, a row a run; `point` names it."""
+        """Return the runs of the points, one row per run; `point` names it."""
         runs = self.chosen.runs
         return runs[runs["point"].isin(self.points.names)]
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Return a row a point, by its name: its first seed's settings, the mean of its seeds' numbers."""
+        """Return one row per point, by its name: its first seed's settings, the mean of its seeds' numbers."""
         return self.chosen.table.set_index("point").loc[list(self.points.names)]
 
     def numbers(self, name: str) -> Array:
         """Return a number of each point, [n], true as 1, NaN where there is none."""
-        if name not in self.table:
-            return np.full(self.points.n, np.nan)
-        return np.asarray(self.table[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
+        return numbers(self.table, name)
 
     def names(self, touched: Sequence[bool] | NDArray[np.bool_]) -> tuple[str, ...]:
         """Return the names of the points that are touched, [n]."""
@@ -124,6 +119,10 @@ class Evidence:
         if not keep.any():
             return (Effect(change, why="every point is touched: there is no fit without them"),)
         return (self._effect(change, lambda: self.points.only(keep)),)
+
+    def found(self, sentence: str, names: tuple[str, ...]) -> Finding:
+        """Return what is wrong at some points, and what the exponents are without these."""
+        return Finding(FOUND, sentence, names, self.without(names))
 
     def counting(self, words: str, **choices: str) -> tuple[Effect, ...]:
         """Return what the exponents are under other conventions; `words` say which."""
@@ -160,7 +159,7 @@ class Evidence:
 
 def gather(
     runs: pd.DataFrame,
-    search: Mapping[str, Mapping[str, SearchSpec]] | None = None,
+    designs: Mapping[str, StudyDesign] | None = None,
     conventions: Conventions | None = None,
     bytes_per_token: Mapping[str, float] | None = None,
 ) -> Evidence:
@@ -176,7 +175,7 @@ def gather(
 
     chosen, columns, said = select_trials(runs, None, settled, bytes_per_token)
     points = points_of_trials(chosen, columns, said)
-    return Evidence(with_models(runs), chosen, points, settled, search or {}, recount)
+    return Evidence(with_models(runs), chosen, points, settled, designs or {}, recount)
 
 
 def share(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Three roads to the best use of compute side by side, and whether they disagree by more than noise.
+"""The compute-optimal size by three approaches (Hoffmann et al. 2022), and whether they disagree by more than noise.
 
 The parabolas and the parametric fit read the same rows. To first order each number of theirs is a sum of the rows'
 errors, so the error of a difference is known, with what the two have in common taken out. What a Huber fit loses to
@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
-from sweeplab.analysis.compute_optimal.isoflop import D_OPT, N_AT, N_OPT, IsoFlop, check, isoflop
-from sweeplab.analysis.compute_optimal.lines import Noise, Number, no_number
-from sweeplab.analysis.fit.assessment import Assessment, Estimate, assess, find_law
+from sweeplab.analysis.compute_optimal.isoflop import IsoFlop, check, isoflop
+from sweeplab.analysis.compute_optimal.lines import N_AT, Noise, Number, no_optimum, optimum_words
+from sweeplab.analysis.fit.assessment import Assessment, Estimate, assess, checked_budget, find_law
 from sweeplab.analysis.fit.fitting import Fit
+from sweeplab.analysis.fit.forms import D_OPT, N_OPT, RATIO
 from sweeplab.analysis.fit.intervals import LEVEL, inverse_curvature
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 ISOFLOP, ENVELOPE, PARAMETRIC = "isoflop", "envelope", "parametric"
 COMPARED = (N_OPT, N_AT)
-_RATIO = "tokens per parameter"
 _SAYS = {
     (False, False): "{0} and {1} agree within noise",
     (True, False): "{0} and {1} disagree by more than noise on the exponent: {n_opt_exponent}",
@@ -37,8 +37,8 @@ _SAYS = {
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A number of one road less that of another, or the ratio of the two where `is_ratio`, with its interval."""
+class Discrepancy:
+    """A number of one approach less that of another, or the ratio of the two where `is_ratio`, with its interval."""
 
     name: str
     value: float
@@ -53,17 +53,11 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        shown = (math.exp if self.is_ratio else float)(self.value)
-        low, high = (
-            (math.exp(min(max(each, -700.0), 700.0)) if self.is_ratio else each)
-            for each in (self.low, self.high)
-        )
-        return {
-            "ratio" if self.is_ratio else "difference": shown,
-            "low": low,
-            "high": high,
-            "more_than_noise": self.more_than_noise,
-        }
+        ends: tuple[float, ...] = (self.value, self.low, self.high)
+        if self.is_ratio:
+            ends = tuple(math.exp(min(max(each, -700.0), 700.0)) for each in ends)
+        names = ("ratio" if self.is_ratio else "difference", "low", "high")
+        return dict(zip(names, ends, strict=True)) | {"more_than_noise": self.more_than_noise}
 
     def __str__(self) -> str:
         said = self.as_dict()
@@ -74,10 +68,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How two roads differ in each number that both have; `why_none` where there is none."""
+    """How two approaches differ in each number that both have; `why_none` where there is none."""
 
     between: tuple[str, str]
-    differences: dict[str, Difference]
+    differences: dict[str, Discrepancy]
     why_none: str = ""
 
     @property
@@ -100,8 +94,8 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Roads:
-    """The three roads; `numbers` has the exponents and N_opt at `budget` of each, None for what it has not.
+class Approaches:
+    """The three approaches; `numbers` has the exponents and N_opt at `budget` of each, None for what it has not.
 
     `parametric` is absent, and `why_none` says why, where the table allows no fit.
     """
@@ -117,15 +111,15 @@ class Roads:
     disagreements: tuple[Disagreement, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values: each road's numbers first, then what each was drawn from."""
+        """Return it as plain values: each approach's numbers first, then what each was drawn from."""
         return {
             "budget_flops": self.budget,
             "level": LEVEL,
             "law": self.law,
             "n_points": self.points.n,
             "roads": {
-                road: {name: each.as_dict() for name, each in numbers.items()}
-                for road, numbers in self.numbers.items()
+                approach: {name: each.as_dict() for name, each in numbers.items()}
+                for approach, numbers in self.numbers.items()
             },
             "disagreements": [each.as_dict() for each in self.disagreements],
             ISOFLOP: self.isoflop.as_dict(),
@@ -138,21 +132,21 @@ class Roads:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what a reader must not pass over, each with its road."""
+        """Return what a reader must not pass over, each with its approach."""
         fitted = self.parametric.warnings if self.parametric else ()
-        by_road = {ISOFLOP: self.isoflop.warnings, ENVELOPE: self.envelope.warnings, PARAMETRIC: fitted}
-        return tuple(f"{road}: {each}" for road, said in by_road.items() for each in said)
+        by_name = {ISOFLOP: self.isoflop.warnings, ENVELOPE: self.envelope.warnings, PARAMETRIC: fitted}
+        return tuple(f"{name}: {each}" for name, said in by_name.items() for each in said)
 
 
-def roads(
+def approaches(
     points: Points,
     curves: Curves | None = None,
     law: str = "chinchilla",
     asked: int | tuple[float, ...] | None = None,
     budget: float | None = None,
     found: Assessment | None = None,
-) -> Roads:
-    """Return the three roads of a table; `curves` are a study's, and the table's own groups when None.
+) -> Approaches:
+    """Return the three approaches to a table; `curves` are a study's, and the table's own groups when None.
 
     `asked` is what `parse_budgets` returned; `budget` what N_opt is given at (the largest of the table when None);
     `found` an assessment that has been made already, whose budget and law then count.
@@ -162,67 +156,58 @@ def roads(
     """
     check(points)
     if not {"params", "tokens"} <= set(find_law(law).columns):
-        raise BadInput(f"{law} has no best use of compute; it takes a law of N and D, such as chinchilla")
-    if budget is not None and not 0 < budget < math.inf:
-        raise BadInput(f"--flops {budget:g} is no budget; it takes a positive number")
-    why = ""
+        raise BadInput(f"{law} has no compute-optimal size; it takes a law of N and D, such as chinchilla")
+    at, why = checked_budget(budget, points), ""
     if found is None:
         try:
             found = assess(points, find_law(law), budget=budget)
         except BadInput as refused:
             why = "; ".join(problem.what for problem in refused.problems)
-    at = found.budget if found else budget or float(points.columns["flops"].max())
+    at = found.budget if found else at
     parabolas = isoflop(points, asked, at, found.shared if found else None)
     lowest = envelope(curves_of_points(points) if curves is None else curves, at)
     numbers = {
         ISOFLOP: parabolas.numbers,
         ENVELOPE: lowest.numbers,
-        PARAMETRIC: _parametric(points, found) if found else _none(why, at),
+        PARAMETRIC: _parametric(points, found) if found else no_optimum(why, math.log(at)),
     }
     noise = parabolas.noise
     pairs = [_disagreement(pair, numbers, noise) for pair in combinations((PARAMETRIC, ISOFLOP, ENVELOPE), 2)]
     name = found.fit.law.name if found else law
-    return Roads(points, at, parabolas, lowest, found, name, why, numbers, tuple(pairs))
+    return Approaches(points, at, parabolas, lowest, found, name, why, numbers, tuple(pairs))
 
 
 def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
-    """Return the numbers of a fit; N_opt is what its tokens a parameter leave of the budget."""
+    """Return the numbers of a fit; N_opt is what its tokens per parameter leave of the budget."""
     by_name = {each.quantity.name: each for each in found.estimates}
     numbers = {name: _number(found.fit, by_name[name]) for name in (N_OPT, D_OPT) if name in by_name}
-    ratio = _number(found.fit, by_name[_RATIO])
+    ratio = _number(found.fit, by_name[RATIO])
     total = math.log(found.budget / points.flops_per_param_token)
     ends = [(total - each) / 2 for each in (ratio.value, ratio.high, ratio.low)]
-    meaning = f"the parameters of lowest loss for {found.budget:.3g} FLOPs"
+    meaning, kind, is_log = optimum_words(math.log(found.budget))[N_AT]
     lean = None if ratio.lean is None else -ratio.lean / 2
-    numbers[N_AT] = Number(N_AT, meaning, "ratio", ends[0], ends[1], ends[2], ratio.verdict, True, lean)
+    numbers[N_AT] = Number(N_AT, meaning, kind, ends[0], ends[1], ends[2], ratio.verdict, is_log, lean)
     return numbers
 
 
 def _number(fit: Fit, each: Estimate) -> Number:
     quantity, interval = each.quantity, each.interval
     slope = quantity.measure(fit.theta[None])[1][0]
-    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
     # A row that is far off pulls no harder: of errors as they are, the share that is inside of delta moves a number.
     inside = float((np.abs(fit.residuals()) < fit.rows.delta).mean())
-    lean = inside * slope @ inverse_curvature(fit) @ (jacobian * fit.rows.weights)
-    return Number(
-        quantity.name,
-        quantity.meaning,
-        quantity.kind,
-        interval.value,
-        interval.low,
-        interval.high,
-        each.verdict,
-        quantity.is_log,
-        np.asarray(lean, float),
-        _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf),
+    lean = inside * slope @ inverse_curvature(fit) @ (fit.jacobian * fit.rows.weights)
+    words, ends = (
+        (quantity.name, quantity.meaning, quantity.kind),
+        (interval.value, interval.low, interval.high),
     )
+    lost = _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf)
+    return Number(*words, *ends, each.verdict, quantity.is_log, np.asarray(lean, float), lost)
 
 
 def _lost(k: float) -> float:
     """Return by what share normal errors make a Huber fit vary more than least squares; delta is k of their sigmas.
 
-    Huber 1964: E[psi^2] / E[psi']^2 - 1. It is what the fit does not have in common with a road of least squares.
+    Huber 1964: E[psi^2] / E[psi']^2 - 1. It is what the fit does not have in common with an approach of least squares.
     """
     if not math.isfinite(k):
         return 0.0
@@ -231,34 +216,28 @@ def _lost(k: float) -> float:
     return squares / inside**2 - 1
 
 
-def _none(why: str, budget: float) -> dict[str, Number]:
-    at = f"the parameters of lowest loss for {budget:.3g} FLOPs"
-    words = {N_OPT: ("N_opt goes as C to this", "exponent"), D_OPT: ("D_opt goes as C to this", "exponent")}
-    return {name: no_number(name, *said, why) for name, said in (words | {N_AT: (at, "ratio")}).items()}
-
-
 def _disagreement(
     between: tuple[str, str], numbers: Mapping[str, Mapping[str, Number]], noise: Noise | None
 ) -> Disagreement:
-    first, second = (numbers[road] for road in between)
+    first, second = (numbers[name] for name in between)
     differences = {}
     for name in COMPARED:
         if name in first and name in second and first[name].identified and second[name].identified:
             differences[name] = _difference(first[name], second[name], noise)
     if differences:
         return Disagreement(between, differences)
-    lacking = [road for road in between if not any(each.identified for each in numbers[road].values())]
+    lacking = [name for name in between if not any(each.identified for each in numbers[name].values())]
     who = f"{' and '.join(lacking)} {'has' if len(lacking) == 1 else 'have'}" if lacking else "they share"
     return Disagreement(between, {}, f"{' and '.join(between)} cannot be compared: {who} no number")
 
 
-def _difference(first: Number, second: Number, noise: Noise | None) -> Difference:
+def _difference(first: Number, second: Number, noise: Noise | None) -> Discrepancy:
     value = second.value - first.value
     if noise and first.lean is not None and second.lean is not None:
         apart = noise.of(second.lean - first.lean)
         apart += sum(each.own * noise.of(each.lean) for each in (first, second) if each.lean is not None)
         half = noise.reach() * math.sqrt(apart)
-        return Difference(first.name, value, value - half, value + half, first.is_log)
+        return Discrepancy(first.name, value, value - half, value + half, first.is_log)
     below = math.hypot(second.value - second.low, first.high - first.value)
     above = math.hypot(second.high - second.value, first.value - first.low)
-    return Difference(first.name, value, value - below, value + above, first.is_log)
+    return Discrepancy(first.name, value, value - below, value + above, first.is_log)

@@ -1,6 +1,6 @@
-"""Training curves as the envelope reads them: loss over FLOPs, one curve a run, of a study or of a table's groups.
+"""The compute-optimal size by the envelope of training curves: at each compute the size of the lowest curve.
 
-The second road to the best use of compute: at each compute the size of the lowest training curve.
+A curve is loss over FLOPs, one for each run, of a study or of a table's groups.
 
 Hoffmann et al. 2022, Training compute-optimal large language models, approach 1. Departures: the line goes through
 the places where the best size changes, not through every compute: there N_opt lies between the two sizes, while
@@ -22,11 +22,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.compute_optimal.isoflop import n_sizes
-from sweeplab.analysis.compute_optimal.lines import FEWEST, Number, no_number, number
+from sweeplab.analysis.compute_optimal.lines import (
+    APART,
+    FEWEST,
+    N_AT,
+    Number,
+    n_sizes,
+    no_optimum,
+    number,
+    optimum_words,
+)
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import DECADES
-from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
 from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.points import Points, select_trials
 
@@ -67,9 +75,8 @@ class Curves:
 def curves_of_points(points: Points) -> Curves:
     """Return a curve for each group of a table that has one size, and a row at each of several FLOPs."""
     if not points.groups:
-        return Curves(
-            (), "unknown", "no curves: a table has them where --columns group=RUN says which rows are one run"
-        )
+        why = "no curves: a table has them where --columns group=RUN says which rows are one run"
+        return Curves((), "unknown", why)
     names = np.asarray(points.groups, object)
     log_n, log_c = np.log(points.columns["params"]), np.log(points.columns["flops"])
     found = []
@@ -116,12 +123,12 @@ def curves_of_study(
     return Curves(tuple(found), "decays" if decays else "constant", none)
 
 
-def sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
+def _sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
     """Return log N of the sizes, increasing, [sizes], and which curve is of which, [sizes, curves] of 0 and 1."""
     log_n = np.log([curve.params for curve in curves])
     order = np.argsort(log_n, kind="stable")
     place = np.empty(len(log_n), int)
-    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > 0.01) - 1
+    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > APART) - 1
     belongs = np.eye(place.max() + 1)[place].T
     return np.asarray(belongs @ log_n / belongs.sum(1)), belongs
 
@@ -170,16 +177,12 @@ def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 
     """Return the envelope of training curves and the exponents of the best sizes; N_opt at a budget in FLOPs."""
     if curves.why_none:
         return _nothing(curves, curves.why_none, budget)
-    log_n, belongs = sizes_of(curves.runs)
+    log_n, belongs = _sizes_of(curves.runs)
     if len(log_n) <= FEWEST:
-        return _nothing(
-            curves, f"the curves are of {len(log_n)} sizes; {FEWEST + 1} or more are needed", budget
-        )
-    begin, end = (
-        min(each.log_flops[0] for each in curves.runs),
-        max(each.log_flops[-1] for each in curves.runs),
-    )
-    log_c = np.linspace(begin, end, N_COMPUTES)
+        sizes = f"the curves are of {len(log_n)} sizes"
+        return _nothing(curves, f"{sizes}; {FEWEST + 1} or more are needed", budget)
+    begin = min(each.log_flops[0] for each in curves.runs)
+    log_c = np.linspace(begin, max(each.log_flops[-1] for each in curves.runs), N_COMPUTES)
     losses = np.stack([np.interp(log_c, each.log_flops, each.log_loss, _FAR, _FAR) for each in curves.runs])
     own = _lowest(losses, belongs, np.ones((1, len(losses)), bool))
     path = _path(own)[0]
@@ -188,9 +191,8 @@ def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 
     changes = _changes(own[0], path, log_c, log_n)
     random = np.random.default_rng(seed)
     drawn = random.multinomial(len(losses), np.full(len(losses), 1 / len(losses)), size=n_draws) > 0
-    numbers, warnings = _numbers(
-        curves, changes, _redrawn(losses, belongs, drawn, log_c, log_n), math.log(budget)
-    )
+    redrawn = _redrawn(losses, belongs, drawn, log_c, log_n)
+    numbers, warnings = _numbers(curves, changes, redrawn, math.log(budget))
     return Envelope(
         log_flops=log_c[held],
         log_loss=lowest[held],
@@ -254,7 +256,7 @@ def _line(changes: Array) -> tuple[float, float]:
 def _numbers(curves: Curves, changes: Array, draws: Array, at: float) -> tuple[dict[str, Number], list[str]]:
     if len(changes) < FEWEST:
         why = f"the best size changes {len(changes)} times between sizes that both have curves; a line takes {FEWEST}"
-        return _none(why, at), []
+        return no_optimum(why, at), []
     lacking = []
     if (decades := float(np.ptp(changes[:, 0])) / math.log(10)) < DECADES["flops"]:
         lacking = [f"the changes span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
@@ -266,31 +268,19 @@ def _numbers(curves: Curves, changes: Array, draws: Array, at: float) -> tuple[d
     caution = SCHEDULES[curves.schedule]
     numbers = {}
     for name, value, drawn in (
-        ("N_opt exponent", slope, draws[:, 0]),
-        ("D_opt exponent", 1 - slope, 1 - draws[:, 0]),
-        ("N_opt", offset + slope * at, draws @ np.array([at, 1.0])),
+        (N_OPT, slope, draws[:, 0]),
+        (D_OPT, 1 - slope, 1 - draws[:, 0]),
+        (N_AT, offset + slope * at, draws @ np.array([at, 1.0])),
     ):
         low, high = map(float, np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-        meaning, kind, is_log = _meanings(at)[name]
+        meaning, kind, is_log = optimum_words(at)[name]
         ends = (value, min(low, value), max(high, value))
         numbers[name] = number(name, meaning, kind, ends, lacking, caution, is_log)
     return numbers, [caution] if caution else []
 
 
-def _meanings(at: float) -> dict[str, tuple[str, str, bool]]:
-    return {
-        "N_opt exponent": ("N_opt goes as C to this", "exponent", False),
-        "D_opt exponent": ("D_opt goes as C to this", "exponent", False),
-        "N_opt": (f"the parameters of lowest loss for {math.exp(at):.3g} FLOPs", "ratio", True),
-    }
-
-
-def _none(why: str, at: float) -> dict[str, Number]:
-    return {name: no_number(name, meaning, kind, why) for name, (meaning, kind, _) in _meanings(at).items()}
-
-
 def _nothing(curves: Curves, why: str, budget: float) -> Envelope:
     nothing = np.empty(0)
-    sizes = len(sizes_of(curves.runs)[0]) if curves.runs else 0
-    numbers = _none(why, math.log(budget))
+    sizes = len(_sizes_of(curves.runs)[0]) if curves.runs else 0
+    numbers = no_optimum(why, math.log(budget))
     return Envelope(nothing, nothing, nothing, (), len(curves.runs), sizes, curves.schedule, numbers, ())

@@ -1,15 +1,14 @@
-"""Which rows share a compute budget: as the table has them, or in bins that a person asks for.
-
-Rows of one budget are brought to the same FLOPs before a parabola is drawn through them: along their own ray of
-tokens a parameter, and along the line of the lowest losses. It matters in wide bins and hardly elsewhere.
-
-The first road to the best use of compute: at each budget a parabola of the loss in log N, and its minimum.
+"""The compute-optimal size by parabolas: at each compute budget one of the loss in log N, and its minimum.
 
 Hoffmann et al. 2022, Training compute-optimal large language models, approach 2. Departures: a minimum counts only
 where the parabola bends upward, and falls and rises again between the smallest and the largest size of its budget,
 by more than the noise; the noise is one share of the loss, pooled over all budgets; the line through the minima
 weighs each by its variance. A minimum's interval is Fieller's (1954), of the ratio of two coefficients: for a
 parabola that is its profile, and it has no end exactly where the rows set none.
+
+Which rows share a budget is as the table has them, or in bins that a person asks for. Rows of one budget are brought
+to the same FLOPs before a parabola is drawn through them: along their own ray of tokens per parameter, and along the
+line of the lowest losses. It matters in wide bins and hardly elsewhere.
 """
 
 from __future__ import annotations
@@ -24,16 +23,19 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.compute_optimal.lines import (
     FEWEST,
+    N_AT,
     Line,
     Noise,
     Number,
     line_through,
-    no_number,
+    n_sizes,
+    no_optimum,
     number,
+    optimum_words,
     turning_point,
 )
 from sweeplab.analysis.fit.assessment import DECADES
-from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.forms import D_OPT, MEANINGS, N_OPT, Array
 from sweeplab.analysis.fit.intervals import Shared
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem
@@ -44,7 +46,6 @@ WIDEST = 1.25  # and all of them lie within this one
 SIZES = 3  # that a parabola takes
 _FAR = 1.5  # a row so far from every budget that a person names belongs to none
 _MOST_BINS = 100
-_APART = 0.01  # of log N: sizes closer than this are one
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,8 @@ def parse_budgets(text: str) -> int | tuple[float, ...]:
     except ValueError:
         found = (math.nan,)
     if not all(_MOST_BINS < each < math.inf for each in found):
-        raise BadInput(
-            Problem(f"--budgets {text!r}", "a number of bins, such as 8, or FLOPs: 1e17,3e17,1e18")
-        )
+        allowed = "a number of bins, such as 8, or FLOPs: 1e17,3e17,1e18"
+        raise BadInput(Problem(f"--budgets {text!r}", allowed))
     return found
 
 
@@ -83,11 +83,8 @@ def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> 
     if asked is None:
         groups, how = _found(log_c, log_n)
     elif isinstance(asked, int):
-        groups = [
-            (float(log_c[rows].mean()), rows)
-            for rows in np.array_split(np.argsort(log_c), asked)
-            if rows.size
-        ]
+        bins = np.array_split(np.argsort(log_c), asked)
+        groups = [(float(log_c[rows].mean()), rows) for rows in bins if rows.size]
         how = f"the rows were binned by their FLOPs into {asked} budgets, as --budgets asks"
     else:
         groups, how = _named(log_c, asked), "the rows nearest to the budgets that --budgets names"
@@ -95,11 +92,6 @@ def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> 
     if not groups:
         return [], how if how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
     return _levelled(points, groups), how
-
-
-def n_sizes(log_n: Array) -> int:
-    """Return how many sizes there are, those within 1% of each other as one."""
-    return int((np.diff(np.sort(log_n)) > _APART).sum()) + 1 if log_n.size else 0
 
 
 def _found(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
@@ -114,10 +106,9 @@ def _found(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
             f"(within {SAME - 1:.0%} from one to the next); --budgets 8 would bin them"
         )
     how = f"rows within {SAME - 1:.0%} of each other in FLOPs are one budget"
-    outside = len(log_c) - held
-    return [(float(log_c[rows].mean()), rows) for rows in groups], how + (
-        f"; {outside} rows belong to none of {SIZES} sizes" if outside else ""
-    )
+    if outside := len(log_c) - held:
+        how += f"; {outside} rows belong to none of {SIZES} sizes"
+    return [(float(log_c[rows].mean()), rows) for rows in groups], how
 
 
 def _named(log_c: Array, asked: tuple[float, ...]) -> list[tuple[float, Rows]]:
@@ -146,7 +137,6 @@ def _levelled(points: Points, groups: list[tuple[float, Rows]]) -> list[Budget]:
 # Rows whose N is further than this factor from that of the lowest loss are left out, for far from it nothing is a
 # parabola: the first of these within which a cubic fits no better.
 REACHES = (10.0, 5.0, 3.0)
-N_OPT, D_OPT, N_AT = "N_opt exponent", "D_opt exponent", "N_opt"
 _BETWEEN = 25  # points of a parabola that is drawn
 _SKEWED = 0.95
 
@@ -192,10 +182,8 @@ class Parabola:
     def lean(self, n_rows: int) -> Array:
         """Return how the vertex moves with the log loss of each row of the table, [n]."""
         _, slope, bend = self.coefficients
-        found = np.zeros(n_rows)
-        found[self.budget.rows[self.used]] = (
-            -self.pulls[1] / (2 * bend) + slope / (2 * bend**2) * self.pulls[2]
-        )
+        found, at = np.zeros(n_rows), self.budget.rows[self.used]
+        found[at] = -self.pulls[1] / (2 * bend) + slope / (2 * bend**2) * self.pulls[2]
         return found
 
 
@@ -217,23 +205,16 @@ class Minimum:
         curve, rows = self.parabola, self.parabola.budget.rows
         inside = curve.budget.log_n[curve.used]
         n = np.linspace(inside.min(), inside.max(), _BETWEEN)
-        ends = {"n_opt": self.log_n, "d_opt": self.log_d}
-        said: dict[str, Any] = {
-            "flops": curve.budget.flops,
-            "n_rows": len(rows),
-            "n_used": int(curve.used.sum()),
-        }
-        for name, found in ends.items():
-            keys = (name, f"{name}_low", f"{name}_high")
-            said |= dict(zip(keys, map(math.exp, found) if found else (None,) * 3, strict=True))
+        said: dict[str, Any] = {"flops": curve.budget.flops, "n_rows": len(rows)}
+        said["n_used"] = int(curve.used.sum())
+        for name, found in (("n_opt", self.log_n), ("d_opt", self.log_d)):
+            ends = map(math.exp, found) if found else (None,) * 3
+            said |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        drawn = {role: points.columns[role][rows].tolist() for role in ("params", "loss")}
         return said | {
             "loss": float(curve.loss(np.array([self.log_n[0]]))[0]) if self.log_n else None,
             "why_none": self.why_none,
-            "rows": {
-                "params": points.columns["params"][rows].tolist(),
-                "loss": points.columns["loss"][rows].tolist(),
-                "used": curve.used.tolist(),
-            },
+            "rows": drawn | {"used": curve.used.tolist()},
             "parabola": {"params": np.exp(n).tolist(), "loss": curve.loss(n).tolist()},
         }
 
@@ -272,7 +253,7 @@ def isoflop(
     budget: float | None = None,
     shared: Shared | None = None,
 ) -> IsoFlop:
-    """Return what parabolas at equal FLOPs say of the best use of compute.
+    """Return what parabolas at equal FLOPs say of the compute-optimal size.
 
     `asked` is what `parse_budgets` returns; without it budgets are what the rows share. `budget` is the one to give
     N_opt at (the largest of the table when None); `shared` what rows of one group have in common.
@@ -288,12 +269,11 @@ def isoflop(
     if not parabolas or freedom < 1:
         why = how if not parabolas else f"no budget has more than {SIZES} rows: nothing shows the noise"
         minima = tuple(Minimum(each, None, None, math.nan, why) for each in parabolas)
-        return IsoFlop(points, how, minima, math.nan, _none(why), None, ())
+        return IsoFlop(points, how, minima, math.nan, no_optimum(why, at), None, ())
     sigma = math.sqrt(sum(float(each.residuals @ each.residuals) for each in parabolas) / freedom)
     noise = Noise(sigma**2 / points.weights, freedom, shared)
-    minima = tuple(
-        _minimum(points, each, sigma, Noise(noise.variance, freedom).reach()) for each in parabolas
-    )
+    reach = Noise(noise.variance, freedom).reach()
+    minima = tuple(_minimum(points, each, sigma, reach) for each in parabolas)
     line, numbers, said = _lines(points, minima, noise, at)
     return IsoFlop(points, how, minima, sigma, numbers, line, (*said, *warnings), noise)
 
@@ -302,22 +282,19 @@ def check(points: Points) -> None:
     """Refuse a table without N and C, or with hardly any sizes.
 
     Raises:
-        BadInput: a line a fault.
+        BadInput: one line per fault.
     """
     missing = [name for name in ("params", "flops", "loss") if name not in points.columns]
     if missing:
-        raise BadInput(
-            *(
-                f"the best use of compute reads {name!r}, which the table has not"
-                f"{' (tokens would do)' if name == 'flops' else ''}; --columns says where it stands"
-                for name in missing
-            )
+        what = (
+            "the compute-optimal size reads {!r}, which the table has not{}; --columns says where it stands"
         )
+        also = {"flops": " (tokens would do)"}
+        raise BadInput(*(what.format(name, also.get(name, "")) for name in missing))
     found = n_sizes(np.log(points.columns["params"]))
     if found < SIZES:
-        raise BadInput(
-            f"the table has {found} {'size' if found == 1 else 'sizes'}; the best of them takes {SIZES}"
-        )
+        sizes = "size" if found == 1 else "sizes"
+        raise BadInput(f"the table has {found} {sizes}; the best of them takes {SIZES}")
 
 
 def drawn_line(line: Line, flops: Array) -> dict[str, list[float]]:
@@ -333,16 +310,14 @@ def drawn_line(line: Line, flops: Array) -> dict[str, list[float]]:
 
 
 def _parabolas(points: Points, groups: Sequence[Budget]) -> tuple[list[Parabola], list[str]]:
-    """Return a parabola a budget, through as many rows as make one, and what to warn of."""
+    """Return a parabola for each budget, through as many rows as make one, and what to warn of."""
     parabolas: list[Parabola] = []
     for reach in REACHES:
         parabolas = [_parabola(points, each, reach) for each in groups]
         if not _is_skewed(points, parabolas):
             return parabolas, []
-    skewed = (
-        "the losses of a budget are no parabola: its minima lean to one side; sizes nearer to them would tell"
-    )
-    return parabolas, [skewed]
+    what = "the losses of a budget are no parabola"
+    return parabolas, [f"{what}: its minima lean to one side; sizes nearer to them would tell"]
 
 
 def _parabola(points: Points, budget: Budget, reach: float) -> Parabola:
@@ -405,15 +380,15 @@ def _unbracketed(curve: Parabola, ends: tuple[float, float] | None, sizes: Array
     lowest = float(curve.budget.log_n[curve.budget.log_loss.argmin()])
     if ends is None:
         return "no minimum: the losses do not bend upward by more than the noise"
-    for side, edge, end in (
-        ("smallest", sizes.min(), ends[0] - sizes.min()),
-        ("largest", sizes.max(), sizes.max() - ends[1]),
+    smallest, largest = sizes.min(), sizes.max()
+    for side, edge, inside in (
+        ("smallest", smallest, ends[0] - smallest),
+        ("largest", largest, largest - ends[1]),
     ):
         if abs(lowest - edge) < 1e-9:
-            return (
-                f"no minimum: the {side} size has the lowest loss, and nothing beyond it says where that ends"
-            )
-        if end <= 0:
+            why = "nothing beyond it says where that ends"
+            return f"no minimum: the {side} size has the lowest loss, and {why}"
+        if inside <= 0:
             return f"no minimum: that the loss rises again towards the {side} size is not above the noise"
     return ""
 
@@ -422,15 +397,13 @@ def _lines(
     points: Points, minima: Sequence[Minimum], noise: Noise, at: float
 ) -> tuple[Line | None, dict[str, Number], list[str]]:
     found = [each for each in minima if each.log_n]
-    said = (
-        [f"{len(minima) - len(found)} of {len(minima)} budgets have no minimum"]
-        if len(found) < len(minima)
-        else []
-    )
-    if len(found) < FEWEST:
+    n, said = len(found), list[str]()
+    if n < len(minima):
+        said.append(f"{len(minima) - n} of {len(minima)} budgets have no minimum")
+    if n < FEWEST:
         return (
             None,
-            _none(f"{len(found)} of {len(minima)} budgets have a minimum; a line takes {FEWEST}"),
+            no_optimum(f"{n} of {len(minima)} budgets have a minimum; a line takes {FEWEST}", at),
             said,
         )
     log_c = np.array([math.log(each.parabola.budget.flops) for each in found])
@@ -446,31 +419,14 @@ def _lines(
         turned = leans * np.array([each.turn for each in found])[:, None]
         d_line = line_through(log_c, np.array([each.log_d[0] for each in found if each.log_d]), turned, noise)
         numbers[D_OPT] = _slope(D_OPT, d_line, lacking)
-    numbers[N_AT] = number_at(line, at, lacking)
+    value, half, lean = line.value(at)
+    meaning, kind, is_log = optimum_words(at)[N_AT]
+    ends = (value, value - half, value + half)
+    numbers[N_AT] = number(N_AT, meaning, kind, ends, lacking, is_log=is_log, lean=lean)
     return line, numbers, said
 
 
 def _slope(name: str, line: Line, lacking: Sequence[str]) -> Number:
-    half = line.half_slope()
+    half = line.half(line.leans[1])
     ends = (line.slope, line.slope - half, line.slope + half)
-    return number(name, _MEANINGS[name][0], "exponent", ends, lacking, lean=line.leans[1])
-
-
-def number_at(line: Line, log_flops: float, lacking: Sequence[str] = ()) -> Number:
-    """Return N_opt at a budget as a line has it."""
-    value, half, lean = line.value(log_flops)
-    meaning = f"the parameters of lowest loss for {math.exp(log_flops):.3g} FLOPs"
-    return number(
-        N_AT, meaning, "ratio", (value, value - half, value + half), lacking, is_log=True, lean=lean
-    )
-
-
-_MEANINGS = {
-    N_OPT: ("N_opt goes as C to this", "exponent"),
-    D_OPT: ("D_opt goes as C to this", "exponent"),
-    N_AT: ("the parameters of lowest loss at the budget", "ratio"),
-}
-
-
-def _none(why: str) -> dict[str, Number]:
-    return {name: no_number(name, *words, why) for name, words in _MEANINGS.items()}
+    return number(name, MEANINGS[name], "exponent", ends, lacking, lean=line.leans[1])

@@ -1,4 +1,4 @@
-"""A line through minima whose errors are known from the rows, and a number that comes of such a road.
+"""A line through minima whose errors are known from the rows, and a number that an approach comes to.
 
 Legend: k minima, n rows. A number's `lean`, [n], is how it moves with the log loss of each row: two numbers of
 the same rows have their errors in common, and leans say how much of them.
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
-from sweeplab.analysis.fit.forms import Array
-from sweeplab.analysis.fit.intervals import LEVEL, Shared
+from sweeplab.analysis.fit.forms import MEANINGS, Array
+from sweeplab.analysis.fit.intervals import Shared, student
 
+N_AT = "N_opt"
+APART = 0.01  # of log N: sizes closer than this are one
 FEWEST = 3  # minima: two make any line
 _BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
 
@@ -36,10 +38,8 @@ class Noise:
 
     def reach(self, freedom: int | None = None) -> float:
         """Return how many standard deviations an interval ends from its value."""
-        from scipy.stats import t
-
         grouped = self.shared.n_groups - 1 if self.shared and self.shared.shared > 0 else self.freedom
-        return float(t.ppf((1 + LEVEL) / 2, max(1, freedom or min(self.freedom, grouped))))
+        return student(max(1, freedom or min(self.freedom, grouped)))
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,10 @@ class Line:
     def value(self, log_flops: float) -> tuple[float, float, Array]:
         """Return log y at a budget, half of its interval, and its lean."""
         lean = self.leans[0] + (log_flops - self.center) * self.leans[1]
-        return self.at + (log_flops - self.center) * self.slope, self._half(lean), lean
+        return self.at + (log_flops - self.center) * self.slope, self.half(lean), lean
 
-    def half_slope(self) -> float:
-        """Return half of the slope's interval."""
-        return self._half(self.leans[1])
-
-    def _half(self, lean: Array) -> float:
+    def half(self, lean: Array) -> float:
+        """Return half of the interval of what leans on the rows like this."""
         reach = self.noise.reach(self.n_minima - 2 if self.bent > 1 else None)
         return reach * math.sqrt(self.noise.of(lean) * self.bent)
 
@@ -105,7 +102,7 @@ def turning_point(slope: float, bend: float, covariance: Array, reach: float) ->
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a road with its interval and verdict; value and ends are logs where `is_log`.
+    """A number of an approach with its interval and verdict; value and ends are logs where `is_log`.
 
     `lean` is absent where a number comes from other rows than the table's. `own` is what it varies more than its lean
     says, a share of that variance: what it has in common with no other number.
@@ -125,7 +122,7 @@ class Number:
     @property
     def identified(self) -> bool:
         """Return whether there is a number to show: identified or weak."""
-        return self.verdict.verdict != NOT_IDENTIFIED
+        return self.verdict.identified
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""
@@ -155,15 +152,32 @@ def number(
     `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
     """
     verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking)) if lacking else by_width(kind, *ends)
-    if at_most and verdict.verdict != NOT_IDENTIFIED:
+    if at_most and verdict.identified:
         verdict = Verdict(WEAK, at_most)
     return Number(name, meaning, kind, *ends, verdict, is_log, lean)
 
 
 def no_number(name: str, meaning: str, kind: str, why: str) -> Number:
     """Return what stands for a number that there is none of."""
-    nothing = (math.nan, math.nan, math.nan)
-    return number(name, meaning, kind, nothing, [why])
+    return number(name, meaning, kind, (math.nan, math.nan, math.nan), [why])
+
+
+def optimum_words(log_flops: float) -> dict[str, tuple[str, str, bool]]:
+    """Return the meaning and the kind of each number of an approach, and whether it is a log."""
+    at = f"the parameters of lowest loss for {math.exp(log_flops):.3g} FLOPs"
+    exponents = {name: (meaning, "exponent", False) for name, meaning in MEANINGS.items()}
+    return exponents | {N_AT: (at, "ratio", True)}
+
+
+def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
+    """Return what stands for the numbers of an approach that has none."""
+    words = optimum_words(log_flops)
+    return {name: no_number(name, meaning, kind, why) for name, (meaning, kind, _) in words.items()}
+
+
+def n_sizes(log_n: Array) -> int:
+    """Return how many sizes there are, those within 1% of each other as one."""
+    return int((np.diff(np.sort(log_n)) > APART).sum()) + 1 if log_n.size else 0
 
 
 def _shown(measured: float, is_log: bool) -> float | None:

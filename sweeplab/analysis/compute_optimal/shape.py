@@ -1,8 +1,4 @@
-"""The shapes of a table, a row each, and regressions of their log losses.
-
-Legend: G shapes, N parameters, D tokens, a = log(n_embd / n_layer).
-
-Depth against width: what the shape of a model is worth beside its size.
+"""Depth against width: what the shape of a model is worth beside its size.
 
 The log losses of the shapes are regressed on a curve in log N and on the log of the aspect ratio n_embd / n_layer:
 the second is what a shape buys at equal parameters. A shape that was trained for several lengths is one row, its
@@ -23,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array
-from sweeplab.analysis.compute_optimal.isoflop import n_sizes
-from sweeplab.analysis.compute_optimal.lines import Number, no_number, number, turning_point
-from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.compute_optimal.lines import Number, n_sizes, no_number, number, turning_point
+from sweeplab.analysis.fit.intervals import LEVEL, student
 from sweeplab.analysis.points import SHAPE, Points
 from sweeplab.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One row a shape: logs of n_layer, n_embd and N, the log loss with the tokens' effect taken out; weights."""
+    """One row per shape: logs of n_layer, n_embd and N, the log loss with the tokens' effect taken out; weights."""
 
     layer: Array
     embd: Array
@@ -62,9 +57,7 @@ class Regression:
     @property
     def reach(self) -> float:
         """Return how many standard deviations an interval ends from its value."""
-        from scipy.stats import t
-
-        return float(t.ppf((1 + LEVEL) / 2, self.spare))
+        return student(self.spare)
 
     def along(self, **parts: float) -> tuple[float, float, float]:
         """Return a sum of coefficients times numbers, with its interval."""
@@ -74,7 +67,7 @@ class Regression:
 
 
 def rows_of(points: Points) -> Rows:
-    """Return a row a shape; what tokens do, seen within the shapes that have several lengths, is taken out."""
+    """Return one row per shape; what tokens do, seen within the shapes that have several lengths, is taken out."""
     shapes = np.stack([points.shape[name] for name in SHAPE], axis=1)
     unique, place = np.unique(shapes, axis=0, return_inverse=True)
     place = place.ravel()
@@ -214,21 +207,16 @@ class Shape:
     def lines(self, over: str) -> list[dict[str, Any]]:
         """Return the losses over n_layer or n_embd, a line for each value of the other and of the tokens."""
         other = next(name for name in SHAPE if name != over)
-        lines: dict[tuple[int, float | None], list[Cell]] = {}
+        lines: dict[tuple[int, float], list[Cell]] = {}
         for each in sorted(self.cells, key=lambda each: (getattr(each, over), each.loss)):
-            lines.setdefault((getattr(each, other), each.tokens), []).append(each)
-        return [
-            {
-                "over": over,
-                "fixed": {other: fixed, "tokens": tokens},
-                "x": [getattr(each, over) for each in cells],
-                "loss": [each.loss for each in cells],
-            }
-            for (fixed, tokens), cells in sorted(
-                lines.items(), key=lambda line: (line[0][0], line[0][1] or 0.0)
-            )
-            if len({getattr(each, over) for each in cells}) > 1
-        ]
+            lines.setdefault((getattr(each, other), each.tokens or 0.0), []).append(each)
+        drawn = []
+        for (fixed, _), cells in sorted(lines.items()):
+            x = [getattr(each, over) for each in cells]
+            if len(set(x)) > 1:
+                line = {"over": over, "fixed": {other: fixed, "tokens": cells[0].tokens}, "x": x}
+                drawn.append(line | {"loss": [each.loss for each in cells]})
+        return drawn
 
 
 def shape_of(points: Points) -> Shape:
@@ -237,9 +225,8 @@ def shape_of(points: Points) -> Shape:
     Raises:
         BadInput: a table without n_layer, n_embd or parameters.
     """
-    missing = [name for name in SHAPE if name not in points.shape]
-    missing += [] if "params" in points.columns else ["params"]
-    if missing:
+    there = {*points.shape, *points.columns}
+    if missing := [name for name in (*SHAPE, "params") if name not in there]:
         raise BadInput(f"the shape takes {' and '.join(missing)}, which the table has not")
     known = np.asarray(np.isfinite(np.stack([points.shape[name] for name in SHAPE])).all(0), np.bool_)
     points = points.only(known)
@@ -288,41 +275,41 @@ def _at_equal_parameters(
     tried += [curve | {"a": a}, {"n": x, "a": a}]
     found = next((each for each in (regress(rows, columns) for columns in tried) if each), None)
     why = list(lacking) or ([] if found else [f"{len(rows.y)} shapes are too few to tell shape from size"])
-    names = ("depth at equal parameters", "width at equal parameters", "best aspect ratio")
+    depth, width, best = "depth at equal parameters", "width at equal parameters", "best aspect ratio"
     if found is None or why:
         law = found or regress(rows, {"n": x})
-        numbers = {name: no_number(name, MEANINGS[name], "loss", "; ".join(why)) for name in names}
+        numbers = {name: _none(name, "; ".join(why)) for name in (depth, width, best)}
         return numbers, _size_law(rows, law), law.sigma if law else math.nan, _levelled(rows, law)
     p, q = growth(rows) or (1.0, 2.0)
-    steps = {names[0]: -(1 + p / q) * math.log(2), names[1]: (1 + q / p) * math.log(2)}
-    numbers = {
-        name: number(name, MEANINGS[name], "loss", found.along(a=step), is_log=True)
-        for name, step in steps.items()
-    }
-    numbers[names[2]] = _best(found, rows)
+    steps = {depth: -(1 + p / q) * math.log(2), width: (1 + q / p) * math.log(2)}
+    numbers = {name: _loss_number(name, found.along(a=step)) for name, step in steps.items()}
+    numbers[best] = _best(best, found, rows)
     return numbers, _size_law(rows, found), found.sigma, _levelled(rows, found)
 
 
-def _best(found: Regression, rows: Rows) -> Number:
-    name = "best aspect ratio"
-    meaning, middle = MEANINGS[name], float(rows.aspect.mean())
+def _none(name: str, why: str) -> Number:
+    return no_number(name, MEANINGS[name], "ratio" if name == "best aspect ratio" else "loss", why)
+
+
+def _loss_number(name: str, ends: tuple[float, float, float]) -> Number:
+    return number(name, MEANINGS[name], "loss", ends, is_log=True)
+
+
+def _best(name: str, found: Regression, rows: Rows) -> Number:
+    middle = float(rows.aspect.mean())
     if "a2" not in found.names:
-        return no_number(name, meaning, "ratio", "the shapes are too few for a parabola of the aspect ratio")
+        return _none(name, "the shapes are too few for a parabola of the aspect ratio")
     where = [found.names.index("a"), found.names.index("a2")]
     slope, bend = map(float, found.at[where])
     ends = turning_point(slope, bend, found.covariance[np.ix_(where, where)], found.reach)
     if ends is None:
-        return no_number(
-            name, meaning, "ratio", "over the aspect ratio the loss does not bend upward by more than noise"
-        )
+        return _none(name, "over the aspect ratio the loss does not bend upward by more than noise")
     low, high = rows.aspect.min() - middle, rows.aspect.max() - middle
     if ends[0] <= low or ends[1] >= high:
         side = "smallest" if ends[0] <= low else "largest"
-        return no_number(
-            name, meaning, "ratio", f"that the loss rises again towards the {side} one is not above the noise"
-        )
+        return _none(name, f"that the loss rises again towards the {side} one is not above the noise")
     at = (middle - slope / (2 * bend), middle + ends[0], middle + ends[1])
-    return number(name, meaning, "ratio", at, is_log=True)
+    return number(name, MEANINGS[name], "ratio", at, is_log=True)
 
 
 def _with_the_other_fixed(rows: Rows) -> dict[str, Number]:
@@ -331,16 +318,13 @@ def _with_the_other_fixed(rows: Rows) -> dict[str, Number]:
     found = regress(rows, varied) if varied else None
     numbers = {}
     for name, column in (("depth at equal n_embd", "layer"), ("width at equal n_layer", "embd")):
-        role = f"n_{column}"
         if column not in varied:
-            why = f"all shapes have {role} {math.exp(float(getattr(rows, column)[0])):.0f}"
+            only = math.exp(float(getattr(rows, column)[0]))
+            numbers[name] = _none(name, f"all shapes have n_{column} {only:.0f}")
+        elif found is None:
+            numbers[name] = _none(name, f"{len(rows.y)} shapes do not tell n_layer from n_embd")
         else:
-            why = "" if found else f"{len(rows.y)} shapes do not tell n_layer from n_embd"
-        if why or found is None:
-            numbers[name] = no_number(name, MEANINGS[name], "loss", why)
-        else:
-            ends = found.along(**{column: math.log(2)})
-            numbers[name] = number(name, MEANINGS[name], "loss", ends, is_log=True)
+            numbers[name] = _loss_number(name, found.along(**{column: math.log(2)}))
     return numbers
 
 

@@ -1,6 +1,6 @@
-"""Runs that could be made next: points of a log grid, of a file, or cells of a study, each with what it costs.
+"""Runs that could be made next, each with what it costs: points of a log grid, of a file, or cells of a study.
 
-A study's own next cells: which there could be, and the study file that trains those that were chosen.
+Of a study's cells also the study file that trains those that were chosen.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.columns import named_column, own_columns, read_columns
+from sweeplab.analysis.columns import named_column, own_columns, pairs_of, read_columns
 from sweeplab.analysis.conventions import STUDY_COLUMNS, Conventions, counted
 from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.points import Points, read_frame
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _SIZES = ("params", "tokens")
 N_SIZES, N_RATIOS = 13, 9
 LEAST_SPAN = (
-    30.0  # tokens a parameter differ at least by this factor among the candidates, whatever the table has
+    30.0  # tokens per parameter differ by this factor or more among the candidates, whatever the table has
 )
 MOST = 2000
 _ROUNDING = 1e-9
@@ -37,7 +38,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Candidates:
-    """The runs to choose from: what a law reads of each, [m] a column, and the FLOPs that one costs, [m].
+    """The runs to choose from: what a law reads of each, [m] per column, and the FLOPs that one costs, [m].
 
     `cells` are their values in a study's grid; a point of a table has none. A run weighs as many rows as it has
     seeds.
@@ -54,26 +55,21 @@ class Candidates:
         return len(self.cost)
 
     def like(self, points: Points, budget: float) -> Candidates:
-        """Return those that cost no more than a budget, with about the tokens a parameter that the table has.
+        """Return those that cost no more than a budget, with about the tokens per parameter that the table has.
 
         Raises:
             BadInput: there are none.
         """
         low, high = _ratios(points)
         ratio = self.columns["tokens"] / self.columns["params"]
-        kept = np.flatnonzero(
-            (self.cost <= budget) & (ratio >= low * (1 - _ROUNDING)) & (ratio <= high * (1 + _ROUNDING))
-        )
+        within = (ratio >= low * (1 - _ROUNDING)) & (ratio <= high * (1 + _ROUNDING))
+        kept = np.flatnonzero((self.cost <= budget) & within)
         if not len(kept):
             least = f"the least costs {self.cost.min():.3g}"
             raise BadInput(f"{budget:.3g} FLOPs are too few for any candidate: {least}")
         columns = {name: column[kept] for name, column in self.columns.items()}
-        return replace(
-            self,
-            columns=columns,
-            cost=self.cost[kept],
-            cells=tuple(self.cells[k] for k in kept if self.cells),
-        )
+        cells = tuple(self.cells[k] for k in kept if self.cells)
+        return replace(self, columns=columns, cost=self.cost[kept], cells=cells)
 
 
 def parse_axes(text: str) -> dict[str, Array]:
@@ -83,21 +79,20 @@ def parse_axes(text: str) -> dict[str, Array]:
         BadInput: what is no such axis, or an axis that is named twice.
     """
     found: dict[str, Array] = {}
-    for each in text.split(","):
-        name, _, numbers = (part.strip() for part in each.partition("="))
+    for each, name, numbers in pairs_of(text):
         try:
             low, high, count = (float(number) for number in numbers.split(":"))
             ordered = 0 < low <= high < math.inf and count == int(count) and 1 <= count <= MOST
         except ValueError:
             ordered = False
         if not ordered or not name or name in found:
-            raise BadInput(Problem(f"--candidates {each.strip()!r}", "NAME=FROM:TO:COUNT, each name once"))
+            raise BadInput(Problem(f"--candidates {each!r}", "NAME=FROM:TO:COUNT, each name once"))
         found[name] = np.geomspace(low, high, int(count))
     return found
 
 
 def of_points(points: Points, budget: float) -> Candidates:
-    """Return a log grid from the table's smallest size up to what the budget allows, at the table's tokens a parameter.
+    """Return a log grid from the table's smallest size up to the budget, at the table's tokens per parameter.
 
     Raises:
         BadInput: the table has no column of N or of D.
@@ -110,7 +105,7 @@ def of_points(points: Points, budget: float) -> Candidates:
 
 
 def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
-    """Return every combination of sizes and tokens; `ratio` in place of tokens is tokens a parameter.
+    """Return every combination of sizes and tokens; `ratio` in place of tokens is tokens per parameter.
 
     Raises:
         BadInput: other axes than params with tokens or ratio, more combinations than are looked at.
@@ -147,7 +142,7 @@ def of_file(points: Points, path: Path) -> Candidates:
 
 
 def _ratios(points: Points) -> tuple[float, float]:
-    """Return the least and the most tokens a parameter to look at: the table's, further apart where these are close."""
+    """Return the least and most tokens per parameter to look at: the table's, further apart where they are close."""
     ratio = points.columns["tokens"] / points.columns["params"]
     low, high = float(ratio.min()), float(ratio.max())
     widen = math.sqrt(max(1.0, LEAST_SPAN * low / high))
@@ -166,9 +161,8 @@ def _of_columns(points: Points, columns: Mapping[str, Array]) -> Candidates:
 
 def _check_sized(points: Points) -> None:
     if missing := [name for name in _SIZES if name not in points.columns]:
-        raise BadInput(
-            f"the next runs are chosen by params and tokens; the table has no {' and '.join(missing)}"
-        )
+        lacking = " and ".join(missing)
+        raise BadInput(f"the next runs are chosen by params and tokens; the table has no {lacking}")
 
 
 AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
@@ -208,11 +202,9 @@ def candidate_study(
     Raises:
         BadInput: there is nothing to vary, an axis is no whole number, or there are too many cells.
     """
-    from sweeplab.hyperparameters import TABLE
     from sweeplab.lab.listing import read_spec
     from sweeplab.study.file.reading import read_study
-    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL
-    from sweeplab.study.written import Replicate
+    from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL, ConditionalSeed
 
     specs = [read_spec(folder) for folder in folders]
     spec = specs[0]
@@ -230,8 +222,8 @@ def candidate_study(
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
         raise BadInput(f"{count:,} cells are too many to look at: at most {MOST:,}; --candidates names fewer")
-    used = [each.seed if isinstance(each, Replicate) else each for one in specs for each in one.seeds]
-    each_cell = sum(not isinstance(each, Replicate) for each in spec.seeds)
+    used = [seed for one in specs for seed in one.seed_numbers]
+    each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
     trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
@@ -254,18 +246,16 @@ def cell_candidates(
     """
     import pandas as pd
 
-    from sweeplab.study.cells import cells
-    from sweeplab.study.space import Space, facts
+    from sweeplab.study.rules import facts
+    from sweeplab.study.space import Space, cells
 
     rows, found = [], []
     for cell in cells(spec, vocab_size)[0]:
         space = Space(spec, cell, vocab_size)
-        drawn = [
-            each for each in space.draws(_DRAWS if space.parameters else 1) if space.broken(each) is None
-        ]
+        drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         sizes = [facts(each) for each in drawn]
         if sizes and all(each == sizes[0] for each in sizes):
-            rows.append(drawn[0] | sizes[0] | {"best_val_loss": 1.0, "final_val_loss": 1.0})
+            rows.append(drawn[0] | sizes[0]._asdict() | {"best_val_loss": 1.0, "final_val_loss": 1.0})
             found.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
@@ -291,8 +281,7 @@ def next_study_text(
 
     Of a full grid constraints name what is meant. `why` is its first line.
     """
-    from sweeplab.lab.identity import as_written
-    from sweeplab.study.file.writing import study_file
+    from sweeplab.study.file.template import study_file
 
     grid = {
         name: [each for each in values if any(cell[name] == each for cell in chosen)]
@@ -305,14 +294,9 @@ def next_study_text(
     }
     if spec.cells:
         kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
-    written = (
-        as_written(spec)
-        | kept
-        | {
-            "seeds": [*spec.written_seeds, *_more_seeds(first, each, chosen, times)],
-        }
-    )
-    return study_file(written, [why])
+    written = spec.as_written()
+    kept["seeds"] = [*written["seeds"], *_more_seeds(first, each, chosen, times)]
+    return study_file(written | kept, [why])
 
 
 def _extended(values: Iterable[int]) -> list[int]:
@@ -341,9 +325,8 @@ def _only(
             if len(allowed) == len(grid[name]):
                 continue
             other = [f"{each} != {value!r}" for each, value in zip(names, beginning, strict=False)]
-            only = " or ".join(
-                [*other, *(f"{name} == {value!r}" for value in grid[name] if value in allowed)]
-            )
+            allowed_ones = (f"{name} == {value!r}" for value in grid[name] if value in allowed)
+            only = " or ".join([*other, *allowed_ones])
             without = [value for value in grid[name] if value not in allowed]
             each_out = [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
             found += [only] if len(only) <= _LONGEST else each_out

@@ -1,6 +1,4 @@
-"""Which runs tell most of one number for their FLOPs, allowing for a law that is a little wrong.
-
-Legend: B parameter vectors, p parameters, m candidates, K departures, n_k how often candidate k is run.
+"""What to run next: the runs that make the interval of one number narrow for few FLOPs.
 
 A c-optimal choice (Elfving 1952; Atkinson, Donev and Tobias 2007, chapter 10) makes the variance of one number of
 the parameters small. For a law that is not linear this rests on the parameters, so the log of the variance is
@@ -9,7 +7,7 @@ goes to the ends, where a law that is a little wrong misleads most. So the varia
 it (Box and Draper 1959): what departures of a given size, products of the logs of the columns, do to the number,
 over what they do to a fit of all rows and candidates alike. Departure from these: few departures, of one size.
 
-What to run next: the runs that make the interval of one number narrow for few FLOPs.
+Legend: B parameter vectors, p parameters, m candidates, K departures, n_k how often candidate k is run.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -79,9 +78,8 @@ class Prospect:
 
     def _state(self, counts: Array) -> tuple[Array, Array, Array]:
         repeated = self.jacobian * counts
-        inverse = np.asarray(
-            np.linalg.inv(self.known + repeated @ self.jacobian.transpose(0, 2, 1)), np.float64
-        )
+        known = self.known + repeated @ self.jacobian.transpose(0, 2, 1)
+        inverse = np.asarray(np.linalg.inv(known), np.float64)
         leaning = self.leaning + repeated @ self.departures.transpose(0, 2, 1)
         return (inverse @ self.slope[:, :, None])[:, :, 0], leaning, inverse
 
@@ -171,7 +169,7 @@ N_VECTORS = 64
 _SCALE_PRIOR, _EXPONENT_PRIOR = 5.0, 1.0
 _WORDS = {"exponent": "N_opt exponent", "loss-at": "loss at target"}
 _FEW_SPARE, _FAR, _MUCH_LEFT = 4, 30.0, 0.1
-_CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens a parameter
+_CORNER = 0.2  # the outermost fifth, in logs, of the sizes or the tokens per parameter
 
 
 @dataclass(frozen=True)
@@ -229,15 +227,16 @@ class NextRuns:
         }
 
     def _run(self, k: int) -> dict[str, Any]:
-        columns, cells = self.candidates.columns, self.candidates.cells
-        return {
-            **({"cell": dict(cells[k])} if cells else {}),
-            "params": float(columns["params"][k]),
-            "tokens": float(columns["tokens"][k]),
-            "tokens_per_param": float(columns["tokens"][k] / columns["params"][k]),
+        n, d = (float(self.candidates.columns[role][k]) for role in ("params", "tokens"))
+        cell = {"cell": dict(self.candidates.cells[k])} if self.candidates.cells else {}
+        flops = float(self.counts[k] * self.candidates.cost[k])
+        return cell | {
+            "params": n,
+            "tokens": d,
+            "tokens_per_param": d / n,
             "times": int(self.counts[k]),
-            "flops": float(self.counts[k] * self.candidates.cost[k]),
-            "share_of_budget": float(self.counts[k] * self.candidates.cost[k] / self.rules.budget),
+            "flops": flops,
+            "share_of_budget": flops / self.rules.budget,
             "share_of_information": float(self.shares[k]),
         }
 
@@ -268,16 +267,14 @@ def find_quantity(fit: Fit, points: Points, name: str, at: Mapping[str, float] |
     known += [] if missing else [loss_at(law, fit.center, at)]
     wanted = _WORDS.get(name, name)
     if wanted == _WORDS["loss-at"] and missing:
-        raise BadInput(
-            f"the loss at a point takes --at with {' and '.join(missing)} too; {law.name} reads it"
-        )
+        lacking = " and ".join(missing)
+        raise BadInput(f"the loss at a point takes --at with {lacking} too; {law.name} reads it")
     names = [each.name for each in known]
     if wanted not in names:
         words = [short for short, long in _WORDS.items() if long in names or short == "loss-at"]
         allowed = [*words, *(each for each in names if each not in _WORDS.values())]
-        raise BadInput(
-            Problem(f"{law.name} has no {name!r} to tell", ", ".join(allowed), nearest(name, allowed))
-        )
+        what = f"{law.name} has no {name!r} to tell"
+        raise BadInput(Problem(what, ", ".join(allowed), nearest(name, allowed)))
     return known[names.index(wanted)]
 
 
@@ -289,27 +286,17 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
     """
     allowed = (candidates.cost >= rules.least_share * rules.budget) & (candidates.cost <= rules.budget)
     if not allowed.any():
-        raise BadInput(
-            f"no candidate costs {rules.least_share:.1%} to 100% of {rules.budget:.3g} FLOPs: they cost "
-            f"{candidates.cost.min():.3g} to {candidates.cost.max():.3g}"
-        )
+        asked = f"{rules.least_share:.1%} to 100% of {rules.budget:.3g} FLOPs"
+        there = f"{candidates.cost.min():.3g} to {candidates.cost.max():.3g}"
+        raise BadInput(f"no candidate costs {asked}: they cost {there}")
     vectors = likely_vectors(fit)
     prospect = prospect_of(fit, quantity, vectors, candidates, rules.misfit)
-    limits = Limits(
-        budget=rules.budget,
-        cost=candidates.cost,
-        allowed=allowed,
-        corners=corners(candidates),
-        most_runs=rules.most_runs,
-        most_each=rules.most_each,
-        most_share=rules.most_share,
-    )
+    most = (rules.most_runs, rules.most_each, rules.most_share)
+    limits = Limits(rules.budget, candidates.cost, allowed, corners(candidates), *most)
     counts = choose(prospect, limits)
     if not counts.any():
-        raise BadInput(
-            f"no candidate that may be run makes {quantity.name} more certain; other --candidates may, or a larger "
-            "--most-share, or a smaller --misfit"
-        )
+        others = "other --candidates may, or a larger --most-share, or a smaller --misfit"
+        raise BadInput(f"no candidate that may be run makes {quantity.name} more certain; {others}")
     none, even = np.zeros(candidates.n), allowed / float(candidates.cost[allowed].sum())
     after = _widths(fit, prospect, counts)
 
@@ -373,7 +360,7 @@ def prospect_of(
 
 
 def corners(candidates: Candidates) -> NDArray[np.bool_]:
-    """Return which candidates lie in the outermost fifth both by size and by tokens a parameter."""
+    """Return which candidates lie in the outermost fifth both by size and by tokens per parameter."""
     size = np.log(candidates.columns["params"])
     ratio = np.log(candidates.columns["tokens"]) - size
     return _outer(size) & _outer(ratio)
@@ -387,13 +374,10 @@ def _outer(log: Array) -> NDArray[np.bool_]:
 
 def _departures(logs: Mapping[str, Array]) -> Array:
     """Return the products of the columns' logs, each with a range of about 1: [K, n]."""
-    z = [
-        (column - (column.max() + column.min()) / 2) / max(float(np.ptp(column)), 1e-9)
-        for column in logs.values()
-    ]
-    return np.array(
-        [(4 if i == j else 2) * one * other for i, one in enumerate(z) for j, other in enumerate(z) if i <= j]
-    )
+    middles = ((column, (column.max() + column.min()) / 2) for column in logs.values())
+    z = [(column - middle) / max(float(np.ptp(column)), 1e-9) for column, middle in middles]
+    pairs = combinations_with_replacement(range(len(z)), 2)
+    return np.array([(4 if i == j else 2) * z[i] * z[j] for i, j in pairs])
 
 
 def _widths(fit: Fit, prospect: Prospect, counts: Array) -> Widths:
@@ -407,10 +391,8 @@ def _widths(fit: Fit, prospect: Prospect, counts: Array) -> Widths:
 def _warnings(fit: Fit, candidates: Candidates, counts: Array, rules: Rules) -> list[str]:
     said = []
     if fit.spare < _FEW_SPARE:
-        said.append(
-            f"{fit.n_points} rows for {len(fit.theta)} parameters: the choice rests on a rough fit; "
-            "choose again when part of the runs are done"
-        )
+        few = f"{fit.n_points} rows for {len(fit.theta)} parameters"
+        said.append(f"{few}: the choice rests on a rough fit; choose again when part of the runs are done")
     for name in fit.law.columns:
         largest = float(np.log(candidates.columns[name][counts > 0].max()))
         beyond = largest - fit.center[name] - float(fit.rows.logs[name].max())

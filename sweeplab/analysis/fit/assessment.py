@@ -1,9 +1,8 @@
-"""Which numbers a table identifies: a gate on its design and a limit on the width, both needed.
+"""A law, a table, and what may be said: every number with its interval, its verdict and the fit's own state.
 
-Width alone cannot refuse a bad design: on one ray of N and D a fit is precise if the law is exact, and nothing in
-the table can show that it is not. Condition numbers do not tell the two apart.
-
-A law, a table, and what may be said: every number with its interval, its verdict and the fit's own state.
+Which numbers a table identifies takes a gate on its design and a limit on the width, both needed. Width alone cannot
+refuse a bad design: on one ray of N and D a fit is precise if the law is exact, and nothing in the table can show
+that it is not. Condition numbers do not tell the two apart.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.analysis.columns import pairs_of
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.analysis.fit.forms import (
     LAWS,
@@ -33,14 +33,18 @@ from sweeplab.analysis.fit.intervals import (
     Shared,
     bootstrap,
     correlations,
+    groups_of,
     profiles,
     shared_errors,
-    sizes_as_groups,
 )
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
+DELTAS = {"auto": None, "1e-3": LITERATURE, "least-squares": LEAST_SQUARES}
+_FEW_GROUPS = 8
+_TARGETS = ("params", "tokens", "flops")
+_UNSEEN = {"power-n": "tokens", "power-d": "params"}  # what a law does not read
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0}  # that a column has to s
 SPREAD = 0.5  # of log(D/N), or across any other line of log D against log N: under it the rows lie near one
 STANDS = 2 / 3  # of these that has to be left without any one row
 DISTINCT = 3  # values of a column: E, a scale and an exponent
-NEAR = 3.0  # a row's tokens a parameter within this factor of the optimum's is near it
+NEAR = 3.0  # a row's tokens per parameter within this factor of the optimum's is near it
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,11 @@ class Verdict:
 
     verdict: str
     reason: str
+
+    @property
+    def identified(self) -> bool:
+        """Return whether there is a number to show: identified or weak."""
+        return self.verdict != NOT_IDENTIFIED
 
 
 def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
@@ -96,7 +105,7 @@ def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
 
 
 def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | None = None) -> list[str]:
-    """Return what the design lacks for a quantity; `optimum_ratio` is the log of the best tokens a parameter."""
+    """Return what the design lacks for a quantity; `optimum_ratio` is the log of the best tokens per parameter."""
     seen, failures = design(points, fit.law.columns), []
     for name in quantity.needs:
         decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
@@ -106,40 +115,33 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
             failures.append(f"{name} span {without:.2f} decades but for one row: all hangs on that row")
         if seen[f"distinct {name}"] < DISTINCT:
             failures.append(f"{name} have only {seen[f'distinct {name}']:.0f} distinct values")
-    failures += _near_one_line(seen)
+    if line := _near_one_line(seen):
+        failures.append(f"{line}: which of the two lowers the loss cannot be told")
     if optimum_ratio is not None:
         away = float(np.abs(_log_ratio(points.columns) - optimum_ratio).min())
         if away > math.log(NEAR):
-            failures.append(
-                f"no row is near the optimum: the nearest is a factor {math.exp(away):.1f} from it"
-            )
+            near = f"the nearest is a factor {math.exp(away):.1f} from it"
+            failures.append(f"no row is near the optimum: {near}")
     return failures
 
 
-def _near_one_line(seen: Mapping[str, float]) -> list[str]:
-    across = seen.get("sd across the line", math.inf)
-    without = seen.get("sd across the line but for one row", math.inf)
-    told = "which of the two lowers the loss cannot be told"
-    ratio = seen.get("sd of log(tokens/params)", math.inf)
+def _near_one_line(seen: Mapping[str, float]) -> str:
+    ratio, across = seen.get("sd of log(tokens/params)", math.inf), seen.get("sd across the line", math.inf)
     if ratio < SPREAD:
-        return [
-            f"all rows lie near one ray of tokens to params (the sd of log(tokens/params) is {ratio:.2f}, "
-            f"{SPREAD} is needed): {told}"
-        ]
+        needed = f"(the sd of log(tokens/params) is {ratio:.2f}, {SPREAD} is needed)"
+        return f"all rows lie near one ray of tokens to params {needed}"
     if across < SPREAD:
-        return [
-            f"all rows lie near one line of log tokens against log params (their sd across it is {across:.2f}, "
-            f"{SPREAD} is needed): {told}"
-        ]
-    if without < STANDS * SPREAD:
-        return [f"but for one row all lie near one line of log tokens against log params: {told}"]
-    return []
+        needed = f"(their sd across it is {across:.2f}, {SPREAD} is needed)"
+        return f"all rows lie near one line of log tokens against log params {needed}"
+    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
+        return "but for one row all lie near one line of log tokens against log params"
+    return ""
 
 
 def _across(columns: Mapping[str, Array]) -> tuple[float, float]:
     """Return how far rows lie from the line that fits log N and log D best, and the same but for one row.
 
-    It is sqrt(2) times the sd across the line: on a ray of tokens a parameter, the sd of log(D/N).
+    It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).
     """
     logs = np.stack([np.log(columns["params"]), np.log(columns["tokens"])])
     logs -= logs.mean(1, keepdims=True)
@@ -153,13 +155,19 @@ def _across(columns: Mapping[str, Array]) -> tuple[float, float]:
     return float(spread[0]), float(spread[1:].min())
 
 
+def _log_ratio(columns: Mapping[str, Array]) -> Array:
+    return np.asarray(np.log(columns["tokens"] / columns["params"]))
+
+
 def judge(quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[str]) -> Verdict:
     """Return the verdict on a quantity, with the reason that weighs most; `lacking` is what `gate` returned."""
     if lacking:
         return Verdict(NOT_IDENTIFIED, "; ".join(lacking))
     if not quantity.derived and quantity.name in fit.at_bound():
         return Verdict(NOT_IDENTIFIED, "the best fit has it at the end of its range")
-    if ends := _OPEN[interval.open_low, interval.open_high]:
+    if interval.open_low or interval.open_high:
+        one = "lower limit" if interval.open_low else "upper limit"
+        ends = "limits" if interval.open_low and interval.open_high else one
         return Verdict(NOT_IDENTIFIED, f"the rows set it no {ends}")
     found = by_width(quantity.kind, interval.value, interval.low, interval.high)
     if found.verdict == IDENTIFIED and quantity.kind == "irreducible" and above_a_loss(fit):
@@ -189,24 +197,6 @@ def above_a_loss(fit: Fit) -> bool:
     return "E" in fit.law.parameters and fit.minimizer()["E"] > math.exp(fit.rows.log_loss.min())
 
 
-_OPEN = {
-    (False, False): "",
-    (True, False): "lower limit",
-    (False, True): "upper limit",
-    (True, True): "limits",
-}
-
-
-def _log_ratio(columns: Mapping[str, Array]) -> Array:
-    return np.asarray(np.log(columns["tokens"] / columns["params"]))
-
-
-DELTAS = {"auto": None, "1e-3": LITERATURE, "least-squares": LEAST_SQUARES}
-_FEW_GROUPS = 8
-_TARGETS = ("params", "tokens", "flops")
-_UNSEEN = {"power-n": "tokens", "power-d": "params", "power-c": ""}
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A quantity with its interval and verdict; `refits` is the bootstrap's interval, if one was asked for.
@@ -223,7 +213,7 @@ class Estimate:
     @property
     def identified(self) -> bool:
         """Return whether there is a number to show: identified or weak."""
-        return self.verdict.verdict != NOT_IDENTIFIED
+        return self.verdict.identified
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values. No value where it is not identified; an open end is null."""
@@ -238,9 +228,9 @@ class Estimate:
             "meaning": self.quantity.meaning,
         }
         if self.identified and self.refits:
-            said |= {"bootstrap": [shown(end) for end in self.refits]}
+            said["bootstrap"] = [shown(end) for end in self.refits]
         if self.identified:
-            said |= {"by_delta": {name: shown(value) for name, value in self.others.items()}}
+            said["by_delta"] = {name: shown(value) for name, value in self.others.items()}
         return said
 
 
@@ -260,47 +250,45 @@ class Assessment:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values. `minimizer` is where the objective is lowest: to compute with, no estimate."""
-        law = self.fit.law
-        entries = {each.quantity.name: each.as_dict() for each in self.estimates}
-        derived = {each.quantity.name for each in self.estimates if each.quantity.derived}
+        found, law, shared, refits = self.fit, self.fit.law, self.shared, self.refits
+        logs = [f"log {name}" if name in law.scales else name for name in law.parameters]
         return {
             "law": law.name,
             "formula": law.formula,
             "source": law.source,
             "departures": law.departures,
-            "objective": self.fit.objective,
+            "objective": found.objective,
             "delta": self.delta,
-            "delta_log_units": self.fit.rows.delta,
-            "n_points": self.fit.n_points,
-            "sigma": self.fit.sigma,
+            "delta_log_units": found.rows.delta,
+            "n_points": found.n_points,
+            "sigma": found.sigma,
             "level": LEVEL,
             "fit": {
-                "converged": self.fit.converged,
-                "starts": self.fit.n_starts,
-                "starts_at_the_optimum": self.fit.n_reached,
-                "at_bound": list(self.fit.at_bound()),
+                "converged": found.converged,
+                "starts": found.n_starts,
+                "starts_at_the_optimum": found.n_reached,
+                "at_bound": list(found.at_bound()),
             },
-            "parameters": {name: entry for name, entry in entries.items() if name not in derived},
-            "derived": {name: entry for name, entry in entries.items() if name in derived},
+            "parameters": self._entries(derived=False),
+            "derived": self._entries(derived=True),
             "budget_flops": self.budget,
-            "minimizer": self.fit.minimizer(),
-            "correlations": {
-                "parameters": [f"log {name}" if name in law.scales else name for name in law.parameters],
-                "matrix": correlations(self.fit).tolist(),
-            },
+            "minimizer": found.minimizer(),
+            "correlations": {"parameters": logs, "matrix": correlations(found).tolist()},
             "groups": {
                 "by": self.grouped_by,
-                "count": self.shared.n_groups if self.shared else None,
-                "shared_share_of_variance": self.shared.share if self.shared else None,
+                "count": shared.n_groups if shared else None,
+                "shared_share_of_variance": shared.share if shared else None,
             },
-            "bootstrap": None
-            if self.refits is None
-            else {"refits": len(self.refits.theta), "missed": self.refits.missed},
+            "bootstrap": {"refits": len(refits.theta), "missed": refits.missed} if refits else None,
             "design": design(self.points, law.columns),
             "dropped": self.points.dropped,
             "conventions": self.points.conventions,
             "warnings": list(self.warnings),
         }
+
+    def _entries(self, derived: bool) -> dict[str, Any]:
+        chosen = (each for each in self.estimates if each.quantity.derived == derived)
+        return {each.quantity.name: each.as_dict() for each in chosen}
 
 
 def find_law(name: str) -> Law:
@@ -322,10 +310,7 @@ def parse_delta(text: str) -> float | None:
     """
     if text in DELTAS:
         return DELTAS[text]
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = _float(text)
     if not number > 0:
         raise BadInput(Problem(f"--delta {text!r}", "auto, least-squares or a positive number"))
     return number
@@ -338,17 +323,29 @@ def parse_target(text: str) -> dict[str, float]:
         BadInput: what is no pair of a column and a positive number.
     """
     found = {}
-    for pair in text.split(","):
-        name, _, number = (part.strip() for part in pair.partition("="))
-        try:
-            found[name] = float(number)
-        except ValueError:
-            found[name] = math.nan
+    for pair, name, number in pairs_of(text):
+        found[name] = _float(number)
         if name not in _TARGETS or not 0 < found[name] < math.inf:
-            raise BadInput(
-                Problem(f"--at {pair.strip()!r}", "params=, tokens= or flops= and a positive number")
-            )
+            raise BadInput(Problem(f"--at {pair!r}", "params=, tokens= or flops= and a positive number"))
     return found
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def checked_budget(budget: float | None, points: Points) -> float:
+    """Return a budget in FLOPs, the largest of the table when None.
+
+    Raises:
+        BadInput: it is not positive.
+    """
+    if budget is not None and not 0 < budget < math.inf:
+        raise BadInput(f"--flops {budget:g} is no budget; it takes a positive number")
+    return budget or float(points.columns["flops"].max() if "flops" in points.columns else math.nan)
 
 
 def assess(
@@ -369,10 +366,8 @@ def assess(
     """
     found = fit(points, law, parse_delta(delta))
     others = {name: found if name == delta else fit(points, law, value) for name, value in DELTAS.items()}
-    if budget is not None and not 0 < budget < math.inf:
-        raise BadInput(f"--flops {budget:g} is no budget; it takes a positive number")
-    budget = budget or float(points.columns["flops"].max() if "flops" in points.columns else math.nan)
-    groups, grouped_by = _groups(points)
+    budget = checked_budget(budget, points)
+    groups, grouped_by = groups_of(points)
     shared = shared_errors(found, groups) if groups else None
     refits = bootstrap(found, n_refits, groups) if n_refits else None
     quantities = parameters_of(law, found.center)
@@ -391,24 +386,8 @@ def assess(
         verdict = judge(quantity, interval, found, gate(quantity, points, found, near))
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in others.items()}
         estimates.append(Estimate(quantity, interval, verdict, values, _ends(refits, quantity)))
-    return Assessment(
-        points=points,
-        fit=found,
-        delta=delta,
-        budget=budget,
-        shared=shared,
-        grouped_by=grouped_by,
-        estimates=tuple(estimates),
-        warnings=tuple(_warnings(points, found, estimates, shared, refits)),
-        refits=refits,
-    )
-
-
-def _groups(points: Points) -> tuple[tuple[str, ...] | None, str]:
-    if points.groups:
-        return points.groups, points.conventions["group"]
-    sizes = sizes_as_groups(points.columns["params"]) if "params" in points.columns else None
-    return sizes, "params" if sizes else "nothing: each row by itself"
+    warnings = tuple(_warnings(points, found, estimates, shared, refits))
+    return Assessment(points, found, delta, budget, shared, grouped_by, tuple(estimates), warnings, refits)
 
 
 def _ends(refits: Refits | None, quantity: Quantity) -> tuple[float, float] | None:
@@ -424,30 +403,24 @@ def _warnings(
     law, said = found.law, []
     if not found.converged:
         said.append("the fit did not come to rest: its numbers may move with more steps")
-    for name in found.at_bound():
-        said.append(f"{name} stands at the end of the range that a fit may reach")
+    said += [f"{name} stands at the end of the range that a fit may reach" for name in found.at_bound()]
     if above_a_loss(found):
         smallest = float(points.columns["loss"].min())
         said.append(f"the best fit has E above the smallest loss of the table, {smallest:.4g}")
-    if unseen := _UNSEEN.get(law.name):
-        column = points.columns.get(unseen)
-        if column is not None and np.ptp(np.log(column)) > math.log(2):
-            said.append(
-                f"{law.name} does not see {unseen}, which vary by a factor {column.max() / column.min():.3g}"
-            )
+    column = points.columns.get(unseen := _UNSEEN.get(law.name, ""))
+    if column is not None and np.ptp(np.log(column)) > math.log(2):
+        factor = column.max() / column.min()
+        said.append(f"{law.name} does not see {unseen}, which vary by a factor {factor:.3g}")
     said += _moved_by_delta(estimates)
     if shared and shared.share > 0.1:
-        said.append(
-            f"{shared.share:.0%} of the errors' variance is shared within a group; intervals allow for it"
-        )
+        part = f"{shared.share:.0%} of the errors' variance"
+        said.append(f"{part} is shared within a group; intervals allow for it")
     if refits and refits.missed >= 0.01:
-        said.append(
-            f"{refits.missed:.0%} of the bootstrap refits missed their optimum: take its intervals as narrow"
-        )
+        part = f"{refits.missed:.0%} of the bootstrap refits"
+        said.append(f"{part} missed their optimum: take its intervals as narrow")
     if refits and shared and shared.n_groups < _FEW_GROUPS:
-        said.append(
-            f"{shared.n_groups} groups are too few to draw from: the bootstrap's intervals are only a hint"
-        )
+        few = f"{shared.n_groups} groups are too few to draw from"
+        said.append(f"{few}: the bootstrap's intervals are only a hint")
     return said
 
 

@@ -1,12 +1,10 @@
-"""Many fits at once: Levenberg-Marquardt on a sum of Huber losses of log residuals, within bounds.
+"""One law fitted to one table: Levenberg-Marquardt from many starts at once, and how the optimum was found.
+
+What is lowest is a sum of Huber losses of log residuals, within bounds. Starts are a grid of exponents, with the
+scales that are best for each in closed form: for given exponents and g a form is linear in the scales (variable
+projection, Golub and Pereyra 1973).
 
 Legend: S parameter vectors at once, p parameters, n rows.
-
-Where fits start: a grid of exponents, with the scales that are best for each in closed form.
-
-For given exponents and g a form is linear in the scales (variable projection, Golub and Pereyra 1973).
-
-One law fitted to one table: its noise, its optimum, and how the optimum was found.
 """
 
 from __future__ import annotations
@@ -14,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +23,32 @@ from sweeplab.analysis.fit.forms import Array, Law, Measure
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
+EFFICIENT = 1.345  # Huber's delta in sigmas: 95% as efficient as least squares under normal noise
+LITERATURE = 1e-3  # the delta of Hoffmann et al. 2022
+LEAST_SQUARES = math.inf
+_SMALLEST_DELTA = 1e-9
+
 MAX_STEPS = 300
-_EXACT = 1e-14  # log residuals of this size are rounding
 STILL = 1e-13
+_NEAR = 1e-8  # of the objective: how near to rest a start goes before the best is polished
+_EXACT = 1e-14  # log residuals of this size are rounding
 _LEAST = 1e-12
 _FREE = 1e-9  # damping that holds no step back: a damped one promises little along a flat valley
+_SAME = 1e-6  # starts within this share of the lowest objective have reached it
+_ROUNDS = 3
+_POLISHES = 10
+
+GRID = np.geomspace(0.03, 1.8, 12)
+POWERS = (0.5, 1.0, 2.0)
+BLOCK = 3  # of 3 x 3 exponents the best is a start, so that starts lie in different valleys
+ENOUGH = 1000  # rows to choose starts by
+_SEEN = 1e-2  # of the loss: what a steep term is at the smallest row
+_ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is fitted: centered logs of the columns, logs of the losses [n], weights [n] or [S, n], and delta.
+    """What is fitted: centered logs of the columns, logs of the losses and weights, each [n] or [S, n], and delta.
 
     delta is where the Huber loss turns from a square into a line; infinite is least squares.
     """
@@ -43,13 +58,17 @@ class Rows:
     weights: Array
     delta: float
 
-    def objective(self, law: Law, theta: Array) -> Array:
-        """Return the sum of weighted Huber losses: [S]."""
-        return _huber(self.log_loss - law.log_loss(theta, self.logs), self.delta, self.weights)
+    def huber(self, size: Array) -> Array:
+        """Return the sum of weighted Huber losses of residuals of these sizes, [S, n]: [S]."""
+        inside = np.minimum(size, self.delta)
+        return np.asarray((self.weights * (inside * (size - 0.5 * inside))).sum(1))
 
     def of(self, chosen: NDArray[np.bool_]) -> Rows:
         """Return the rows as the chosen vectors see them."""
-        return self if self.weights.ndim == 1 else replace(self, weights=self.weights[chosen])
+        if self.weights.ndim == 1:
+            return self
+        log_loss = self.log_loss if self.log_loss.ndim == 1 else self.log_loss[chosen]
+        return replace(self, log_loss=log_loss, weights=self.weights[chosen])
 
 
 class Pull(NamedTuple):
@@ -59,7 +78,7 @@ class Pull(NamedTuple):
     every solution is a point of its profile, however strong the spring is.
     """
 
-    measures: Sequence[Measure]  # vectors [S, p] to values [S] and gradients [S, p]
+    measures: Sequence[Measure]
     which: NDArray[np.intp]  # [S]: the measure of each vector
     targets: Array  # [S]
     strengths: Array  # [S]
@@ -149,17 +168,14 @@ def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) 
     fitted, jacobian = law.derivatives(theta, rows.logs)
     residual = rows.log_loss - fitted
     size = np.abs(residual)
-    inside = np.minimum(size, rows.delta)
-    objective = (rows.weights * (inside * (size - 0.5 * inside))).sum(1)
+    objective = rows.huber(size)
     weights = rows.weights * np.minimum(1.0, rows.delta / np.maximum(size, 1e-300))
     gradient = -(jacobian @ (weights * residual)[:, :, None])[:, :, 0]
-    bent = (
-        weights if math.isinf(rows.delta) else np.where(size < rows.delta, weights, beyond[:, None] * weights)
-    )
+    is_square = math.isinf(rows.delta)
+    bent = weights if is_square else np.where(size < rows.delta, weights, beyond[:, None] * weights)
     hessian = (jacobian * bent[:, None, :]) @ jacobian.transpose(0, 2, 1)
-    scale = hessian[:, np.arange(theta.shape[1]), np.arange(theta.shape[1])]
-    if not math.isinf(rows.delta):
-        scale = (jacobian**2 @ weights[:, :, None])[:, :, 0]
+    diagonal = np.arange(theta.shape[1])
+    scale = hessian[:, diagonal, diagonal] if is_square else (jacobian**2 @ weights[:, :, None])[:, :, 0]
     if pull is None:
         return _View(objective, objective, gradient, hessian, scale)
     at, slope = pull.measured(theta)
@@ -179,26 +195,10 @@ def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) ->
     curvature = view.hessian[:, diagonal, diagonal]
     hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, view.hessian)
     floor = 1e-12 * view.scale.max(1, keepdims=True) + 1e-300
-    hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) + damping[:, None] * np.maximum(
-        view.scale, floor
-    )
+    damped = damping[:, None] * np.maximum(view.scale, floor)
+    hessian[:, diagonal, diagonal] = np.maximum(curvature, floor) + damped
     step = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
     return step, np.asarray(-0.5 * (gradient * step).sum(1))
-
-
-def _huber(residual: Array, delta: float, weights: Array) -> Array:
-    size = np.abs(residual)
-    inside = np.minimum(size, delta)
-    loss = inside * (size - 0.5 * inside)
-    return np.asarray((weights * loss).sum(1))
-
-
-GRID = np.geomspace(0.03, 1.8, 12)
-POWERS = (0.5, 1.0, 2.0)
-BLOCK = 3  # of 3 x 3 exponents the best is a start, so that starts lie in different valleys
-ENOUGH = 1000  # rows to choose starts by
-_SEEN = 1e-2  # of the loss: what a steep term is at the smallest row
-_ABSENT = 1e-3  # of the mean loss: the start of a term whose best scale is zero
 
 
 def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
@@ -217,7 +217,7 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
     if free_power:
         theta[:, law.index(law.power)] = np.array(POWERS)[where[:, -1]]
     theta[:, [law.index(name) for name in law.scales]] = _best_scales(law, theta, rows)
-    objective = rows.objective(law, theta)
+    objective = rows.huber(np.abs(rows.log_loss - law.log_loss(theta, rows.logs)))
     blocks = where.copy()
     blocks[:, : len(exponents)] //= block
     order = np.argsort(objective, kind="stable")
@@ -225,7 +225,7 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
     return theta[order[np.sort(first)]]
 
 
-def turns(law: Law, theta: Array, rows: Rows) -> Array:
+def _turns(law: Law, theta: Array, rows: Rows) -> Array:
     """Return a vector, [p], and what it may have missed, [S, p], for a design that hardly tells terms apart.
 
     Valleys in which a term fades out are long and bent: one vector for each term has it gone. A term as steep as may
@@ -268,15 +268,10 @@ def _thinned(rows: Rows) -> Rows:
 def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
     """Return the logs of the best non-negative scales of each vector, [S, k], by trying every set of terms."""
     g = law.joined_by(theta)[:, None]
-    columns = np.stack(
-        [
-            np.exp(-theta[:, law.index(term.exponent), None] * rows.logs[term.column] / g)
-            if term.exponent
-            else np.ones((len(theta), len(rows.log_loss)))
-            for term in law.terms
-        ],
-        axis=1,
-    )
+    columns = np.ones((len(theta), len(law.terms), len(rows.log_loss)))
+    for k, term in enumerate(law.terms):
+        if term.exponent:
+            columns[:, k] = np.exp(-theta[:, law.index(term.exponent), None] * rows.logs[term.column] / g)
     # Divided by L^(1/g), residuals are those of the log of the loss, to first order and up to g.
     columns *= np.exp(-rows.log_loss / g)[:, None, :]
     normal = (columns * rows.weights) @ columns.transpose(0, 2, 1)
@@ -293,19 +288,8 @@ def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
             gained = np.where(better, gain, gained)
             best[better] = 0.0
             best[np.ix_(better, np.array(chosen))] = found[better]
-    mean = float(rows.log_loss.mean())
-    absent = np.exp(mean / g) * _ABSENT ** (1 / g)
+    absent = np.exp(float(rows.log_loss.mean()) / g) * _ABSENT ** (1 / g)
     return np.asarray(g * np.log(np.maximum(best, absent)))
-
-
-EFFICIENT = 1.345  # Huber's delta in sigmas: 95% as efficient as least squares under normal noise
-LITERATURE = 1e-3  # the delta of Hoffmann et al. 2022
-LEAST_SQUARES = math.inf
-_SMALLEST_DELTA = 1e-9
-_SAME = 1e-6  # starts within this share of the lowest objective have reached it
-_ROUNDS = 3
-_POLISHES = 10
-_NEAR = 1e-8  # of the objective: how near to rest a start goes before the best is polished
 
 
 @dataclass(frozen=True)
@@ -336,6 +320,16 @@ class Fit:
         """Return how many more rows than parameters there are."""
         return self.n_points - len(self.theta)
 
+    @property
+    def variance(self) -> float:
+        """Return the variance of a row of weight 1 about the law; residuals count as they are, outliers too."""
+        return float(self.rows.weights @ self.residuals() ** 2) / self.spare
+
+    @cached_property
+    def jacobian(self) -> Array:
+        """Return the derivatives of the rows' log losses by the parameters, [p, n]."""
+        return np.asarray(self.law.derivatives(self.theta[None], self.rows.logs)[1][0])
+
     def residuals(self) -> Array:
         """Return the log residuals, [n]."""
         return np.asarray(self.rows.log_loss - self.law.log_loss(self.theta[None], self.rows.logs)[0])
@@ -355,12 +349,13 @@ class Fit:
             natural[term.scale] = math.exp(min(natural[term.scale] + shift, 700.0))
         return natural
 
+    def centered(self, columns: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the logs of the columns that the law reads, as its vector has them."""
+        return {name: np.log(np.asarray(columns[name])) - self.center[name] for name in self.law.columns}
+
     def predict(self, columns: Mapping[str, Array]) -> Array:
         """Return the law's loss at rows of the columns it reads, [n]."""
-        logs = {
-            name: np.log(np.asarray(columns[name], float)) - self.center[name] for name in self.law.columns
-        }
-        return np.asarray(np.exp(self.law.log_loss(self.theta[None], logs)[0]))
+        return np.asarray(np.exp(self.law.log_loss(self.theta[None], self.centered(columns))[0]))
 
 
 def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
@@ -371,29 +366,22 @@ def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
             varies, losses that are all equal.
     """
     _check(points, law)
-    rows, center = _rows(points, law)
+    logs = {name: np.log(points.columns[name]) for name in law.columns}
+    center = {name: float(column.mean()) for name, column in logs.items()}
+    centered = {name: column - center[name] for name, column in logs.items()}
+    rows = Rows(centered, np.log(points.columns["loss"]), points.weights, LEAST_SQUARES)
     begin = starts(law, rows)
     sigma = math.nan
     if delta is None:
         theta, sigma = _noise(law, rows, begin)
-        rows = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA))
         begin = np.concatenate([theta[None], begin])
-    else:
-        rows = replace(rows, delta=delta)
+    rows = replace(rows, delta=max(EFFICIENT * sigma, _SMALLEST_DELTA) if delta is None else delta)
     solution = solve(law, begin, rows, still=_NEAR)
     last = _polished(law, solution, rows)
     lowest = float(last.objective[0])
-    found = Fit(
-        law=law,
-        rows=rows,
-        center=center,
-        theta=last.theta[0],
-        objective=lowest,
-        sigma=sigma,
-        n_starts=len(begin),
-        n_reached=int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum()),
-        converged=bool(last.converged[0]),
-    )
+    reached = int((solution.objective <= lowest * (1 + _SAME) + 1e-300).sum())
+    converged = bool(last.converged[0])
+    found = Fit(law, rows, center, last.theta[0], lowest, sigma, len(begin), reached, converged)
     return found if delta is None else replace(found, sigma=robust_sigma(found.residuals(), len(found.theta)))
 
 
@@ -408,7 +396,7 @@ def _polished(law: Law, solution: Solution, rows: Rows) -> Solution:
     for _ in range(_POLISHES):
         best = np.argmin(solution.objective)
         before = float(solution.objective[best])
-        solution = solve(law, turns(law, solution.theta[best], rows), rows)
+        solution = solve(law, _turns(law, solution.theta[best], rows), rows)
         best = np.argmin(solution.objective)
         if solution.converged[best] and solution.objective[best] >= before * (1 - STILL):
             break
@@ -427,26 +415,18 @@ def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
     return begin[0], sigma
 
 
-def _rows(points: Points, law: Law) -> tuple[Rows, dict[str, float]]:
-    logs = {name: np.log(points.columns[name]) for name in law.columns}
-    center = {name: float(column.mean()) for name, column in logs.items()}
-    centered = {name: column - center[name] for name, column in logs.items()}
-    return Rows(centered, np.log(points.columns["loss"]), points.weights, LEAST_SQUARES), center
-
-
 def _check(points: Points, law: Law) -> None:
-    problems: list[Any] = []
+    problems: list[str] = []
     n_params = len(law.parameters)
     if points.n <= n_params:
-        problems.append(
-            f"{points.n} rows for the {n_params} parameters of {law.name}; it takes {n_params + 1} or more"
-        )
+        needed = f"the {n_params} parameters of {law.name}; it takes {n_params + 1} or more"
+        problems.append(f"{points.n} rows for {needed}")
     for name in law.columns:
         if name not in points.columns:
             problems.append(
                 f"{law.name} reads {name!r}, which the table has not; --columns says where it stands"
             )
-        elif np.ptp(np.log(points.columns[name])) < 1e-9 and points.n:
+        elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
             problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
     if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:
         problems.append(f"all losses are {points.columns['loss'][0]:.4g}; no law can be told from that")

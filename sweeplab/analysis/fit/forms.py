@@ -1,6 +1,7 @@
-"""The published forms of a scaling law, as one table: a form that is added is a row of it.
+"""The published forms of a scaling law, as one table, and the numbers that follow: a form that is added is a row.
 
-Legend: N parameters, D tokens, C FLOPs, L loss; S parameter vectors at once, p parameters, n rows.
+Legend: N parameters, D tokens, C FLOPs, L loss; S parameter vectors at once, p parameters, n rows. N_opt and D_opt
+are the parameters and tokens of lowest loss for a budget C = k N D, with k = 6 unless FLOPs were counted.
 
 Every form here is a sum of powers, joined with a power of its own:
 
@@ -11,11 +12,6 @@ in the exponent: so one formula gives the values, one the derivatives and one th
 A vector holds the logs of the scales at the center of the table, where they do not depend on the exponents,
 and the exponents and g as they are.
 
-What people want of a law: its parameters, and what follows from them for a budget.
-
-Legend: S parameter vectors at once, p parameters. N_opt and D_opt are the parameters and tokens of lowest loss
-for a budget C = k N D, with k = 6 unless FLOPs were counted.
-
 At the optimum both terms fall alike, alpha (A/N^alpha)^(1/g) = beta (B/D^beta)^(1/g), so that for every form here
 log N_opt = (log A - log B + beta log(C/k) + g log(alpha/beta)) / (alpha + beta): N_opt goes as
 C^(beta/(alpha+beta)) (Hoffmann et al. 2022, equation 4, where g is 1).
@@ -24,7 +20,7 @@ C^(beta/(alpha+beta)) (Hoffmann et al. 2022, equation 4, where g is 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +33,8 @@ Measure = Callable[[Array], tuple[Array, Array]]  # vectors [S, p] to values [S]
 EXPONENT_BOUNDS = (0.005, 3.0)
 POWER_BOUNDS = (0.2, 5.0)
 SCALE_REACH = 25.0  # a term that is exp(-25) of the loss is no term
+N_OPT, D_OPT, RATIO = "N_opt exponent", "D_opt exponent", "tokens per parameter"
+MEANINGS = {N_OPT: "N_opt goes as C to this", D_OPT: "D_opt goes as C to this"}
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,8 @@ class Term:
     column: str = ""
 
 
-E, N, D, C = (
-    Term("E"),
-    Term("A", "alpha", "params"),
-    Term("B", "beta", "tokens"),
-    Term("A", "alpha", "flops"),
-)
+E, N = Term("E"), Term("A", "alpha", "params")
+D, C = Term("B", "beta", "tokens"), Term("A", "alpha", "flops")
 
 
 @dataclass(frozen=True)
@@ -189,43 +183,31 @@ class Quantity:
         return math.exp(min(measured, 700.0)) if self.is_log else measured
 
 
-def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
-    """Return the law's own parameters, as its formula has them."""
-    own = {term.scale: term for term in law.terms} | {
-        term.exponent: term for term in law.terms if term.exponent
-    }
-    found = []
-    for name in law.parameters:
-        term = own.get(name)
-        slope = np.zeros(len(law.parameters))
-        slope[law.index(name)] = 1.0
-        if term and name == term.scale and term.exponent:
-            slope[law.index(term.exponent)] += center[term.column]
-        needs = tuple(
-            each.column for each in law.terms if each.column and name in (each.scale, each.exponent)
-        )
-        kind, meaning = _WORDS_OF.get(name, ("exponent", "the exponent of {columns}"))
-        if name == law.power and not term:
-            kind, meaning, needs = "power", "how the terms are joined; 1 is a plain sum", law.columns
-        found.append(
-            Quantity(
-                name=name,
-                kind=kind,
-                meaning=meaning.format(columns=" and ".join(needs)),
-                measure=_linear(slope),
-                needs=needs or law.columns,
-                is_log=name in law.scales,
-                derived=False,
-            )
-        )
-    return found
-
-
 _WORDS_OF = {
     "E": ("irreducible", "the loss that no size and no data take away"),
     "A": ("scale", "the scale of the term of {columns}"),
     "B": ("scale", "the scale of the term of {columns}"),
 }
+
+
+def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
+    """Return the law's own parameters, as its formula has them."""
+    found = []
+    for name in law.parameters:
+        terms = [term for term in law.terms if name in (term.scale, term.exponent)]
+        needs = tuple(term.column for term in terms if term.column) or law.columns
+        slope = np.zeros(len(law.parameters))
+        slope[law.index(name)] = 1.0
+        for term in terms:
+            if name == term.scale and term.exponent:
+                slope[law.index(term.exponent)] += center[term.column]
+        kind, meaning = _WORDS_OF.get(name, ("exponent", "the exponent of {columns}"))
+        if not terms:
+            kind, meaning = "power", "how the terms are joined; 1 is a plain sum"
+        meaning = meaning.format(columns=" and ".join(needs))
+        is_log = name in law.scales
+        found.append(Quantity(name, kind, meaning, _linear(slope), needs, is_log, derived=False))
+    return found
 
 
 def optimum_of(
@@ -262,14 +244,13 @@ def optimum_of(
         value, jacobian = law.derivatives(theta, {"params": n, "tokens": total - n})
         return value[:, 0], jacobian[:, :, 0]  # at the optimum it does not depend on where that is
 
-    exponents = [
-        Quantity("N_opt exponent", "exponent", "N_opt goes as C to this", share, both),
-        Quantity("D_opt exponent", "exponent", "D_opt goes as C to this", other_share, both),
-    ]
+    measured = (
+        {N_OPT: share, D_OPT: other_share} if n_at != d_at else {}
+    )  # tied: one half, whatever the data say
     at = f"{budget:.3g} FLOPs"
     return [
-        *(exponents if n_at != d_at else []),  # tied: one half, whatever the data say
-        Quantity("tokens per parameter", "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
+        *(Quantity(name, "exponent", MEANINGS[name], measure, both) for name, measure in measured.items()),
+        Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
         Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both, is_log=True),
     ]
 
@@ -315,6 +296,5 @@ def _exponents(law: Law) -> tuple[int, int]:
     return where["params"], where["tokens"]
 
 
-def _linear(slope: Sequence[float] | Array) -> Measure:
-    vector = np.asarray(slope, float)
-    return lambda theta: (theta @ vector, np.broadcast_to(vector, theta.shape))
+def _linear(slope: Array) -> Measure:
+    return lambda theta: (theta @ slope, np.broadcast_to(slope, theta.shape))

@@ -1,16 +1,13 @@
-"""Rows that share an error: all runs of one size, or all points of one curve.
-
-The errors are taken as e_i + s_group(i), each independent. Their two variances come from two moments of the
-residuals r = M (e + s): E[r'r] and E[r'Z Z'r], with M what the fit leaves of an error and Z the groups' columns
-(Henderson's method). What a shared error does to a number then follows from how the number leans on the rows.
-
-How wide a number is: its profile, calibrated for few rows.
+"""How wide a number is: its profile, calibrated for few rows, or the spread of refits of resampled tables.
 
 A value of a quantity belongs to the interval if the law, held to it, fits not much worse: the objective may rise
 until 2 dF E[psi'] / E[psi^2] reaches the quantile of F(1, n - p), and not of chi-squared, which is too narrow for
 small tables. For least squares that is the classical profile of the residual variance with n - p degrees.
 
-Refits of resampled tables: an interval that asks nothing of the errors but that rows, or groups, are alike.
+Rows may share an error: all runs of one size, or all points of one curve. The errors are taken as e_i + s_group(i),
+each independent. Their two variances come from two moments of the residuals r = M (e + s): E[r'r] and E[r'Z Z'r],
+with M what the fit leaves of an error and Z the groups' columns (Henderson's method). What a shared error does to a
+number then follows from how the number leans on the rows.
 """
 
 from __future__ import annotations
@@ -26,6 +23,40 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.fit.fitting import Fit, Pull, solve, starts
 from sweeplab.analysis.fit.forms import Array, Quantity
+from sweeplab.analysis.points import Points
+
+LEVEL = 0.9
+_FIRM = 100.0  # the spring against the profile's own curvature
+# How far a profile is followed, in units of its half width where it is a parabola; beyond 2.5 only if it must be.
+_REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
+_STILL = 1e-8
+_PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
+_ROUNDS = 20
+_CLOSE = 1e-3
+_Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float | None]
+
+N_STARTS = 3  # of a refit besides the optimum: from it alone up to a third end in another valley
+N_CHECKED = 64
+_APART = 4  # steps of the grid of exponents: far starts, since few
+_SAME = 1e-4
+_AT_REST = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
+_BATCH = 65_536  # rows times vectors at once: about what stays in a core's cache
+
+
+def student(freedom: float, level: float = LEVEL) -> float:
+    """Return how many standard deviations a two-sided interval of Student's t ends from its value."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + level) / 2, freedom))
+
+
+def share_interval(hits: int, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return the interval of a share of which `hits` of `n` were seen (Clopper and Pearson 1934)."""
+    from scipy.stats import beta
+
+    tail = (1 - level) / 2
+    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
+    return low, float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
 
 
 @dataclass(frozen=True)
@@ -46,11 +77,6 @@ class Shared:
     def n_groups(self) -> int:
         """Return the number of groups."""
         return int(self.place.max()) + 1
-
-    @property
-    def belongs(self) -> Array:
-        """Return the groups' columns Z, [n, groups]: a large matrix for a large table."""
-        return np.eye(self.n_groups)[self.place]
 
     @property
     def share(self) -> float:
@@ -77,8 +103,11 @@ class Shared:
         own, shared = self.own * each, self.shared * together
         if shared == 0:
             return spare
-        grouped = max(1, min(self.n_groups - 1, spare))
-        return (own + shared) ** 2 / (own**2 / spare + shared**2 / grouped)
+        return (own + shared) ** 2 / (own**2 / spare + shared**2 / self.grouped(spare))
+
+    def grouped(self, spare: int) -> int:
+        """Return the degrees of freedom of what is shared: one less than there are groups."""
+        return max(1, min(self.n_groups - 1, spare))
 
     def _moved(self, lean: Array) -> tuple[float, float]:
         """Return a number's variance by own errors of variance 1, and by shared ones."""
@@ -89,8 +118,7 @@ def shared_errors(fit: Fit, groups: Sequence[str]) -> Shared:
     """Return the two variances; nothing is shared where a group has one row or the moments say so."""
     names, place = np.unique(np.asarray(groups, object).astype(str), return_inverse=True)
     weights, root = fit.rows.weights, np.sqrt(fit.rows.weights)
-    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
-    base = np.linalg.qr((jacobian * root).T)[0]  # M = I - base base'
+    base = np.linalg.qr((fit.jacobian * root).T)[0]  # M = I - base base'
     leaning = np.stack([np.bincount(place, root * column) for column in base.T])  # Z'base: [p, groups]
     counts = np.bincount(place, weights)
     residual = root * np.clip(fit.residuals(), -3 * fit.rows.delta, 3 * fit.rows.delta)
@@ -106,21 +134,22 @@ def shared_errors(fit: Fit, groups: Sequence[str]) -> Shared:
     return Shared(own, shared, seeming, place, weights) if shared > 0 and own >= 0 else independent
 
 
-def sizes_as_groups(params: Array) -> tuple[str, ...] | None:
-    """Return each row's size as its group; None where hardly any size has two rows, or there are only two."""
-    names = tuple(f"{size:.6g}" for size in params)
-    return names if 3 <= len(set(names)) <= 0.75 * len(names) else None
+def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
+    """Return each row's group, and what the groups are: the table's own, or else the sizes.
+
+    None where hardly any size has two rows, or there are only two sizes.
+    """
+    if points.groups:
+        return points.groups, points.conventions.get("group", "group")
+    names = tuple(f"{size:.6g}" for size in points.columns.get("params", ()))
+    alike = 3 <= len(set(names)) <= 0.75 * len(names)
+    return (names, "params") if alike else (None, "nothing: each row by itself")
 
 
-LEVEL = 0.9
-_FIRM = 100.0  # the spring against the profile's own curvature
-# How far a profile is followed, in units of its half width where it is a parabola; beyond 2.5 only if it must be.
-_REACHES = (np.geomspace(0.4, 2.5, 5), np.geomspace(0.4, 40.0, 10))
-_STILL = 1e-8
-_PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
-_ROUNDS = 20
-_CLOSE = 1e-3
-_Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float | None]
+def shared_of(points: Points, fit: Fit) -> Shared | None:
+    """Return what rows of one group share; None where the table has no groups."""
+    groups = groups_of(points)[0]
+    return shared_errors(fit, groups) if groups else None
 
 
 @dataclass(frozen=True)
@@ -181,21 +210,15 @@ def profiles(
 
 
 def _interval(value: float, low: float | None, high: float | None) -> Interval:
-    return Interval(
-        value,
-        -math.inf if low is None else low,
-        math.inf if high is None else high,
-        low is None,
-        high is None,
-    )
+    ends = (-math.inf if low is None else low, math.inf if high is None else high)
+    return Interval(value, *ends, low is None, high is None)
 
 
 def _allowed(fit: Fit, slope: Array, inverse: Array, shared: Shared | None, level: float) -> float:
     """Return how much higher the objective may be inside of a quantity's interval."""
     if not (shared and shared.shared > 0):
         return rise(fit, fit.spare, level)
-    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
-    moved = fit.rows.weights * (slope @ inverse @ jacobian)
+    moved = fit.rows.weights * (slope @ inverse @ fit.jacobian)
     return rise(fit, shared.freedom(moved, fit.spare), level) * shared.inflation(moved)
 
 
@@ -217,8 +240,7 @@ def rise(fit: Fit, freedom: float, level: float = LEVEL) -> float:
     """Return how much higher the objective may be inside of an interval; `freedom` is F's second degree."""
     from scipy.stats import f as f_distribution
 
-    residual, delta = fit.residuals(), fit.rows.delta
-    weights = fit.rows.weights
+    residual, delta, weights = fit.residuals(), fit.rows.delta, fit.rows.weights
     bent = np.clip(residual, -delta, delta)
     squares = float(weights @ bent**2) / fit.spare  # a row that weighs w has 1/w of the variance
     inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
@@ -227,10 +249,9 @@ def rise(fit: Fit, freedom: float, level: float = LEVEL) -> float:
 
 def inverse_curvature(fit: Fit) -> Array:
     """Return the inverse of the objective's curvature, [p, p]; a parameter at its bound does not move."""
-    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0]
     inside = np.abs(fit.residuals()) < fit.rows.delta
     weights = fit.rows.weights * max(float(inside.mean()), 1 / fit.n_points)
-    curvature = (jacobian * weights) @ jacobian.T
+    curvature = (fit.jacobian * weights) @ fit.jacobian.T
     return np.asarray(np.linalg.pinv(curvature, rcond=1e-13, hermitian=True))
 
 
@@ -298,14 +319,6 @@ def _between(inner: tuple[float, float, Array], outer: tuple[float, float], limi
     return float(inner[0] + min(max(part, 0.0), 1.0) * (outer[0] - inner[0]))
 
 
-N_STARTS = 3  # besides the optimum: from it alone up to a third of refits end in another valley
-N_CHECKED = 64
-_APART = 4  # steps of the grid of exponents: far starts, since few
-_SAME = 1e-4
-_AT_REST = 1e-8  # an objective this close to its lowest moves no number by a hundredth of its spread
-_BATCH = 65_536  # rows times vectors at once: about what stays in a core's cache
-
-
 @dataclass(frozen=True)
 class Refits:
     """The vectors of the refits, [refits, p], and the share of them that missed their lowest objective.
@@ -321,8 +334,14 @@ class Refits:
 def bootstrap(
     fit: Fit, n_refits: int, groups: Sequence[str] | None = None, seed: int = 0, n_checked: int = N_CHECKED
 ) -> Refits:
-    """Return refits of tables drawn with replacement, whole groups where there are groups."""
-    weights = _weights(fit, n_refits, groups, np.random.default_rng(seed))
+    """Return refits of tables drawn with replacement, whole groups where there are groups.
+
+    It asks nothing of the errors but that rows, or groups, are alike.
+    """
+    names = np.arange(fit.n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
+    n_groups = int(names.max()) + 1
+    drawn = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_refits)
+    weights = np.asarray(drawn[:, names] * fit.rows.weights, float)
     few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _APART)[:N_STARTS]])
     theta, objective = _lowest(fit, weights, few)
     n_checked = min(n_checked, n_refits)
@@ -349,10 +368,3 @@ def _lowest(fit: Fit, weights: Array, begin: Array) -> tuple[Array, Array]:
     with ThreadPoolExecutor(n_cores) as pool:
         theta, lowest = zip(*pool.map(of, range(0, len(weights), size)), strict=True)
     return np.concatenate(theta), np.concatenate(lowest)
-
-
-def _weights(fit: Fit, n_refits: int, groups: Sequence[str] | None, random: np.random.Generator) -> Array:
-    names = np.arange(fit.n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
-    n_groups = int(names.max()) + 1
-    drawn = random.multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_refits)
-    return np.asarray(drawn[:, names] * fit.rows.weights, float)

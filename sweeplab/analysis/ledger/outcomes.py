@@ -1,17 +1,13 @@
-"""How good a forecast was: its error, whether its interval held, and its CRPS.
+"""What has come of sealed forecasts, how good they were, and whether they say how far they may be believed.
+
+A study's runs say when they started, and a forecast is before all of them. A table has no times: there the rows of
+then are found by their digests, and have to be all there, unchanged, with the forecast's own row not among them.
 
 The continuous ranked probability score is in log units, like an absolute error, which it is for a forecast without
 a spread; lower is better. Of a normal distribution, with z = (x - mean) / sd, it is (Gneiting and Raftery 2007,
 Strictly proper scoring rules, prediction, and estimation, equation 21, with the sign turned)
 
     CRPS = sd * (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))
-
-What has come of a sealed forecast: by the folders of its runs, or by a table that has grown since.
-
-A study's runs say when they began, and a forecast is before all of them. A table has no times: there the rows of then
-are found by their digests, and have to be all there, unchanged, with the forecast's own row not among them.
-
-Whether forecasts say how far they may be believed: coverage by level and PIT values, over all that are scored.
 """
 
 from __future__ import annotations
@@ -30,28 +26,32 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.fit.intervals import LEVEL, share_interval
 from sweeplab.analysis.ledger.chain import Entry
 from sweeplab.analysis.ledger.targets import (
-    BegunRun,
     Counting,
     Place,
+    StartedRun,
     Target,
-    begun_in_words,
-    begun_runs,
     data_digest,
     row_marks,
     rows_at,
     runs_at,
+    started_in_words,
+    started_runs,
     study_digest,
     time_in_words,
 )
 from sweeplab.analysis.points import Points, read_points
 from sweeplab.errors import BadInput, Problem, nearest
 
-LAW = "law"
-LAST_POINT = "last point"
-LOG_LINE = "log-linear line"
+VERSION: Final = 1  # of what an entry says of a forecast
+SCORED: Final = "scored"
+OPEN: Final = "open"  # its run has not ended
+VOID: Final = "void"  # its runs ended without a loss that could be scored
+REFUSED: Final = "refused"  # it was made after, or that it was not cannot be shown
+LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
+LEVELS = (0.5, 0.8, 0.9, 0.95)
 _STANDARD = NormalDist()
 
 
@@ -89,11 +89,7 @@ class Score:
     error_nats: float
     covered: bool
     pit: float
-    crps: Mapping[str, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self) | {"crps": dict(self.crps)}
+    crps: dict[str, float]
 
 
 def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float) -> Score:
@@ -109,13 +105,6 @@ def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float
         pit=law.pit(at),
         crps={name: each.crps(at) for name, each in ({LAW: law} | others).items()},
     )
-
-
-VERSION: Final = 1  # of what an entry says of a forecast
-SCORED: Final = "scored"
-OPEN: Final = "open"  # its run has not ended
-VOID: Final = "void"  # its runs ended without a loss that could be scored
-REFUSED: Final = "refused"  # it was made after, or that it was not cannot be shown
 
 
 @dataclass(frozen=True)
@@ -137,7 +126,7 @@ class Outcome:
             "forecast": entry.forecast,
             "state": self.state,
             "why": self.why,
-            "score": self.score.as_dict() if self.score else None,
+            "score": asdict(self.score) if self.score else None,
         }
 
 
@@ -159,7 +148,7 @@ class Runs:
 
     def __init__(self, lab: Path) -> None:
         self._lab = lab
-        self._read: dict[str, tuple[tuple[BegunRun, ...], Points | str]] = {}
+        self._read: dict[str, tuple[list[StartedRun], Points | str]] = {}
         self._digests: dict[str, str | None] = {}
 
     def outcome(self, entry: Entry, target: Target, place: Place) -> Outcome:
@@ -177,14 +166,13 @@ class Runs:
         all_runs, points = self._reading(names, place.counting)
         runs = runs_at(all_runs, target.at)
         if not runs:
-            return Outcome(entry, OPEN, "its run has not begun")
-        if runs[0].began <= entry.sealed:
+            return Outcome(entry, OPEN, "its run has not started")
+        if runs[0].started <= entry.sealed:
             when = f"it was sealed at {time_in_words(entry.sealed)}"
-            return Outcome(entry, REFUSED, f"made after: {when}, and {begun_in_words(runs)}")
+            return Outcome(entry, REFUSED, f"made after: {when}, and {started_in_words(runs)}")
         unended = sum(run.ended is None for run in runs)
         still = f"{unended} of its {len(runs)} runs have not ended" if unended else ""
-        found = rows_at(points, target.at) if isinstance(points, Points) else np.array([], np.intp)
-        if isinstance(points, Points) and found.size:
+        if isinstance(points, Points) and (found := rows_at(points, target.at)).size:
             return _scored(entry, points, found, still)
         if still:
             return Outcome(entry, OPEN, still)
@@ -205,21 +193,20 @@ class Runs:
                 self._digests[name] = study_digest(read_spec(folder), data["text_digest"])
         return self._digests[name]
 
-    def _reading(self, names: Sequence[str], counting: Counting) -> tuple[tuple[BegunRun, ...], Points | str]:
-        """Return the runs that have begun, the first first, and the points, or why there are none."""
+    def _reading(self, names: Sequence[str], counting: Counting) -> tuple[list[StartedRun], Points | str]:
+        """Return the runs that have started, the first first, and the points, or why there are none."""
         from sweeplab.analysis.studies import read_studies
         from sweeplab.records.folders import StudyFolder
 
         key = repr((sorted(names), counting))
         if key not in self._read:
-            begun = [run for name in names for run in begun_runs(StudyFolder(self._lab, name), counting)]
+            started = [run for name in names for run in started_runs(StudyFolder(self._lab, name), counting)]
             points: Points | str
             try:
-                studies = read_studies(self._lab, names)
-                points = studies.points(counting.columns, counting.conventions)
+                points = read_studies(self._lab, names).points(counting.columns, counting.conventions)
             except BadInput as error:
                 points = "; ".join(map(str, error.problems))
-            self._read[key] = tuple(sorted(begun, key=lambda run: run.began)), points
+            self._read[key] = sorted(started, key=lambda run: run.started), points
         return self._read[key]
 
 
@@ -236,7 +223,10 @@ class Table:
         Raises:
             BadInput: it cannot be read with the columns given, or with those of then.
         """
-        points = self._points(self._counting or _counting(entry.forecast["source"]["counting"]))
+        counting = self._counting or _counting(entry.forecast["source"]["counting"])
+        if (key := repr(counting)) not in self._read:
+            self._read[key] = read_points(self._path, counting.columns, counting.conventions)
+        points = self._read[key]
         found = rows_at(points, target.at)
         if not found.size:
             return Outcome(entry, OPEN, f"{self._path} has no row of it")
@@ -248,12 +238,6 @@ class Table:
             why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {self._path} unchanged"
             return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
         return _scored(entry, points, found)
-
-    def _points(self, counting: Counting) -> Points:
-        key = repr(counting)
-        if key not in self._read:
-            self._read[key] = read_points(self._path, counting.columns, counting.conventions)
-        return self._read[key]
 
 
 def outcomes(
@@ -289,9 +273,8 @@ def of_study(entries: Sequence[Entry], name: str) -> list[Entry]:
     found = [entry for entry, names in zip(entries, named, strict=True) if name in names]
     if not found:
         known = sorted(set[str]().union(*named))
-        raise BadInput(
-            Problem(f"the ledger has no forecast of {name!r}", ", ".join(known), nearest(name, known))
-        )
+        what = f"the ledger has no forecast of {name!r}"
+        raise BadInput(Problem(what, ", ".join(known), nearest(name, known)))
     return found
 
 
@@ -304,10 +287,6 @@ def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], why: str = "")
 
 def _counting(said: Mapping[str, Any]) -> Counting:
     return Counting(Conventions(**said["conventions"]), said["columns"])
-
-
-LEVELS = (0.5, 0.8, 0.9, 0.95)
-_SURE = 0.9  # the level of the interval about a share
 
 
 @dataclass(frozen=True)
@@ -349,7 +328,7 @@ class Skill:
 
 @dataclass(frozen=True)
 class Calibration:
-    """All scored forecasts together; `pit` has the probability of less than the outcome, a value a forecast.
+    """All scored forecasts together; `pit` has the probability of less than the outcome, one value per forecast.
 
     `by_verdict` has the coverage of those intervals that were sealed. Forecasts of one run, or from one fit, err
     together: `n_runs` and `n_fits` say how many there are of each.
@@ -376,20 +355,19 @@ class Calibration:
         }
 
 
-def calibrate(outcomes: Iterable[Outcome]) -> Calibration:
+def calibrate(found: Iterable[Outcome]) -> Calibration:
     """Return the calibration of those outcomes that have a score; without any, it has no coverage."""
-    scored = [(each.entry.forecast, each.score) for each in outcomes if each.score]
-    pit = np.array([score.pit for _, score in scored])
+    scored = [(each.entry.forecast, each.score) for each in found if each.score]
+    pit = np.array([own.pit for _, own in scored])
     runs = {
         (*(said["run"]["studies"] or said["source"]["names"]), *sorted(said["at"].items()))
         for said, _ in scored
     }
     fits = {(said["data"]["digest"], said["fit"]["law"], said["fit"]["delta"]) for said, _ in scored}
-    verdicts = [said["predicted"]["verdict"]["verdict"] for said, _ in scored]
+    verdicts = np.array([said["predicted"]["verdict"]["verdict"] for said, _ in scored], object)
     skill = {}
     for name in (LAST_POINT, LOG_LINE):
-        both = [score.crps for _, score in scored if name in score.crps]
-        if both:
+        if both := [own.crps for _, own in scored if name in own.crps]:
             means = [float(np.mean([each[who] for each in both])) for who in (LAW, name)]
             skill[name] = Skill(len(both), *means)
     return Calibration(
@@ -397,20 +375,12 @@ def calibrate(outcomes: Iterable[Outcome]) -> Calibration:
         n_runs=len(runs),
         n_fits=len(fits),
         coverage=tuple(_coverage(level, pit) for level in LEVELS) if scored else (),
-        by_verdict={
-            verdict: _coverage(LEVEL, pit[[each == verdict for each in verdicts]])
-            for verdict in dict.fromkeys(verdicts)
-        },
+        by_verdict={each: _coverage(LEVEL, pit[verdicts == each]) for each in dict.fromkeys(verdicts)},
         pit=tuple(map(float, pit)),
         skill=skill,
     )
 
 
 def _coverage(level: float, pit: Array) -> Coverage:
-    from scipy.stats import beta
-
     n, covered = len(pit), int((np.abs(2 * pit - 1) <= level).sum())
-    tail = (1 - _SURE) / 2
-    low = float(beta.ppf(tail, covered, n - covered + 1)) if covered else 0.0
-    high = float(beta.ppf(1 - tail, covered + 1, n - covered)) if covered < n else 1.0
-    return Coverage(level, covered, n, low, high)
+    return Coverage(level, covered, n, *share_interval(covered, n))

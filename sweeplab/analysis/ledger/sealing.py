@@ -1,11 +1,9 @@
-"""What a law says of a run to come: an interval for its loss, and what naive forecasters say instead.
+"""From a law and a table to sealed forecasts: an interval for a run's loss, and what is refused before it is said.
 
 The interval has two parts, added in quadrature on each side of the law's log loss: how far the law itself may be off
 there (its profile, calibrated by F for few rows) and a run's noise, at the same quantile of Student's t. For a linear
 law with normal errors that is the classical prediction interval. It takes the form of the law for right: that the
 form may be wrong is what the scores are for.
-
-From a law and a table to sealed forecasts: what is said, and what is refused before it is said.
 """
 
 from __future__ import annotations
@@ -18,32 +16,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sweeplab.analysis.columns import COUNTS
 from sweeplab.analysis.fit.assessment import IDENTIFIED, Assessment, Verdict, gate, judge
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import loss_at
-from sweeplab.analysis.fit.intervals import LEVEL, Shared, profile
+from sweeplab.analysis.fit.intervals import LEVEL, Shared, profile, student
 from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE, VERSION, Normal
 from sweeplab.analysis.ledger.targets import (
-    SIZES,
-    BegunRun,
     CellTargets,
     Counting,
+    StartedRun,
     Target,
-    begun_in_words,
-    begun_runs,
-    code_version,
     data_digest,
     row_marks,
     rows_at,
     runs_at,
+    started_in_words,
+    started_runs,
 )
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
-
 
 METHOD = "profile of the law (F quantile) and a run's noise (t quantile), added in quadrature in log loss"
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
@@ -68,10 +64,6 @@ class Prediction:
     noise: float
     verdict: Verdict
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self) | {"method": METHOD}
-
 
 @dataclass(frozen=True)
 class Naive:
@@ -79,10 +71,6 @@ class Naive:
 
     log_loss: Normal | None
     why: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
 
 
 def predict(
@@ -98,10 +86,9 @@ def predict(
     quantity = loss_at(fit.law, fit.center, at)
     interval = profile(fit, quantity, shared)
     if interval.open_low or interval.open_high:
-        raise BadInput(
-            f"{quantity.meaning} cannot be forecast: the {fit.n_points} rows set it no "
-            f"{'lower' if interval.open_low else 'upper'} limit, so there is no interval to seal"
-        )
+        side = "lower" if interval.open_low else "upper"
+        why = f"the {fit.n_points} rows set it no {side} limit, so there is no interval to seal"
+        raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     noise, quantile = _noise(points, fit, shared, seeds)
     low = interval.value - math.hypot(interval.value - interval.low, quantile * noise)
     high = interval.value + math.hypot(interval.high - interval.value, quantile * noise)
@@ -125,12 +112,10 @@ def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]
 
     Without FLOPs in the table, the line is on what the table has of N and D.
     """
-    x_name = next(
-        (name for name in ("flops", "params", "tokens") if name in points.columns and name in at), ""
-    )
+    known = (name for name in ("flops", "params", "tokens") if name in points.columns and name in at)
+    x_name = next(known, "")
     if not x_name:
-        none = Naive(None, "the table and the point share no column")
-        return {LAST_POINT: none, LOG_LINE: none}
+        return dict.fromkeys((LAST_POINT, LOG_LINE), Naive(None, "the table and the point share no column"))
     x, y = np.log(points.columns[x_name]), np.log(points.columns["loss"])
     where = math.log(at[x_name])
     smaller = np.flatnonzero(x <= where)
@@ -144,8 +129,6 @@ def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]
 
 def _line(points: Points, x_name: str, where: float) -> Naive:
     """Return the prediction of a weighted straight line of log loss on the log of one column."""
-    from scipy.stats import t as t_distribution
-
     x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
     total = float(weights.sum())
     center = float(weights @ x) / total
@@ -157,9 +140,9 @@ def _line(points: Points, x_name: str, where: float) -> Naive:
     residual = y - offset - slope * (x - center)
     variance = float(weights @ residual**2) / (points.n - 2)
     error = math.sqrt(variance * (1 / float(np.median(weights)) + 1 / total + (where - center) ** 2 / spread))
-    quantile = float(t_distribution.ppf((1 + LEVEL) / 2, points.n - 2))
     mean = offset + slope * (where - center)
-    return Naive(Normal(mean, error * quantile / _NORMAL_END), f"log loss as a line of log {x_name}")
+    end = error * student(points.n - 2)
+    return Naive(Normal(mean, end / _NORMAL_END), f"log loss as a line of log {x_name}")
 
 
 def _noise(points: Points, fit: Fit, shared: Shared | None, seeds: int) -> tuple[float, float]:
@@ -168,15 +151,11 @@ def _noise(points: Points, fit: Fit, shared: Shared | None, seeds: int) -> tuple
     Residuals count as they are, outliers too: a run to come may be one. The mean of several seeds is taken as
     quieter only as far as the rows of the table are such means.
     """
-    from scipy.stats import t as t_distribution
-
-    freedom = fit.spare
-    residual, weights = fit.residuals(), fit.rows.weights
-    variance = float(weights @ residual**2) / fit.spare / min(seeds, float(np.median(weights)))
+    freedom, variance = fit.spare, fit.variance / min(seeds, float(np.median(fit.rows.weights)))
     if shared and shared.shared > 0:  # a run to come may be of a group of its own
-        freedom = max(1, min(shared.n_groups - 1, fit.spare))
+        freedom = shared.grouped(fit.spare)
         variance = max(variance, shared.own + shared.shared)
-    return math.sqrt(variance), float(t_distribution.ppf((1 + LEVEL) / 2, freedom))
+    return math.sqrt(variance), student(freedom)
 
 
 @dataclass(frozen=True)
@@ -204,7 +183,7 @@ def seal(
     asked: CellTargets,
     folders: Sequence[StudyFolder] = (),
 ) -> Sealed:
-    """Seal a forecast of every target but those that have begun, or that the law cannot forecast.
+    """Seal a forecast of every target but those that have started, or that the law cannot forecast.
 
     `folders` are those of the studies in which the runs will be, as far as these have been run.
 
@@ -212,7 +191,7 @@ def seal(
         BadInput: no target is left, with the reason for each; the ledger is broken or cannot be written.
     """
     place = asked.targets[0].place if asked.targets else None
-    runs = [run for folder in folders for run in begun_runs(folder, place.counting)] if place else []
+    runs = [run for folder in folders for run in started_runs(folder, place.counting)] if place else []
     forecasts, left_out, warnings = [], dict(asked.left_out), list(assessment.warnings)
     for target in asked.targets:
         try:
@@ -222,19 +201,17 @@ def seal(
             left_out[target.words] = "; ".join(map(str, error.problems))
             continue
         forecasts.append(_forecast(source, assessment, target, predicted))
-        if predicted.verdict.verdict != IDENTIFIED:
-            warnings.append(
-                f"{target.words}: the loss is {predicted.verdict.verdict} ({predicted.verdict.reason}); "
-                "the forecast is sealed with this verdict"
-            )
+        if (found := predicted.verdict).verdict != IDENTIFIED:
+            said = f"the loss is {found.verdict} ({found.reason}); the forecast is sealed with this verdict"
+            warnings.append(f"{target.words}: {said}")
     if not forecasts:
         raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
     return Sealed(append(ledger, forecasts), left_out, tuple(dict.fromkeys(warnings)))
 
 
-def _refuse_known(target: Target, points: Points, source: Source, runs: Sequence[BegunRun]) -> None:
-    if begun := runs_at(runs, target.at):
-        raise BadInput(f"{begun_in_words(begun)}; a forecast is made before its run exists")
+def _refuse_known(target: Target, points: Points, source: Source, runs: Sequence[StartedRun]) -> None:
+    if started := runs_at(runs, target.at):
+        raise BadInput(f"{started_in_words(started)}; a forecast is made before its run exists")
     known = rows_at(points, target.at)
     if known.size and (target.place is None or set(target.place.studies) & set(source.names)):
         loss = points.columns["loss"][known[0]]
@@ -246,25 +223,25 @@ def _forecast(
 ) -> dict[str, Any]:
     """Return all that is sealed of one forecast, as plain values."""
     points, fit, place = assessment.points, assessment.fit, target.place
-    largest = {role: float(points.columns[role].max()) for role in SIZES if role in points.columns}
+    largest = {role: float(points.columns[role].max()) for role in COUNTS if role in points.columns}
     delta = fit.rows.delta
     return {
         "version": VERSION,
         "source": {
             "names": list(source.names),
             "is_file": source.is_file,
-            "counting": _counting(source.counting),
+            "counting": asdict(source.counting),
         },
         "run": {
             "studies": dict(place.studies) if place else {},
-            "counting": _counting(place.counting) if place else None,
+            "counting": asdict(place.counting) if place else None,
             "cells": list(target.cells),
             "seeds": target.seeds,
         },
         "at": dict(target.at),
         "beyond": {role: target.at[role] / most for role, most in largest.items() if role in target.at},
-        "predicted": predicted.as_dict(),
-        "naive": {name: each.as_dict() for name, each in naive_forecasts(points, target.at).items()},
+        "predicted": asdict(predicted) | {"method": METHOD},
+        "naive": {name: asdict(each) for name, each in naive_forecasts(points, target.at).items()},
         "fit": {
             "law": fit.law.name,
             "formula": fit.law.formula,
@@ -288,5 +265,10 @@ def _forecast(
     }
 
 
-def _counting(counting: Counting) -> dict[str, dict[str, str]]:
-    return {"conventions": asdict(counting.conventions), "columns": dict(counting.columns)}
+def code_version() -> dict[str, Any]:
+    """Return sweeplab's version and, where it lies in a repository of its own, the commit and whether it is dirty."""
+    from sweeplab.tracking.environment import git_of_code
+    from sweeplab.version import VERSION as SWEEPLAB
+
+    commit = git_of_code() or {"commit": None, "dirty": None}
+    return {"sweeplab": SWEEPLAB, **commit}

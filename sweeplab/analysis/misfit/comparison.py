@@ -1,11 +1,7 @@
-"""Back-testing: a law is fitted to the runs below a compute cut, and has to predict those above it.
+"""Laws compared by how they predict larger runs, and not by how they fit.
 
-A fit to all rows says how well a law follows them; what it is wanted for lies beyond them. So each law predicts every
-row from rows of less compute only, for several cuts, and its errors there are what laws are compared by.
-
-Legend: k cuts, h rows above a cut.
-
-Laws compared by how they predict larger runs, and not by how they fit.
+A fit to all rows says how well a law follows them; what it is wanted for lies beyond them. So in a back-test each law
+predicts every row from rows of less compute only, for several cuts, and its errors there are what laws are compared by.
 
 A challenger predicts better only if its lead over the first law is more than noise brings about: the lead is the mean
 over all held-out rows of how much smaller its errors are, and is held against the leads on tables that are drawn from
@@ -13,7 +9,7 @@ the first law's own fit, with its noise (that of the law which follows the rows 
 same way. Errors above one cut all come from one fit, and rows stand above several cuts: a test that took them for
 independent would name a challenger too often.
 
-Legend: S drawn tables, n rows.
+Legend: k cuts, h rows above a cut, S drawn tables, n rows.
 """
 
 from __future__ import annotations
@@ -28,14 +24,7 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Fit, Rows, fit, solve
 from sweeplab.analysis.fit.forms import LAWS, Array, Law
-from sweeplab.analysis.fit.intervals import (
-    LEVEL,
-    Shared,
-    inverse_curvature,
-    rise,
-    shared_errors,
-    sizes_as_groups,
-)
+from sweeplab.analysis.fit.intervals import LEVEL, inverse_curvature, rise, shared_errors, shared_of, student
 from sweeplab.analysis.misfit.form import Misfit, misfit
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
@@ -46,6 +35,9 @@ FEWEST_ABOVE = 2
 # Of the rows: a law that saw less says more of its noise than of its form.
 SHARE_BELOW, SHARE_ABOVE = 0.35, 0.1
 _BY = ("flops", "tokens", "params")
+N_TABLES = 200
+BY_CHANCE = 0.05  # over all challengers together
+_STILL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -67,14 +59,9 @@ class Cuts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "by": self.by,
-            "cuts": [
-                {"at": each.at, "rows_below": len(each.below), "rows_above": len(each.above)}
-                for each in self.cuts
-            ],
-            "why_none": self.why,
-        }
+        sizes = [(each.at, len(each.below), len(each.above)) for each in self.cuts]
+        cuts = [{"at": at, "rows_below": below, "rows_above": above} for at, below, above in sizes]
+        return {"by": self.by, "cuts": cuts, "why_none": self.why}
 
 
 @dataclass(frozen=True)
@@ -114,55 +101,37 @@ class Backtest:
         """Return it as plain values; nothing but the reason where there are no errors."""
         if self.why:
             return {"why_none": self.why}
-        return {
-            "error": self.error,
-            "bias": self.bias,
-            "coverage": self.coverage,
-            "level": LEVEL,
-            "by_cut": [
-                {
-                    "at": each.cut.at,
-                    "rows": each.cut.above.tolist(),
-                    "errors": each.errors.tolist(),
-                    "held": each.held.tolist(),
-                }
-                for each in self.cuts
-            ],
-            "why_none": "",
-        }
+        by_cut = [
+            {"at": each.cut.at, "rows": each.cut.above.tolist()}
+            | {"errors": each.errors.tolist(), "held": each.held.tolist()}
+            for each in self.cuts
+        ]
+        said = {"error": self.error, "bias": self.bias, "coverage": self.coverage, "level": LEVEL}
+        return said | {"by_cut": by_cut, "why_none": ""}
 
 
 def cuts_of(points: Points, laws: Sequence[Law]) -> Cuts:
     """Return up to N_CUTS cuts, even in the log of compute, that leave every law enough rows below them."""
     by = next(name for name in _BY if name in points.columns)
     logs = np.log(points.columns[by])
-    values = np.unique(logs.round(6))
     fewest = max(SPARE + max(len(law.parameters) for law in laws), math.ceil(SHARE_BELOW * points.n))
     above = max(FEWEST_ABOVE, math.ceil(SHARE_ABOVE * points.n))
-    below = [np.flatnonzero(logs <= value + 1e-6) for value in values]
-    enough = [
-        (value, rows)
-        for value, rows in zip(values, below, strict=True)
-        if len(rows) >= fewest
-        and points.n - len(rows) >= above
-        and all(_varies(points, rows, law) for law in laws)
-    ]
+    read = {name for law in laws for name in law.columns}
+    enough: list[tuple[float, NDArray[np.intp]]] = []
+    for value in np.unique(logs.round(6)):
+        rows = np.flatnonzero(logs <= value + 1e-6)
+        # As many values of each column as a term has parameters.
+        varied = all(len(np.unique(np.log(points.columns[name][rows]).round(6))) >= 3 for name in read)
+        if len(rows) >= fewest and points.n - len(rows) >= above and varied:
+            enough.append((float(value), rows))
     if not enough:
-        why = (
-            f"no cut in {by} leaves {fewest} rows of several sizes below it and {above} above, of {points.n}"
-        )
-        return Cuts(by, (), why)
-    first, last = enough[0][0], enough[-1][0]
-    aims = np.linspace(first, last, N_CUTS)
+        needed = f"{fewest} rows of several sizes below it and {above} above, of {points.n}"
+        return Cuts(by, (), f"no cut in {by} leaves {needed}")
+    aims = np.linspace(enough[0][0], enough[-1][0], N_CUTS)
     chosen = sorted({int(np.argmin([abs(value - aim) for value, _ in enough])) for aim in aims})
     everything = np.arange(points.n)
-    return Cuts(
-        by,
-        tuple(
-            Cut(math.exp(value), rows, np.setdiff1d(everything, rows))
-            for value, rows in (enough[at] for at in chosen)
-        ),
-    )
+    cuts = ((math.exp(enough[at][0]), enough[at][1]) for at in chosen)
+    return Cuts(by, tuple(Cut(at, rows, np.setdiff1d(everything, rows)) for at, rows in cuts))
 
 
 def backtest(points: Points, law: Law, cuts: Cuts) -> Backtest:
@@ -173,11 +142,6 @@ def backtest(points: Points, law: Law, cuts: Cuts) -> Backtest:
         return Backtest(law, tuple(_above(points, law, cut) for cut in cuts.cuts))
     except BadInput as problem:
         return Backtest(law, (), "; ".join(map(str, problem.problems)))
-
-
-def _varies(points: Points, rows: NDArray[np.intp], law: Law) -> bool:
-    """Return whether a law's columns take as many values below a cut as a term has parameters."""
-    return all(len(np.unique(np.log(points.columns[name][rows]).round(6))) >= 3 for name in law.columns)
 
 
 def _above(points: Points, law: Law, cut: Cut) -> Errors:
@@ -191,44 +155,17 @@ def _above(points: Points, law: Law, cut: Cut) -> Errors:
 
 def _half_intervals(points: Points, found: Fit, columns: dict[str, Array], weights: Array) -> Array:
     """Return half the width of each prediction interval, in log loss: the law's own, to first order, and a run's."""
-    logs = {name: np.log(column) - found.center[name] for name, column in columns.items()}
-    slopes = found.law.derivatives(found.theta[None], logs)[1][0].T
-    inverse = inverse_curvature(found)
-    leans = (
-        slopes
-        @ inverse
-        @ found.law.derivatives(found.theta[None], found.rows.logs)[1][0]
-        * found.rows.weights
-    )
-    spread = ((slopes @ inverse) * slopes).sum(1)
-    shared, freedom = _shared(points, found), float(found.spare)
-    noise = float(found.rows.weights @ found.residuals() ** 2) / found.spare / weights
+    slopes = found.law.derivatives(found.theta[None], found.centered(columns))[1][0].T
+    moved = slopes @ inverse_curvature(found)
+    spread = (moved * slopes).sum(1)
+    shared, freedom = shared_of(points, found), float(found.spare)
+    noise = found.variance / weights
     widen = np.ones(len(weights))
     if shared and shared.shared > 0:
-        freedom = max(1.0, min(shared.n_groups - 1.0, found.spare))
-        widen = np.array([shared.inflation(lean) for lean in leans])
+        freedom = float(shared.grouped(found.spare))
+        widen = np.array([shared.inflation(lean) for lean in moved @ found.jacobian * found.rows.weights])
         noise = np.maximum(noise, shared.own / weights + shared.shared)
-    allowed = rise(found, freedom)
-    quantile = _t(freedom)
-    return np.asarray(np.sqrt(2 * allowed * spread * widen + quantile**2 * noise))
-
-
-def _shared(points: Points, found: Fit) -> Shared | None:
-    groups = points.groups
-    if not groups and "params" in points.columns:
-        groups = sizes_as_groups(points.columns["params"])
-    return shared_errors(found, groups) if groups else None
-
-
-def _t(freedom: float) -> float:
-    from scipy.stats import t as t_distribution
-
-    return float(t_distribution.ppf((1 + LEVEL) / 2, freedom))
-
-
-N_TABLES = 200
-BY_CHANCE = 0.05  # over all challengers together
-_STILL = 1e-6
+    return np.asarray(np.sqrt(2 * rise(found, freedom) * spread * widen + student(freedom) ** 2 * noise))
 
 
 @dataclass(frozen=True)
@@ -264,9 +201,7 @@ class Row:
             "in_sample": self.fit.sigma,
             "backtest": self.backtest.as_dict(),
             "misfit": self.misfit.as_dict(),
-            "lead": None
-            if lead is None
-            else {"value": lead.value, "spread_by_noise": lead.spread, "chance": lead.chance},
+            "lead": lead and {"value": lead.value, "spread_by_noise": lead.spread, "chance": lead.chance},
         }
 
 
@@ -299,7 +234,15 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
     Raises:
         BadInput: the table allows none of them.
     """
-    fits, left_out = _fits(points, laws or _suited(points))
+    fits: list[Fit] = []
+    left_out: dict[str, str] = {}
+    for law in laws or _suited(points):
+        try:
+            fits.append(fit(points, law))
+        except BadInput as problem:
+            left_out[law.name] = "; ".join(map(str, problem.problems))
+    if not fits:
+        raise BadInput(*dict.fromkeys(left_out.values()))
     cuts = cuts_of(points, [each.law for each in fits])
     tests = [backtest(points, each.law, cuts) for each in fits]
     leads = _leads(points, fits, tests) if not tests[0].why else {}
@@ -308,7 +251,7 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
         for found, test in zip(fits, tests, strict=True)
     )
     sure = [
-        each for each in leads.values() if each.chance is not None and each.chance * len(leads) <= BY_CHANCE
+        lead for lead in leads.values() if lead.chance is not None and lead.chance * len(leads) <= BY_CHANCE
     ]
     better = max(sure, key=lambda each: each.value).challenger if sure else None
     return Comparison(points.n, rows, left_out, cuts, better, tuple(_sentences(rows, cuts, better)))
@@ -318,24 +261,8 @@ def _suited(points: Points) -> list[Law]:
     """Return the laws that read all that the table has: not N alone where there is D too."""
     there = {name for name in ("params", "tokens", "flops") if name in points.columns}
     both = {"params", "tokens"} <= there
-    return [
-        law
-        for law in LAWS.values()
-        if set(law.columns) <= there and (not both or law.columns[0] == "flops" or law.columns[1:])
-    ]
-
-
-def _fits(points: Points, laws: Sequence[Law]) -> tuple[list[Fit], dict[str, str]]:
-    fits: list[Fit] = []
-    left_out: dict[str, str] = {}
-    for law in laws:
-        try:
-            fits.append(fit(points, law))
-        except BadInput as problem:
-            left_out[law.name] = "; ".join(map(str, problem.problems))
-    if not fits:
-        raise BadInput(*dict.fromkeys(left_out.values()))
-    return fits, left_out
+    suited = [law for law in LAWS.values() if set(law.columns) <= there]
+    return [law for law in suited if not both or law.columns[0] == "flops" or law.columns[1:]]
 
 
 def _leads(points: Points, fits: Sequence[Fit], tests: Sequence[Backtest]) -> dict[str, Lead]:
@@ -350,20 +277,13 @@ def _leads(points: Points, fits: Sequence[Fit], tests: Sequence[Backtest]) -> di
         leads[found.law.name] = Lead(found.law.name, value)
         if value > 0:
             if drawn is None or by_first is None:
-                drawn = _drawn(points, first[0], min(map(_noise, fits)))
+                # Outliers count as noise, so that they name no challenger.
+                drawn = _drawn(points, first[0], min(math.sqrt(each.variance) for each in fits))
                 by_first = _simulated(points, *first, drawn, first[0])
             by_noise = by_first - _simulated(points, found, test, drawn, first[0])
             chance = (1 + int((by_noise >= value).sum())) / (1 + len(by_noise))
             leads[found.law.name] = Lead(found.law.name, value, float(by_noise.std()), chance)
     return leads
-
-
-class _Tables(Rows):
-    """Rows whose losses differ from vector to vector: `log_loss` and `weights` are [S, n]."""
-
-    def of(self, chosen: NDArray[np.bool_]) -> Rows:
-        """Return the tables of the chosen vectors."""
-        return replace(self, log_loss=self.log_loss[chosen], weights=self.weights[chosen])
 
 
 def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
@@ -377,37 +297,24 @@ def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
     return np.asarray(np.log(first.predict(points.columns)) + noise * errors)
 
 
-def _noise(found: Fit) -> float:
-    """Return the sd of a law's residuals; outliers count, so that they name no challenger."""
-    return math.sqrt(float(found.rows.weights @ found.residuals() ** 2) / found.spare)
-
-
 def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth: Fit) -> Array:
     """Return the size of a law's back-test errors on each of the drawn tables, as `Backtest.error` has it, [S].
 
     Each refit starts where the law is when it follows the truth without noise.
     """
-    means = np.log(truth.predict(points.columns))
-    sizes = [
-        np.abs(_errors(points, tested.law, each.cut, each.fit, drawn, means)).mean(1) for each in test.cuts
-    ]
+    law, means, sizes = tested.law, truth.predict(points.columns), []
+    for each in test.cuts:
+        below, above, rows = each.cut.below, each.cut.above, each.fit.rows
+        clean = points.only(below)
+        # Through its log, which is what tables are drawn around.
+        clean = replace(clean, columns=clean.columns | {"loss": np.exp(np.log(means)[below])})
+        start = fit(clean, law, LEAST_SQUARES).theta
+        weights = np.broadcast_to(rows.weights, (len(drawn), len(below)))
+        tables = Rows(rows.logs, drawn[:, below], weights, rows.delta)
+        found = solve(law, np.tile(start, (len(drawn), 1)), tables, still=_STILL)
+        logs = each.fit.centered({name: points.columns[name][above] for name in law.columns})
+        sizes.append(np.abs(law.log_loss(found.theta, logs) - drawn[:, above]).mean(1))
     return np.asarray(np.mean(sizes, axis=0))
-
-
-def _errors(points: Points, law: Law, cut: Cut, there: Fit, drawn: Array, means: Array) -> Array:
-    """Return log(predicted / loss) above a cut for each drawn table, [S, h]."""
-    below = points.only(cut.below)
-    clean = replace(below, columns=below.columns | {"loss": np.exp(means[cut.below])})
-    start = fit(clean, law, LEAST_SQUARES).theta
-    tables = _Tables(
-        there.rows.logs,
-        drawn[:, cut.below],
-        np.broadcast_to(there.rows.weights, (len(drawn), len(cut.below))),
-        there.rows.delta,
-    )
-    found = solve(law, np.tile(start, (len(drawn), 1)), tables, still=_STILL)
-    logs = {name: np.log(points.columns[name][cut.above]) - there.center[name] for name in law.columns}
-    return np.asarray(law.log_loss(found.theta, logs) - drawn[:, cut.above])
 
 
 def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]:

@@ -1,4 +1,9 @@
-"""What a form may be wrong in, to first order: how each departure moves the log loss at the rows and beyond them.
+"""Is the form of a law right? What residuals follow, and what this design could not have shown.
+
+Residuals are tested (see `residuals`) in directions in which a form may be wrong, to first order: how each departure
+moves the log loss at the rows and beyond them. A direction that the design shows with a power under SEEN only raises
+the bar for the others, and so do more directions than half of what the law leaves free: such are looked at for gross
+misfits alone. A departure is as large as it matters: what makes the law's forecast at ten times the compute 5% wrong.
 
 Legend: n rows, p parameters, x and y centered log N and log D, s_N and s_D the shares of the loss that are N's and D's.
 
@@ -9,13 +14,6 @@ Legend: n rows, p parameters, x and y centered log N and log D, s_N and s_D the 
   laws, equation 1, to first order in the change of the exponent).
 - a bend in N and D together: both exponents change at one share of their ranges.
 - a trend with a column that the law does not read.
-
-Is the form right? What residuals follow, and what this design could not have shown.
-
-Directions in which a form may be wrong come from `departures`, the test from `scores`. A direction that the design
-shows with a power under SEEN only raises the bar for the others, and so do more directions than half of what the law
-leaves free: such are looked at for gross misfits alone. A departure is as large as it matters: what makes the law's
-forecast at ten times the compute 5% wrong.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ from sweeplab.analysis.fit.assessment import SPREAD, STANDS, design
 from sweeplab.analysis.fit.fitting import Fit, fit
 from sweeplab.analysis.fit.forms import Array, log_optimum
 from sweeplab.analysis.misfit.residuals import (
+    EXACT,
     Draws,
     Pattern,
     Space,
@@ -110,11 +109,8 @@ def _bends(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array]) -> 
         x = logs[name]
         bent[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
         for part, change in zip(_BREAKS, bent[name], strict=True):
-            yield (
-                f"bend in {name}",
-                f"an exponent that changes at {part:.0%} of the range of log {name}",
-                change,
-            )
+            words = f"an exponent that changes at {part:.0%} of the range of log {name}"
+            yield f"bend in {name}", words, change
         yield f"bend in {name}", f"the square of log {name}", x**2
     if bent.keys() >= _BOTH:
         for part, one, other in zip(_BREAKS, bent["params"], bent["tokens"], strict=True):
@@ -140,14 +136,13 @@ def _unread(fit: Fit, logs: Mapping[str, Array]) -> Named:
 
 
 def _target(points: Points, fit: Fit) -> dict[str, float]:
-    """Return the best point at the larger budget, no further from the rows in tokens a parameter than they go."""
+    """Return the best point at the larger budget, no further from the rows in tokens per parameter than they go."""
     columns = {name: column for name, column in points.columns.items() if name != "loss"}
     most = {name: float(column.max()) for name, column in columns.items()}
     if not columns.keys() >= _BOTH or not set(fit.law.columns) >= _BOTH:
         # Without both, tokens and parameters are taken to grow alike: each as the root of compute.
-        return {
-            name: value * (BEYOND if name == "flops" else math.sqrt(BEYOND)) for name, value in most.items()
-        }
+        further = {name: BEYOND if name == "flops" else math.sqrt(BEYOND) for name in most}
+        return {name: value * further[name] for name, value in most.items()}
     k = points.flops_per_param_token
     budget = BEYOND * float(columns["flops"].max())
     ratios = np.log(columns["tokens"] / columns["params"])
@@ -205,7 +200,7 @@ class Misfit:
             "matters": MATTERS,
             "target": self.target,
             "kinds": [asdict(each) for each in self.kinds],
-            "patterns": [each.as_dict() for each in self.patterns],
+            "patterns": [asdict(each) for each in self.patterns],
             "sentences": list(self.sentences),
         }
 
@@ -230,7 +225,9 @@ def misfit(points: Points, found: Fit) -> Misfit:
     if tried:
         bars[tried] = np.minimum(bars[tried], draws.bar(tried, FALSE_ALARM))
     kinds = _kinds(directions, space, draws, tried, bars)
-    status = _status(kinds)
+    there = {each.status for each in kinds}
+    # What is said of the form as a whole: `not seen` takes a kind that could have been.
+    status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
     seen = patterns(points, found)
     return Misfit(
@@ -249,10 +246,9 @@ def _lacking(points: Points, found: Fit, space: Space) -> str:
     seen = design(points, found.law.columns)
     spread = seen.get("sd across the line", math.inf)
     if spread < SPREAD:
-        return (
-            "all rows lie near one ray of tokens to params, or one line of their logs (the sd across it is "
-            f"{spread:.2f}, {SPREAD} is needed), where a wrong form bends its own terms until it fits"
-        )
+        line = "one ray of tokens to params, or one line of their logs"
+        needed = f"(the sd across it is {spread:.2f}, {SPREAD} is needed)"
+        return f"all rows lie near {line} {needed}, where a wrong form bends its own terms until it fits"
     if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
         return "but for one row all lie near one line of log tokens against log params, and that row decides"
     if space.freedom < 2:
@@ -286,26 +282,14 @@ def _kinds(
     for kind in dict.fromkeys(each.kind for each in directions):
         own = [at for at, each in enumerate(directions) if each.kind == kind]
         strongest = max(own, key=lambda at: shares[at] - bars[at])
-        flagged = bool(shares[strongest] > bars[strongest]) and not space.is_exact
+        flagged = bool(shares[strongest] > bars[strongest]) and space.noise >= EXACT
         likely = _power(space, draws, own[0], tried) if tried else 0.0
-        effect = float(lengths[strongest] * space.gains[strongest])
-        found.append(
-            Kind(
-                kind=kind,
-                status=FLAGGED if flagged else NOT_SEEN if likely >= SEEN else UNSEEABLE,
-                power=likely,
-                strongest=directions[strongest].words,
-                share=float(shares[strongest]),
-                effect=math.expm1(effect) if flagged and abs(effect) < _MOST else None,
-            )
-        )
+        status = FLAGGED if flagged else NOT_SEEN if likely >= SEEN else UNSEEABLE
+        size = float(lengths[strongest] * space.gains[strongest])
+        effect = math.expm1(size) if flagged and abs(size) < _MOST else None
+        words, share = directions[strongest].words, float(shares[strongest])
+        found.append(Kind(kind, status, likely, words, share, effect))
     return tuple(found)
-
-
-def _status(kinds: Sequence[Kind]) -> str:
-    """Return what is said of the form as a whole: `not seen` takes a kind that could have been."""
-    there = {each.status for each in kinds}
-    return next((status for status in (FLAGGED, NOT_SEEN) if status in there), UNSEEABLE)
 
 
 def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
@@ -315,44 +299,33 @@ def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
         why = f"misfit cannot be seen on this design: {lacking}"
         return [*said, why if flagged else f"{why}; this is no sign that {law} is right"]
     power = f"one that makes the forecast at {BEYOND:g} times the compute {MATTERS:.0%} wrong would be flagged in "
-    for status, words in _WORDS.items():
+    for status, words in ((NOT_SEEN, "is not seen"), (UNSEEABLE, "cannot be seen on this design")):
         if there := [each for each in kinds if each.status == status]:
             shares = ", ".join(f"{each.power:.0%}" for each in there)
             respectively = " of such tables" if len(there) == 1 else " of such tables, in this order"
-            said.append(f"{_listed(there, 'or')} {words}: {power}{shares}{respectively}")
+            said.append(f"{_listed(there)} {words}: {power}{shares}{respectively}")
     return said
-
-
-_WORDS = {NOT_SEEN: "is not seen", UNSEEABLE: "cannot be seen on this design"}
 
 
 def _of_flagged(law: str, flagged: Sequence[Kind]) -> list[str]:
     first, *others = flagged
-    said = [
-        f"{law} does not fit: {first.share:.0%} of its residuals' squares follow a{_an(first.kind)} {first.kind} "
-        f"({first.strongest})"
-    ]
+    squares = f"{first.share:.0%} of its residuals' squares"
+    said = [f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest})"]
     if others:
-        said[0] += f"; {_listed(others, 'or')} would look alike, or is there too"
+        said[0] += f"; {_listed(others)} would look alike, or is there too"
     if first.effect is not None:
-        side = "low" if first.effect > 0 else "high"
-        said.append(
-            f"if that is what is wrong, its forecast at {BEYOND:g} times the compute is about "
-            f"{abs(first.effect):.1%} too {side}"
-        )
+        off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
+        forecast = f"its forecast at {BEYOND:g} times the compute"
+        said.append(f"if that is what is wrong, {forecast} is about {off}")
     return said
 
 
-def _listed(kinds: Sequence[Kind], joined: str) -> str:
-    *most, last = (f"a{_an(each.kind)} {each.kind}" for each in kinds)
-    return f"{', '.join(most)} {joined} {last}" if most else last
+def _listed(kinds: Sequence[Kind]) -> str:
+    named = [f"a{'n' if each.kind[0] in 'aeiou' else ''} {each.kind}" for each in kinds]
+    return " or ".join([*filter(None, [", ".join(named[:-1])]), named[-1]])
 
 
-def _an(kind: str) -> str:
-    return "n" if kind[0] in "aeiou" else ""
-
-
-def _of_shapes(points: Points, seen: list[Pattern]) -> list[str]:
+def _of_shapes(points: Points, seen: Sequence[Pattern]) -> list[str]:
     return [
         f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
         f"its low end to its high one (p {each.p_value:.2g})"

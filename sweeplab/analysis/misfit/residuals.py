@@ -22,21 +22,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import Array
-from sweeplab.analysis.fit.intervals import shared_errors, sizes_as_groups
+from sweeplab.analysis.fit.intervals import shared_of
 from sweeplab.analysis.points import Points
 
 N_DRAWS = 2000
 _BATCH = 250
 _SEVERAL = 5  # sizes
 _NOTHING = 1e-6  # what is left of a direction, as a share: the law has it already
-_EXACT = 1e-9  # residuals of this size are rounding
+EXACT = 1e-9  # residuals of this size are rounding
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,6 @@ class Space:
         """Return how many directions the law leaves."""
         return len(self.residual) - int(self.taken.shape[1])
 
-    @property
-    def is_exact(self) -> bool:
-        """Return whether there are no errors but rounding."""
-        return self.noise < _EXACT
-
     def lengths(self) -> Array:
         """Return how far the residuals go in each direction, [k], with sign."""
         return np.asarray(self.residual @ self.directions)
@@ -85,7 +79,7 @@ def space_of(points: Points, fit: Fit, rows: Array, beyond: Array, slopes: Array
     bound = fit.at_bound()
     free = [at for at, name in enumerate(fit.law.parameters) if name not in bound]
     root = np.sqrt(fit.rows.weights)  # a row that weighs w has 1/w of the variance
-    jacobian = fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0].T[:, free] * root[:, None]
+    jacobian = fit.jacobian.T[:, free] * root[:, None]
     changes = rows * root[:, None]
     taken, triangle = np.linalg.qr(jacobian)
     absorbed = np.linalg.lstsq(triangle, taken.T @ changes, rcond=1e-12)[0]
@@ -151,7 +145,7 @@ def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[i
     """Return how often some of the chosen directions pass the bar if direction `at` moves the forecast by `effect`."""
     if not space.directions[:, at].any():
         return 0.0
-    size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, _EXACT)
+    size = abs(effect) / max(abs(float(space.gains[at])), 1e-12) / max(space.noise, EXACT)
     alike = space.directions.T @ space.directions[:, at]
     lengths = draws.lengths[:, list(chosen)] + size * alike[list(chosen)]
     squares = draws.squares + 2 * size * draws.lengths[:, at] + size**2
@@ -163,12 +157,8 @@ def _color(points: Points, fit: Fit) -> Array | None:
 
     Without groups in the table, rows of one size may share an error; of few sizes, it cannot be told from a misfit.
     """
-    groups = points.groups
-    if not groups and "params" in points.columns:
-        groups = sizes_as_groups(points.columns["params"])
-        groups = groups if groups and len(set(groups)) >= _SEVERAL else None
-    shared = shared_errors(fit, groups) if groups else None
-    if shared is None or shared.shared == 0:
+    shared = shared_of(points, fit)
+    if shared is None or shared.shared == 0 or not (points.groups or shared.n_groups >= _SEVERAL):
         return None
     root = np.sqrt(fit.rows.weights)
     together = (shared.place[:, None] == shared.place) * np.outer(root, root)
@@ -178,7 +168,6 @@ def _color(points: Points, fit: Fit) -> Array | None:
 
 SURE = 0.05  # over all columns together
 _FEWEST = 3
-_NONE_LEFT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -196,10 +185,6 @@ class Pattern:
     bend: float | None
     p_value: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
-
 
 def patterns(points: Points, fit: Fit) -> list[Pattern]:
     """Return the pattern against each column that varies: params, tokens, flops, and those of the shape."""
@@ -216,18 +201,12 @@ def shapes(points: Points) -> dict[str, Array]:
     return found
 
 
-def surely(found: list[Pattern], among: Mapping[str, Any]) -> list[Pattern]:
+def surely(found: Sequence[Pattern], among: Mapping[str, Array]) -> list[Pattern]:
     """Return the patterns against some columns that errors alone would hardly leave (Holm 1979)."""
-    tested = sorted(
-        (each for each in found if each.column in among and each.p_value is not None),
-        key=lambda each: each.p_value or 0.0,
-    )
-    sure = []
-    for at, each in enumerate(tested):
-        if (each.p_value or 0.0) > SURE / (len(tested) - at):
-            break
-        sure.append(each)
-    return sure
+    tested = [(each.p_value, each) for each in found if each.column in among and each.p_value is not None]
+    tested.sort(key=lambda one: one[0])
+    too_large = (at for at, (p, _) in enumerate(tested) if p > SURE / (len(tested) - at))
+    return [each for _, each in tested[: next(too_large, len(tested))]]
 
 
 def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
@@ -246,10 +225,10 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     bent = root * np.clip(residual, -delta, delta)[:, None]
     line = np.linalg.lstsq(root * np.column_stack([np.ones_like(u), curves]), bent, rcond=None)[0][:, 0]
     # The law's own slopes are taken out of both, so that what it could follow is no pattern.
-    taken = np.linalg.qr(root * fit.law.derivatives(fit.theta[None], fit.rows.logs)[1][0].T)[0]
+    taken = np.linalg.qr(root * fit.jacobian.T)[0]
     left = root * curves - taken @ (taken.T @ (root * curves))
     base, lengths, _ = np.linalg.svd(left, full_matrices=False)
-    base = base[:, lengths > _NONE_LEFT * np.linalg.norm(root * curves)]
+    base = base[:, lengths > _NOTHING * np.linalg.norm(root * curves)]
     rest = (bent - taken @ (taken.T @ bent))[:, 0]
     spare = len(rest) - taken.shape[1] - base.shape[1]
     squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())

@@ -1,11 +1,7 @@
-"""Where the compute and the time of a sweep went: by how the runs ended, and whether they trained or evaluated.
+"""What a sweep cost: where its compute and time went, what pruning saved, and where in the space trials failed.
 
-What pruning saved, and on trials that were trained to their end after all, what it cost.
-
-Where in the space trials failed or diverged: the range of each hyperparameter in which they crowd.
-
-Ranges are looked for, so the smallest of many p-values is small by chance: each is multiplied by the number of ranges
-that were looked at (Bonferroni).
+Many ranges are tried, so the smallest of their p-values is small by chance: each is multiplied by the number of
+ranges (Bonferroni).
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
+from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
 from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
 
@@ -44,7 +41,7 @@ class Spent:
 def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> list[Spent]:
     """Return what each state's runs took in training and in evaluation.
 
-    Seconds are those that a run was in hand: runs of one stack share them. Training's follow from
+    Seconds are those that a worker had a run for: runs of one stack share them. Training's follow from
     `speeds`, the curves of tokens_per_second; the rest of a run's time is evaluation. `val_tokens` are those of the
     validation text, which `eval_full` reads whole.
     """
@@ -57,15 +54,13 @@ def spent(sweep: Sweep, speeds: DataFrame, val_tokens: int | None = None) -> lis
         "training": (finite(runs, "train_flops"), training),
         "evaluation": (_evaluation_flops(runs, val_tokens), seconds - training),
     }
-    return [
-        Spent(
-            sweep.name, state, phase, int(of_state.sum()),
-            float(amounts[phase][0][of_state].sum()), float(amounts[phase][1][of_state].sum(min_count=1)),
-        )
-        for state in reversed(WORST_FIRST)
-        if (of_state := runs["state"] == state).any()
-        for phase in PHASES
-    ]  # fmt: skip
+    found = []
+    for state in reversed(WORST_FIRST):
+        own = runs["state"] == state
+        for phase, (flops, took) in amounts.items() if own.any() else ():
+            totals = (float(flops[own].sum()), float(took[own].sum(min_count=1)))
+            found.append(Spent(sweep.name, state, phase, int(own.sum()), *totals))
+    return found
 
 
 def _training_seconds(runs: DataFrame, speeds: DataFrame) -> Series:
@@ -122,13 +117,9 @@ def saved(sweep: Sweep) -> list[Saved]:
         flops = (pruned["planned_flops"] - pruned["train_flops"].fillna(0)).clip(lower=0)
         # A trial that was pruned before its first step has no pace of its own.
         paces = (pruned["wall_seconds"] / pruned["train_flops"].replace(0, np.nan)).fillna(pace)
-        found.append(
-            Saved(
-                sweep.name, cell, len(own), len(pruned),
-                float(own["train_flops"].sum()), float(flops.sum()),
-                float(own["wall_seconds"].sum()), float((flops * paces).sum()),
-            )
-        )  # fmt: skip
+        in_flops = (float(own["train_flops"].sum()), float(flops.sum()))
+        seconds = (float(own["wall_seconds"].sum()), float((flops * paces).sum()))
+        found.append(Saved(sweep.name, cell, len(own), len(pruned), *in_flops, *seconds))
     return [each for each in found if each.n_trials]
 
 
@@ -136,9 +127,9 @@ def saved(sweep: Sweep) -> list[Saved]:
 class Cost:
     """What the audit of a study's pruning says.
 
-    `audited` has a row an audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its end;
-    missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of the
-    share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
+    `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
+    end; missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of
+    the share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
     """
 
     study: str
@@ -155,28 +146,14 @@ class Cost:
 
 def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
     """Return what audited trials say of the study's pruning."""
-    from scipy.stats import beta
-
     best = sweep.ended.groupby("cell")["loss"].min()
-    rows = [
-        {
-            "cell": each.cell,
-            "trial": each.trial,
-            "iteration": each.iteration,
-            "value_then": each.value_then,
-            "value": each.value,
-            "best": float(best.get(each.cell, np.nan)),
-        }
-        for each in audited
-    ]
-    frame = DataFrame(rows, columns=["cell", "trial", "iteration", "value_then", "value", "best"])
+    names = ["cell", "trial", "iteration", "value_then", "value"]
+    frame = DataFrame([[getattr(each, name) for name in names] for each in audited], columns=names)
+    frame["best"] = [float(best.get(cell, np.nan)) for cell in frame["cell"]]
     value, bar = frame["value"].astype(float), frame["best"].astype(float)
     frame["is_better"] = (value < bar) | (value.notna() & bar.isna())
-    n, k = len(frame), int(frame["is_better"].sum())
-    tail = (1 - LEVEL) / 2
-    low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
-    high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
-    return Cost(sweep.name, frame, int((sweep.trials["state"] == "pruned").sum()), low, high)
+    interval = share_interval(int(frame["is_better"].sum()), len(frame), LEVEL)
+    return Cost(sweep.name, frame, int((sweep.trials["state"] == "pruned").sum()), *interval)
 
 
 STATES_LOOKED_AT = ("diverged", "failed")
@@ -224,17 +201,13 @@ def regions(sweep: Sweep) -> list[Region]:
         ranges = [(each, *part) for each in both.values() for part in _parts(each, ended)]
         chances = _p_values(hit, [inside for _, _, inside in ranges]) * len(ranges)
         tested = [(float(p), *each) for p, each in zip(chances, ranges, strict=True)]
-        for name in both:
-            own = [each for each in tested if each[1].name == name]
-            if own:
-                p, _, said, inside = min(own, key=lambda each: each[0])
-                found.append(_region(sweep.name, state, name, said, hit, inside, min(1.0, p)))
+        for name in dict.fromkeys(dimension.name for dimension, *_ in ranges):
+            own = (each for each in tested if each[1].name == name)
+            p, _, said, inside = min(own, key=lambda each: each[0])
+            within = (int((hit & inside).sum()), int(inside.sum()))
+            outside = (int((hit & ~inside).sum()), int((~inside).sum()))
+            found.append(Region(sweep.name, state, name, said, *within, *outside, min(1.0, p)))
     return sorted(found, key=lambda each: (STATES_LOOKED_AT.index(each.state), each.p))
-
-
-def _region(study: str, state: str, name: str, said: str, hit: Series, inside: Series, p: float) -> Region:
-    counts = (int((hit & inside).sum()), int(inside.sum()), int((hit & ~inside).sum()), int((~inside).sum()))
-    return Region(study, state, name, said, *counts, p)
 
 
 def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Series]]:

@@ -1,10 +1,8 @@
-"""Whether one study's losses differ from another's: by the cells they share, and by the seeds of their best trials.
+"""Whether losses differ by more than luck: one study's from another's, and a study's cells from each other.
 
 The best trial of a cell is luck in two ways: which hyperparameters were drawn, and what the seed did. Cells that two
 studies share differ by both, so the differences over several cells have them in their spread; seeds alone have only
 the second, and say no more than that these two trials differ.
-
-The cells of a study in order of their losses, and which of them the seeds tell apart.
 
 Losses of different tasks, such as the next token's and a hidden one's, are ranked apart: they are of unlike things.
 """
@@ -21,21 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame
 
+from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, only_follows, tasks_of
-from sweeplab.data.objectives import known_objective
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, known_values, only_follows, tasks_of
+from sweeplab.data.objectives import OBJECTIVES, objective_of
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import AUTO, TABLE
 
 DIFFERENT, NOT_SEEN, UNKNOWN = "different", "no difference seen", "cannot be told"
+_UNKNOWN = (math.nan, math.nan)
 FALSE_ALARM = 0.05  # over all pairs of studies
 ALL_CELLS = "all shared cells"
 MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How far study `b` lies above study `a`, in nats a token, with an interval of `level`.
+class LossDifference:
+    """How far study `b` lies above study `a`, in nats per token, with an interval of `level`.
 
     `low` and `high` are NaN, and `why` says the reason, where it cannot be told.
     """
@@ -57,11 +57,10 @@ class Difference:
         return self.loss_b - self.loss_a
 
     @property
-    def reversed(self) -> Difference:
+    def reversed(self) -> LossDifference:
         """Return how far `a` lies above `b`."""
-        return replace(
-            self, a=self.b, b=self.a, loss_a=self.loss_b, loss_b=self.loss_a, low=-self.high, high=-self.low
-        )
+        turned = replace(self, a=self.b, b=self.a, loss_a=self.loss_b, loss_b=self.loss_a)
+        return replace(turned, low=-self.high, high=-self.low)
 
     @property
     def verdict(self) -> str:
@@ -79,15 +78,7 @@ class SeedSpread:
     freedom: int
 
 
-@dataclass(frozen=True)
-class _Best:
-    """The best trial of a cell: the mean of its seeds' losses, and how many they are."""
-
-    loss: float
-    seeds: int
-
-
-def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[Difference]:
+def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifference]:
     """Return the differences of every pair of studies: over all cells they share, then cell by cell.
 
     `at` is the evaluation that values a run. Several pairs share one rate of false alarms (Bonferroni).
@@ -99,7 +90,7 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[Difference]:
         raise BadInput("a comparison needs two studies or more")
     pairs = list(itertools.combinations(sweeps, 2))
     level = 1 - FALSE_ALARM / len(pairs)
-    return [each for a, b in pairs for each in _of_pair(a, b, MEASURES[at], level)]
+    return [each for a, b in pairs for each in _of_pair(a, b, at, level)]
 
 
 def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
@@ -109,9 +100,8 @@ def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
     freedom = int((by_trial.count() - 1).clip(lower=0).sum())
     if not freedom:
         return SeedSpread(math.nan, 0)
-    return SeedSpread(
-        math.sqrt(float(((losses["loss"] - by_trial.transform("mean")) ** 2).sum()) / freedom), freedom
-    )
+    squares = float(((losses["loss"] - by_trial.transform("mean")) ** 2).sum())
+    return SeedSpread(math.sqrt(squares / freedom), freedom)
 
 
 def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
@@ -126,61 +116,61 @@ def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
     return found
 
 
-def _of_pair(a: Sweep, b: Sweep, measure: str, level: float) -> list[Difference]:
-    best_a, best_b = _bests(a, measure), _bests(b, measure)
-    shared = [cell for cell in best_a if cell in best_b]
-    spreads = [seed_spread(each, "final" if measure == MEASURES["final"] else "best") for each in (a, b)]
-    cells = [_of_cell(a.name, b.name, cell, best_a[cell], best_b[cell], spreads, level) for cell in shared]
+def _of_pair(a: Sweep, b: Sweep, at: str, level: float) -> list[LossDifference]:
+    best_a, best_b = _bests(a, MEASURES[at]), _bests(b, MEASURES[at])
+    spreads = {each.name: seed_spread(each, at) for each in (a, b)}
+    cells = []
+    for cell, own in best_a.items():
+        if cell in best_b:
+            cells.append(_of_cell(a.name, b.name, cell, own, best_b[cell], spreads, level))
     return [_of_all(a.name, b.name, cells, level), *(cells if len(cells) > 1 else ())]
 
 
-def _of_all(a: str, b: str, cells: Sequence[Difference], level: float) -> Difference:
+def _of_all(a: str, b: str, cells: Sequence[LossDifference], level: float) -> LossDifference:
     """Return the mean difference over the cells, by Student's t over cells; of one cell, by its seeds."""
-    from scipy.stats import t
-
     if not cells:
         why = "they have no cell in common with a trial that ended"
-        return Difference(a, b, ALL_CELLS, math.nan, math.nan, math.nan, math.nan, level, 0, why)
+        return LossDifference(a, b, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, why)
     if len(cells) == 1:
         return cells[0]
     apart = np.array([each.difference for each in cells])
     n = len(apart)
-    reach = float(t.ppf((1 + level) / 2, n - 1) * apart.std(ddof=1) / math.sqrt(n))
-    mean_a, mean_b = (
-        float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
-    )
-    return Difference(a, b, ALL_CELLS, mean_a, mean_b, apart.mean() - reach, apart.mean() + reach, level, n)
+    reach = student(n - 1, level) * apart.std(ddof=1) / math.sqrt(n)
+    means = (float(np.mean([each.loss_a for each in cells])), float(np.mean([each.loss_b for each in cells])))
+    return LossDifference(a, b, ALL_CELLS, *means, apart.mean() - reach, apart.mean() + reach, level, n)
 
 
 def _of_cell(
-    a: str, b: str, cell: str, best_a: _Best, best_b: _Best, spreads: Sequence[SeedSpread], level: float
-) -> Difference:
+    a: str,
+    b: str,
+    cell: str,
+    best_a: tuple[float, int],
+    best_b: tuple[float, int],
+    spreads: Mapping[str, SeedSpread],
+    level: float,
+) -> LossDifference:
     """Return the difference of two trials by their seeds: Welch's interval, with each study's pooled spread."""
-    from scipy.stats import t
-
-    seeds = min(best_a.seeds, best_b.seeds)
-    without = [name for name, spread in zip((a, b), spreads, strict=True) if not spread.freedom]
+    losses, seeds = (best_a[0], best_b[0]), min(best_a[1], best_b[1])
+    without = [name for name in (a, b) if not spreads[name].freedom]
     if without:
         why = f"no trial of {' and '.join(without)} has two seeds"
-        return Difference(a, b, cell, best_a.loss, best_b.loss, math.nan, math.nan, level, seeds, why)
-    variances = [spread.sd**2 / best.seeds for spread, best in zip(spreads, (best_a, best_b), strict=True)]
+        return LossDifference(a, b, cell, *losses, math.nan, math.nan, level, seeds, why)
+    variances = [spreads[a].sd ** 2 / best_a[1], spreads[b].sd ** 2 / best_b[1]]
     whole = sum(variances)
-    parts = sum(each**2 / spread.freedom for each, spread in zip(variances, spreads, strict=True))
+    parts = variances[0] ** 2 / spreads[a].freedom + variances[1] ** 2 / spreads[b].freedom
     freedom = whole**2 / parts if parts else math.inf
-    reach = float(t.ppf((1 + level) / 2, freedom)) * math.sqrt(whole)
-    apart = best_b.loss - best_a.loss
-    return Difference(a, b, cell, best_a.loss, best_b.loss, apart - reach, apart + reach, level, seeds)
+    reach = student(freedom, level) * math.sqrt(whole)
+    apart = losses[1] - losses[0]
+    return LossDifference(a, b, cell, *losses, apart - reach, apart + reach, level, seeds)
 
 
-def _bests(sweep: Sweep, measure: str) -> dict[str, _Best]:
-    """Return the best trial of each cell by the mean over its seeds."""
+def _bests(sweep: Sweep, measure: str) -> dict[str, tuple[float, int]]:
+    """Return the loss of each cell's best trial, the mean over its seeds, and how many these are."""
     losses = losses_of(sweep, measure)
     trials = losses.groupby(TRIAL, sort=False)["loss"].agg(["mean", "count"]).reset_index()
     best = trials.loc[trials.groupby("cell", sort=False)["mean"].idxmin()]
-    return {
-        str(cell): _Best(float(loss), int(seeds))
-        for cell, loss, seeds in best[["cell", "mean", "count"]].itertuples(index=False)
-    }
+    rows = best[["cell", "mean", "count"]].itertuples(index=False)
+    return {str(cell): (float(loss), int(n_seeds)) for cell, loss, n_seeds in rows}
 
 
 def losses_of(sweep: Sweep, measure: str) -> DataFrame:
@@ -195,7 +185,7 @@ ONE_SEED = "no cell has two seeds"
 
 
 @dataclass(frozen=True)
-class Choice:
+class RankedCell:
     """A cell by its best trial: the mean of its seeds' losses, and how far they lie apart.
 
     `group` has the number of each group (from 0) that it is in: cells that share one are not told apart.
@@ -215,11 +205,11 @@ class Ranking:
     """The cells of one task, the best first, and the difference of every two: the later above the earlier."""
 
     task: str
-    choices: tuple[Choice, ...]
-    differences: tuple[Difference, ...]
+    cells: tuple[RankedCell, ...]
+    differences: tuple[LossDifference, ...]
     is_paired: bool
 
-    def between(self, one: str, other: str) -> Difference:
+    def between(self, one: str, other: str) -> LossDifference:
         """Return how far `other` lies above `one`."""
         for each in self.differences:
             if (each.a, each.b) == (one, other):
@@ -230,7 +220,7 @@ class Ranking:
 
 
 def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
-    """Return a ranking a task of the study, each by the cells' best trials; `at` values a run, best or final."""
+    """Return a ranking for each task of the study, each by the cells' best trials; `at` values a run, best or final."""
     losses = losses_of(sweep, MEASURES[at])
     if losses.empty:
         return []
@@ -240,37 +230,36 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     return [_ranking(str(task), runs) for task, runs in kept.groupby(tasks_of(kept), sort=False)]
 
 
-def bits_per_byte(choice: Choice, data: Mapping[str, Any]) -> float:
-    """Return a choice's loss in bits a byte of what is to be found; `data` describes the study's.
+def bits_per_byte(ranked: RankedCell, data: Mapping[str, Any]) -> float:
+    """Return a cell's loss in bits per byte of what is to be found; `data` describes the study's.
 
     NaN where its objective is not known.
     """
-    objective = known_objective(choice.values)
-    if objective is None:
+    values = known_values(ranked.values)
+    if values.objective not in (AUTO, *OBJECTIVES):
         return math.nan
     bytes_per_target = data["val_bytes"] / data.get("val_targets", data["val_tokens"])
-    return float(choice.loss / math.log(2) / (objective.text_share(choice.values) * bytes_per_target))
+    return float(ranked.loss / math.log(2) / (objective_of(values).text_share(values) * bytes_per_target))
 
 
 def _ranking(task: str, runs: DataFrame) -> Ranking:
     by_cell = {str(cell): own for cell, own in runs.groupby("cell", sort=False)}
-    found = sorted((_choice(cell, own) for cell, own in by_cell.items()), key=lambda each: each.loss)
+    found = sorted((_ranked(cell, own) for cell, own in by_cell.items()), key=lambda each: each.loss)
     cells = [each.cell for each in found]
     differences, is_paired = _differences(cells, {cell: _by_seed(by_cell[cell]) for cell in cells})
     groups = list(_groups(cells, differences))
-    placed = ((each, tuple(at for at, group in enumerate(groups) if each.cell in group)) for each in found)
-    choices = tuple(
-        Choice(each.cell, each.loss, each.sd, each.n_seeds, each.n_params, each.values, group)
-        for each, group in placed
+    placed = (
+        replace(each, group=tuple(at for at, group in enumerate(groups) if each.cell in group))
+        for each in found
     )
-    return Ranking(task, choices, tuple(differences), is_paired)
+    return Ranking(task, tuple(placed), tuple(differences), is_paired)
 
 
-def _choice(cell: str, runs: DataFrame) -> Choice:
+def _ranked(cell: str, runs: DataFrame) -> RankedCell:
     losses = runs["loss"].to_numpy(float)
     sd = float(losses.std(ddof=1)) if len(losses) > 1 else math.nan
     size = float(finite(runs, "n_params").iloc[0])
-    return Choice(cell, float(losses.mean()), sd, len(losses), size, runs.iloc[0].to_dict())
+    return RankedCell(cell, float(losses.mean()), sd, len(losses), size, runs.iloc[0].to_dict())
 
 
 def _by_seed(runs: DataFrame) -> dict[int, float]:
@@ -279,11 +268,11 @@ def _by_seed(runs: DataFrame) -> dict[int, float]:
 
 def _differences(
     cells: Sequence[str], losses: Mapping[str, Mapping[int, float]]
-) -> tuple[list[Difference], bool]:
+) -> tuple[list[LossDifference], bool]:
     """Return the difference of every two cells with its interval, and whether seeds are paired.
 
     Loss = cell + seed + rest, by least squares; without the seed where cells have no seeds in common. The rest's
-    variance is pooled over all cells, but a difference has no less than its own two cells show: some choices train
+    variance is pooled over all cells, but a difference has no less than its own two cells show: some cells train
     less steadily than others. Intervals are Student's, at the level at which Holm's procedure tries each: it is one
     that leaves 0 out where, and only where, the procedure tells the two apart.
     """
@@ -296,8 +285,8 @@ def _differences(
     freedom = len(rows) - design.shape[1]
     mean = [float(np.mean(list(losses[cell].values()))) for cell in cells]
     if freedom <= 0:
-        unknown = (math.nan, math.nan, math.nan, 1, ONE_SEED)
-        return [Difference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs], False
+        unknown = (*_UNKNOWN, math.nan, 1, ONE_SEED)
+        return [LossDifference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs], False
     inverse = np.linalg.inv(design.T @ design)
     effects = inverse @ design.T @ values
     n_cells = len(cells)
@@ -307,22 +296,19 @@ def _differences(
     spread = np.array([inverse[a, a] + inverse[b, b] - 2 * inverse[a, b] for a, b in pairs])
     own = [_own_variance(losses[cells[a]], losses[cells[b]], is_paired) for a, b in pairs]
     error = np.sqrt(np.maximum(pooled * spread, own))
-    tail = 2 * t.sf(
-        np.divide(np.abs(apart), error, where=error > 0, out=np.full_like(apart, np.inf)), freedom
-    )
-    levels = 1 - _holm(tail)
+    sizes = np.divide(np.abs(apart), error, where=error > 0, out=np.full_like(apart, np.inf))
+    levels = 1 - _holm(2 * t.sf(sizes, freedom))
     reach = t.ppf((1 + levels) / 2, freedom) * error
-    return [
-        Difference(
-            cells[a], cells[b], "", level + effects[a], level + effects[b], apart[k] - reach[k], apart[k] + reach[k],
-            float(levels[k]), min(len(losses[cells[a]]), len(losses[cells[b]])),
-        )
-        for k, (a, b) in enumerate(pairs)
-    ], is_paired  # fmt: skip
+    found = []
+    for k, (a, b) in enumerate(pairs):
+        ends, n = (apart[k] - reach[k], apart[k] + reach[k]), min(len(losses[cells[each]]) for each in (a, b))
+        means = (level + effects[a], level + effects[b])
+        found.append(LossDifference(cells[a], cells[b], "", *means, *ends, float(levels[k]), n))
+    return found, is_paired
 
 
 def _design(n_cells: int, rows: Sequence[tuple[int, int, float]]) -> tuple[Array, bool]:
-    """Return the design matrix: a column a cell, and one a seed but the first where that leaves cells comparable."""
+    """Return the design: a column for each cell, and each seed but the first where cells stay comparable."""
     seeds = sorted({seed for _, seed, _ in rows})
     of_cells = np.array([[float(at == cell) for cell in range(n_cells)] for at, *_ in rows])
     of_seeds = np.array([[float(own == seed) for seed in seeds[1:]] for _, own, _ in rows])
@@ -354,7 +340,7 @@ def _holm(tail: Array) -> Array:
     return rates
 
 
-def _groups(cells: Sequence[str], differences: Sequence[Difference]) -> Iterator[tuple[str, ...]]:
+def _groups(cells: Sequence[str], differences: Sequence[LossDifference]) -> Iterator[tuple[str, ...]]:
     """Yield the longest stretches of the ranking in which no two cells are told apart."""
     told = {(each.a, each.b) for each in differences if each.verdict == DIFFERENT}
     reached = 0

@@ -146,11 +146,10 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
     around = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) - np.median(shares, axis=0)
     low, high = np.clip(value + around, 0.0, 1.0)
     chance = np.sort(np.array(shuffled), axis=0)[-round((1 - CHANCE) * (repeats + 1))] / total
+    numbers = zip(names, value, low, high, chance, strict=True)
     return [
-        Importance(
-            study, scope.name, name, float(value[at]), float(low[at]), float(high[at]), float(chance[at]), n
-        )
-        for at, name in enumerate(names)
+        Importance(study, scope.name, name, float(own), float(least), float(most), float(by_chance), n)
+        for name, own, least, most, by_chance in numbers
     ]
 
 
@@ -183,36 +182,25 @@ class _Given(optuna.Study):
 
 def _frozen(table: DataFrame, dimensions: Sequence[Dimension]) -> list[FrozenTrial]:
     """Return the rows as Optuna's trials; their numbers are their places in the table."""
-    columns: dict[str, list[Any]] = {}
+    rows: list[dict[str, Any]] = [{} for _ in range(len(table))]
     distributions: dict[str, BaseDistribution] = {}
     for each in dimensions:
         if each.choices:
             distributions[each.name] = CategoricalDistribution(each.choices)
-            columns[each.name] = [
+            values: list[Any] = [
                 str(value) if str(value) in each.choices else None for value in table[each.name]
             ]
         else:
             distributions[each.name] = FloatDistribution(0.0, 1.0)
             places = each.coordinates(table[each.name])
-            columns[each.name] = [None if place != place else float(place) for place in places]
-    rows = [
-        {name: column[at] for name, column in columns.items() if column[at] is not None}
-        for at in range(len(table))
-    ]
-    now = datetime.now()
-    return [
-        FrozenTrial(
-            number=at,
-            trial_id=at,
-            state=TrialState.COMPLETE,
-            value=0.0,
-            datetime_start=now,
-            datetime_complete=now,
-            params=row,
-            distributions={name: distributions[name] for name in row},
-            user_attrs={},
-            system_attrs={},
-            intermediate_values={},
-        )
-        for at, row in enumerate(rows)
-    ]
+            values = [None if place != place else float(place) for place in places]
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                row[each.name] = value
+    now, complete, nothing = datetime.now(), TrialState.COMPLETE, dict[Any, Any]()
+    found = []
+    for at, row in enumerate(rows):
+        own = {name: distributions[name] for name in row}
+        # Its number and id are its place; it has no attributes and no intermediate values.
+        found.append(FrozenTrial(at, complete, 0.0, now, now, row, own, nothing, nothing, nothing, at))
+    return found

@@ -1,7 +1,4 @@
-"""A hyperparameter as an axis of the space that was searched: from 0 to 1, or one of a few values.
-
-A study's trials as a sweep sees them: their values, where they stand in their cell, what they cost.
-"""
+"""A study's trials as a sweep sees them: their values, where they stand in their cell, what space they are from."""
 
 from __future__ import annotations
 
@@ -12,23 +9,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, grid_of, plain, searched_of, trials_table
+from sweeplab.analysis.trials import (
+    TRIAL,
+    VALUED,
+    finite,
+    grid_of,
+    plain,
+    searched_of,
+    trials_table,
+    values_of,
+)
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.spec import Choices, Derived, Divisors, Range
-from sweeplab.train.counting import row_flops, train_flops
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.train.run import row_flops, train_flops
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import SearchSpec
-
+    from sweeplab.analysis.trials import StudyDesign
+    from sweeplab.study.search import SearchSpec
 
 # A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
 FEW = 6
+COSTS = ("train_flops", "wall_seconds", "planned_flops")
+# Trials that did not come to their end stand behind those that did, in this order.
+_BEHIND = {"pruned": 1, "diverged": 2, "failed": 2}
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter: a range from `low` to `high`, or `choices`, each as it is written in a table."""
+    """One hyperparameter as an axis: a range from `low` to `high`, or `choices`, each as it is written in a table."""
 
     name: str
     low: float = 0.0
@@ -54,24 +63,19 @@ class Dimension:
         return float(self.low + place * (self.high - self.low))
 
 
-def searched_dimensions(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) -> list[Dimension]:
+def searched_dimensions(runs: DataFrame, design: StudyDesign | None = None) -> list[Dimension]:
     """Return what was sampled inside of the cells and came out differently.
 
-    `search` is the study's own; without it ranges are those of the values that came out.
+    Without the study's own design, ranges are those of the values that came out.
     """
-    if search is None:
+    if design is None:
         names = [name for name in searched_of(runs) if name not in grid_of(runs)]
         return [dimension_of(name, runs[name]) for name in names]
     return [
         _dimension(name, entry, runs[name])
-        for name, entry in search.items()
-        if not isinstance(entry, Derived) and name in runs and runs[name].astype(str).nunique() > 1
+        for name, entry in design.search.items()
+        if not isinstance(entry, Derived) and _has_several(runs, name)
     ]
-
-
-def grid_dimensions(runs: DataFrame) -> list[Dimension]:
-    """Return the hyperparameters of the grid that have several values."""
-    return [dimension_of(name, runs[name]) for name in grid_of(runs) if runs[name].astype(str).nunique() > 1]
 
 
 def dimension_of(name: str, column: Series) -> Dimension:
@@ -80,7 +84,9 @@ def dimension_of(name: str, column: Series) -> Dimension:
     if len(numbers) < column.notna().sum() or numbers.nunique() <= 1:
         return Dimension(name, choices=tuple(sorted({str(each) for each in column.dropna()})))
     low, high = float(numbers.min()), float(numbers.max())
-    return Dimension(name, low, high, low > 0 and (numbers.nunique() <= FEW or _is_drawn_by_log(name)))
+    suggested = TABLE[name].suggested if name in TABLE else None
+    is_drawn_by_log = isinstance(suggested, Mapping) and bool(suggested.get("log"))
+    return Dimension(name, low, high, low > 0 and (numbers.nunique() <= FEW or is_drawn_by_log))
 
 
 def merged(dimensions: Iterable[Dimension]) -> dict[str, Dimension]:
@@ -88,18 +94,14 @@ def merged(dimensions: Iterable[Dimension]) -> dict[str, Dimension]:
     found: dict[str, Dimension] = {}
     for each in dimensions:
         known = found.get(each.name, each)
-        found[each.name] = replace(
-            known,
-            low=min(known.low, each.low),
-            high=max(known.high, each.high),
-            choices=tuple(dict.fromkeys((*known.choices, *each.choices))),
-        )
+        choices = tuple(dict.fromkeys((*known.choices, *each.choices)))
+        low, high = min(known.low, each.low), max(known.high, each.high)
+        found[each.name] = replace(known, low=low, high=high, choices=choices)
     return found
 
 
-def _is_drawn_by_log(name: str) -> bool:
-    suggested = TABLE[name].suggested if name in TABLE else None
-    return isinstance(suggested, Mapping) and bool(suggested.get("log"))
+def _has_several(runs: DataFrame, name: str) -> bool:
+    return name in runs and runs[name].astype(str).nunique() > 1
 
 
 def _dimension(name: str, entry: SearchSpec, column: Series) -> Dimension:
@@ -111,24 +113,11 @@ def _dimension(name: str, entry: SearchSpec, column: Series) -> Dimension:
     return dimension_of(name, column)
 
 
-def sampled(runs: DataFrame, name: str, entry: SearchSpec | None) -> Series:
-    """Say of each run whether it drew the hyperparameter: where its `when` does not hold it has its default."""
-    if isinstance(entry, Range | Choices | Divisors) and entry.when is not None:
-        rows: Sequence[dict[Any, Any]] = runs.to_dict("records")
-        return Series([wanted(entry, row) for row in rows], index=runs.index)
-    return Series(True, index=runs.index)
-
-
-COSTS = ("train_flops", "wall_seconds", "planned_flops")
-# Trials that did not come to their end stand behind those that did, in this order.
-_BEHIND = {"pruned": 1, "diverged": 2, "failed": 2}
-
-
 @dataclass(frozen=True)
 class Sweep:
-    """The trials of one study, a row a trial, and the space that they were drawn from.
+    """The trials of one study, one row per trial, and the space that they were drawn from.
 
-    Columns of `trials`: cell, trial, state, seeds; `loss`, the trial's value as Optuna was told it, in nats a token;
+    Columns of `trials`: cell, trial, state, seeds; `loss`, the trial's value as Optuna was told it, in nats per token;
     `above`, that minus the best of its cell; `standing`, its rank in the cell from 0 (best) to 1; the sums over its
     seeds of train_flops, wall_seconds and planned_flops; `share`, how much of its iterations it was trained; the
     grid's hyperparameters and each dimension's, missing where it was not sampled.
@@ -156,15 +145,18 @@ def has_ended(trials: DataFrame) -> Series:
     return trials["state"].isin(VALUED) & trials["loss"].notna()
 
 
-def sweep_of(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) -> Sweep:
-    """Return the sweep that a study's runs are; `search` is what its file says of the space."""
+def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
+    """Return the sweep that a study's runs are; `design` is what its file says of its grid and its space."""
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "iterations", "max_iters"))
-    runs["planned_flops"] = _counted(runs, lambda run: train_flops(run, run["max_iters"]))
-    runs["row_flops"] = _counted(runs, row_flops)
-    dimensions = searched_dimensions(runs, search)
-    for dimension in dimensions:
-        drawn = sampled(runs, dimension.name, (search or {}).get(dimension.name))
-        runs[dimension.name] = runs[dimension.name].where(drawn)
+    runs["planned_flops"] = _counted(runs, lambda run: train_flops(values_of(run), run["max_iters"]))
+    runs["row_flops"] = _counted(runs, lambda run: row_flops(values_of(run)))
+    grid, dimensions = grid_of(runs, design), searched_dimensions(runs, design)
+    for name, entry in design.search.items() if design else ():
+        is_dimension = any(each.name == name for each in dimensions)
+        if is_dimension and isinstance(entry, Range | Choices | Divisors) and entry.when is not None:
+            # Where the condition of a hyperparameter does not hold, it was not sampled and has its default.
+            rows: Sequence[dict[Any, Any]] = runs.to_dict("records")
+            runs[name] = runs[name].where(Series([wanted(entry, row) for row in rows], index=runs.index))
     trials = trials_table(runs, "value").drop(columns=["loss_low", "loss_high", "best"])
     sums = runs.assign(**{name: finite(runs, name) for name in COSTS}).groupby(TRIAL, sort=False)
     costs = sums[list(COSTS)].sum(min_count=1).reset_index()
@@ -173,21 +165,18 @@ def sweep_of(runs: DataFrame, search: Mapping[str, SearchSpec] | None = None) ->
     ended = trials["loss"].where(has_ended(trials))
     trials["above"] = trials["loss"] - ended.groupby(trials["cell"]).transform("min")
     trials["standing"] = _standing(trials)
+    sizes = dict.fromkeys([*grid, *(each.name for each in dimensions)])
+    kept = [*TRIAL, "state", "seeds", "loss", "above", "standing", *COSTS, "share", *sizes]
+    in_grid = tuple(dimension_of(name, runs[name]) for name in grid if _has_several(runs, name))
     name = str(runs["study"].iloc[0]) if len(runs) else "no study"
-    kept = [
-        *TRIAL, "state", "seeds", "loss", "above", "standing", *COSTS, "share",
-        *grid_of(runs), *(each.name for each in dimensions if each.name not in grid_of(runs)),
-    ]  # fmt: skip
-    return Sweep(name, runs, trials[kept], tuple(dimensions), tuple(grid_dimensions(runs)))
+    return Sweep(name, runs, trials[kept], tuple(dimensions), in_grid)
 
 
 def _standing(trials: DataFrame) -> Series:
     """Rank the trials of each cell that have ended in any state; those cut short share the last places."""
     order = trials["loss"].where(has_ended(trials))
-    behind = trials["state"].map(_BEHIND)
     worst = float(order.max()) if order.notna().any() else 0.0
-    order = order.fillna(worst + behind)
-    by_cell = order.groupby(trials["cell"])
+    by_cell = order.fillna(worst + trials["state"].map(_BEHIND)).groupby(trials["cell"])
     return (by_cell.rank() - 0.5) / by_cell.transform("count")
 
 

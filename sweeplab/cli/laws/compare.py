@@ -17,10 +17,7 @@ def compare(
     columns: Columns = None,
     count: Count = None,
     laws: Annotated[
-        str | None,
-        option(
-            "LAW,…", "Laws to compare, the first being the reference.  [default: all that suit the table]"
-        ),
+        str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -93,7 +90,7 @@ def audit(
 
     studies = studies_from(study, lab)
     conventions = studies.settled(counting_of(None, count).conventions)
-    evidence = gather(studies.runs, studies.search, conventions, studies.bytes_per_token(conventions))
+    evidence = gather(studies.runs, studies.designs, conventions, studies.bytes_per_token(conventions))
     print_found(audit_runs(evidence).as_dict(), as_json, _print_audit)
 
 

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from sweeplab.cli.laws.source import Columns, Count, Source, counting_of, is_file, points_from, studies_from
+from sweeplab.cli.laws.source import (
+    Budget,
+    Columns,
+    Count,
+    Delta,
+    Source,
+    counting_of,
+    is_file,
+    points_from,
+    studies_from,
+)
 from sweeplab.cli.options import AsJson, Lab, option
 from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
 
@@ -18,16 +28,10 @@ def fit(
     law: Annotated[
         str, option("LAW", "One of chinchilla, tied, kaplan, joint, power-n, power-d or power-c.")
     ] = "chinchilla",
-    delta: Annotated[
-        str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")
-    ] = "auto",
-    flops: Annotated[
-        float | None, option("C", "Budget to find the optimum for.  [default: the table's largest]")
-    ] = None,
+    delta: Delta = "auto",
+    flops: Budget = None,
     at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
-    bootstrap: Annotated[
-        int, option("REFITS", "Refits of resampled tables beside the intervals.", min=0)
-    ] = 0,
+    bootstrap: Annotated[int, option("REFITS", "Number of refits of resampled tables.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -47,7 +51,8 @@ def fit(
     target = parse_target(at) if at else None
     points = points_from(source, columns, lab, count)
     if report:
-        from sweeplab.report.scaling import N_REFITS, write_law_report
+        from sweeplab.report.data import N_REFITS
+        from sweeplab.report.writer import write_law_report
 
         bootstrap = bootstrap or N_REFITS
     assessed = assess(points, form, delta, flops, target, bootstrap)
@@ -91,9 +96,7 @@ def isoflop(
         ),
     ] = None,
     law: Annotated[str, option("LAW", "Law of the parametric approach: one of N and D.")] = "chinchilla",
-    flops: Annotated[
-        float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")
-    ] = None,
+    flops: Budget = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +109,7 @@ def isoflop(
     $ sweeplab laws isoflop runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws isoflop small --budgets 6 --json
     """
-    from sweeplab.analysis.compute_optimal.approaches import roads
+    from sweeplab.analysis.compute_optimal.approaches import approaches
     from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
     from sweeplab.records.folders import lab_folder
 
@@ -120,7 +123,7 @@ def isoflop(
             studies.points(counting.columns, chosen),
             studies.loss_curves(lab_folder(lab), chosen),
         )
-    print_found(roads(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
+    print_found(approaches(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
 
 
 def _print_approaches(found: dict[str, Any]) -> None:

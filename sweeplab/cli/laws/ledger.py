@@ -11,6 +11,7 @@ from sweeplab.cli.completion import studies as study_names
 from sweeplab.cli.laws.source import (
     Columns,
     Count,
+    Delta,
     Law,
     Ledger,
     Source,
@@ -39,17 +40,15 @@ _TEXT = ("run", "law", "verdict", "outcome", "sealed", "interval")
 def forecast(
     source: Source,
     params: Annotated[float | None, option("N", "Parameters of the future run.")] = None,
-    tokens: Annotated[float | None, option("D", "Tokens it will train on.")] = None,
-    flops: Annotated[
-        float | None, option("C", "FLOPs it will take.  [default: N D times the table's C/ND]")
-    ] = None,
+    tokens: Annotated[float | None, option("D", "Its training tokens.")] = None,
+    flops: Annotated[float | None, option("C", "Its FLOPs.  [default: N D times the table's C/ND]")] = None,
     study: Annotated[
-        Path | None, option("FILE", "Forecast all cells of this study file that have no run.")
+        Path | None, option("FILE", "Forecast the cells of this study file without runs.")
     ] = None,
     columns: Columns = None,
     count: Count = None,
     law: Law = "chinchilla",
-    delta: Annotated[str, option("DELTA", "Huber's delta in log units, auto, or least-squares.")] = "auto",
+    delta: Delta = "auto",
     ledger: Ledger = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -140,9 +139,7 @@ def verify(
     study: Annotated[
         str | None, argument("STUDY", "Only forecasts of this study, or from it.", autocompletion=study_names)
     ] = None,
-    against: Annotated[
-        Path | None, option("FILE", "The table that the forecasts were made from, with new rows.")
-    ] = None,
+    against: Annotated[Path | None, option("FILE", "The table of the forecasts, with new rows.")] = None,
     columns: Columns = None,
     count: Count = None,
     ledger: Ledger = None,

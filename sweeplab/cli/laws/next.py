@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
-def next_(
+def next_runs(
     source: Source,
     flops: Annotated[float, option("C", "FLOPs to spend on all runs.")],
     quantity: Annotated[
@@ -32,16 +32,10 @@ def next_(
             "Runs to choose from: params with tokens or ratio; n_embd, max_iters … of a study.",
         ),
     ] = None,
-    most_runs: Annotated[int, option("RUNS", "Choose at most so many runs.", min=1)] = Rules.most_runs,
-    most_each: Annotated[
-        int, option("TIMES", "Run a candidate at most so often, with other seeds.", min=1)
-    ] = Rules.most_each,
-    most_share: Annotated[
-        float, option("SHARE", "Place at most this share of the runs at the corners.")
-    ] = Rules.most_share,
-    misfit: Annotated[
-        float, option("SHARE", "Allow for a law that is wrong by this share.", min=0)
-    ] = Rules.misfit,
+    most_runs: Annotated[int, option("RUNS", "Most runs to choose.", min=1)] = Rules.most_runs,
+    most_each: Annotated[int, option("TIMES", "Most seeds of a candidate.", min=1)] = Rules.most_each,
+    most_share: Annotated[float, option("SHARE", "Most runs at the corners, as a share.")] = Rules.most_share,
+    misfit: Annotated[float, option("SHARE", "Allow for a law wrong by this share.", min=0)] = Rules.misfit,
     law: Law = "chinchilla",
     output: Annotated[Path | None, option("FILE", "Write a study's runs as a study file.")] = None,
     columns: Columns = None,
@@ -58,7 +52,8 @@ def next_(
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
     from sweeplab.analysis.design.candidates import next_study_text
-    from sweeplab.analysis.design.next_runs import find_quantity, next_runs
+    from sweeplab.analysis.design.next_runs import find_quantity
+    from sweeplab.analysis.design.next_runs import next_runs as choose
     from sweeplab.analysis.fit.assessment import find_law, parse_target
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
@@ -70,7 +65,7 @@ def next_(
     points = points_from(source, columns, lab, count)
     spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
     found = fit(points, form)
-    chosen = next_runs(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
+    chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]

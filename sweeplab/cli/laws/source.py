@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 
 Source = Annotated[
     str,
-    argument(
-        "FILE|STUDY", "A .csv or .parquet file, or studies: small,other.", autocompletion=tables_and_studies
-    ),
+    argument("FILE|STUDY", "A .csv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies),
 ]
 Columns = Annotated[
-    str | None,
-    option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops and group; COLUMN*1e9 scales."),
+    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
 ]
 Count = Annotated[
     str | None,
@@ -32,10 +29,10 @@ Count = Annotated[
         "loss=nats or bits-per-byte; at=best or final.",
     ),
 ]
+Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
+Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
-Ledger = Annotated[
-    Path | None, option("FILE", "The file of sealed forecasts.  [default: ledger.jsonl in the lab]")
-]
+Ledger = Annotated[Path | None, option("FILE", "Sealed forecasts.  [default: LAB/ledger.jsonl]")]
 
 
 def counting_of(columns: str | None, count: str | None) -> Counting:
@@ -44,9 +41,9 @@ def counting_of(columns: str | None, count: str | None) -> Counting:
     Raises:
         BadInput: an unknown role or convention.
     """
+    from sweeplab.analysis.columns import parse_columns
     from sweeplab.analysis.conventions import Conventions, parse_conventions
     from sweeplab.analysis.ledger.targets import Counting
-    from sweeplab.analysis.points import parse_columns
 
     conventions = parse_conventions(count) if count else Conventions()
     return Counting(conventions, parse_columns(columns) if columns else {})

@@ -31,7 +31,7 @@ def params(
 ) -> None:
     """Count a model's parameters, part by part.
 
-    Each part stands beside its closed formula, per layer and in total. Without file and preset it is
+    Each part has its closed formula, per layer and in total. Without file and preset it is
     the model of the table's defaults.
 
     \b
@@ -98,8 +98,7 @@ def _print_cells(found: dict[str, Any]) -> None:
 
 def trace(
     run: Annotated[
-        str | None,
-        argument("[RUN]", "A trained run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder."),
+        str | None, argument("[RUN]", "A run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.")
     ] = None,
     preset: Preset = None,
     override: Overrides = None,
@@ -148,15 +147,13 @@ def trace(
 def coordinates(
     file: StudyFile,
     override: Overrides = None,
-    cell: Annotated[
-        str | None, option("CELL", "The cell, where cells differ in more than their width.")
-    ] = None,
+    cell: Annotated[str | None, option("CELL", "The cell, where more than the width differs.")] = None,
     widths: Annotated[
         str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
     ] = None,
     steps: Annotated[int, option("N", "Steps to train at each width.", min=1, max=1000)] = 4,
     output: Annotated[
-        Path | None, option("FILE", "The page.  [default: reports/coordinates.html in the lab]")
+        Path | None, option("FILE", "The page.  [default: LAB/reports/coordinates.html]")
     ] = None,
     lab: Lab = None,
     as_json: AsJson = False,
@@ -173,8 +170,8 @@ def coordinates(
     from rich.console import Console
 
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.coordinates import steepest_in_words, write_coordinates
-    from sweeplab.runs.coordinates import check_coordinates
+    from sweeplab.report.models import steepest_in_words, write_coordinates
+    from sweeplab.runs.models import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"
     asked = whole_numbers("--widths", widths, allowed) if widths is not None else []

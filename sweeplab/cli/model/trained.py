@@ -16,9 +16,7 @@ def attention(
     prompt: Prompt,
     layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
     head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
-    output: Annotated[
-        Path | None, option("FILE", "The page.  [default: reports/attention.html in the lab]")
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,7 +29,7 @@ def attention(
     $ sweeplab model attention small --prompt "The print function" --layer 0
     """
     from sweeplab.records.folders import lab_folder
-    from sweeplab.report.attention import write_attention
+    from sweeplab.report.models import write_attention
     from sweeplab.runs.attending import attention_maps
     from sweeplab.runs.opening import open_run
 
@@ -46,7 +44,7 @@ def attention(
         typer.echo(f"{file} written")
 
 
-def next_(
+def next_tokens(
     run: Run,
     prompt: Prompt,
     most: Annotated[int, option("N", "Number of tokens to show.", min=1)] = 10,

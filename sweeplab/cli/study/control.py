@@ -6,23 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    InCell,
-    Lab,
-    StudyName,
-    argument,
-    command_group,
-    option,
-    study_folder,
-)
+from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option, study_folder
 from sweeplab.cli.printing import print_json
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.control.steering import Done
-
-trial_app = command_group("Control one trial of a study.")
+    from sweeplab.lab.moving import Done
 
 
 def print_done(done: Done, as_json: bool) -> None:
@@ -107,9 +95,7 @@ def extend(
 
 def enqueue(
     name: StudyName,
-    values: Annotated[
-        list[str], argument("NAME=VALUE...", "Hyperparameters of the study's search and grid.")
-    ],
+    values: Annotated[list[str], argument("NAME=VALUE...", "Hyperparameters of its search and grid.")],
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,9 +107,9 @@ def enqueue(
     \b
     $ sweeplab study enqueue small learning_rate=1e-3 n_layer=4
     """
-    from sweeplab.sweep.control import queueing
+    from sweeplab.sweep.control import steering
 
-    print_done(queueing.enqueue(study_folder(lab, name), values), as_json)
+    print_done(steering.enqueue(study_folder(lab, name), values), as_json)
 
 
 def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
@@ -134,17 +120,11 @@ def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     \b
     $ sweeplab study retry small
     """
-    from sweeplab.sweep.control import queueing
+    from sweeplab.sweep.control import steering
 
-    print_done(queueing.retry(study_folder(lab, name)), as_json)
-
-
-@trial_app.callback()
-def _trial() -> None:
-    """Keep `trial` a group although it has one command."""
+    print_done(steering.retry(study_folder(lab, name)), as_json)
 
 
-@trial_app.command("stop")
 def stop_trial(
     name: StudyName,
     trial: Annotated[int, argument("N", "Number of the trial.")],
@@ -160,6 +140,6 @@ def stop_trial(
     \b
     $ sweeplab trial stop small 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.sweep.control import queueing
+    from sweeplab.sweep.control import steering
 
-    print_done(queueing.stop_trial(study_folder(lab, name), trial, cell), as_json)
+    print_done(steering.stop_trial(study_folder(lab, name), trial, cell), as_json)

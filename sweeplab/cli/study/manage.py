@@ -19,6 +19,7 @@ from sweeplab.cli.options import (
     StudyName,
     Yes,
     argument,
+    flag,
     option,
     study_folder,
 )
@@ -26,16 +27,12 @@ from sweeplab.cli.study.control import print_done
 from sweeplab.errors import BadInput, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-Output = Annotated[
-    Path | None, option("FILE", "Where to write the study file.  [default: studies/NAME.yaml]")
-]
+Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: studies/NAME.yaml]")]
 
 
 def init(
     name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
-    minimal: Annotated[
-        bool, typer.Option("--minimal", help="Write only the eight hyperparameters that matter most.")
-    ] = False,
+    minimal: Annotated[bool, flag("Only the eight hyperparameters that matter most.", "--minimal")] = False,
     search: Annotated[str | None, option("NAMES", "What to tune, separated by commas.")] = None,
     table: Annotated[Path | None, option("FILE.md", "Take the values from a Markdown file's tables.")] = None,
     preset: Preset = None,
@@ -49,7 +46,7 @@ def init(
     $ sweeplab study init mine --preset nanogpt-char
     """
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
-    from sweeplab.study.file.presets import preset as preset_of
+    from sweeplab.study.file.reading import preset as preset_of
     from sweeplab.study.file.template import study_text
 
     if not _NAME.fullmatch(name):
@@ -60,11 +57,9 @@ def init(
     names = None if search is None else [each.strip() for each in search.split(",") if each.strip()]
     values = {**(preset_of(preset).values if preset else {}), **tables.values}
     text = study_text(name, minimal, names, values)
-    file = _file_of(name, output)
-    write_file(file, text, force)
-    for notice in (*tables.unknown, *tables.contradictions):
+    write_study(output or _file_of(name), text, force, "plan")
+    for notice in tables.notices:
         typer.echo(f"{table}: {notice}", err=True)
-    say_written(file, "plan")
 
 
 def clone(
@@ -82,21 +77,13 @@ def clone(
     \b
     $ sweeplab study clone small longer -o max_iters=1000
     """
-    from sweeplab.lab.cloning import clone_text
+    from sweeplab.lab.reuse import clone_text
 
     text = clone_text(study_folder(lab, name), new, override or ())
-    file = _file_of(new, output)
-    write_file(file, text, force)
-    say_written(file, "plan")
+    write_study(output or _file_of(new), text, force, "plan")
 
 
-def rename(
-    name: StudyName,
-    new: NewName,
-    yes: Yes = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None, as_json: AsJson = False) -> None:
     """Rename a study in the lab and in MLflow.
 
     Forecasts sealed for it keep the old name, and no longer find it.
@@ -119,21 +106,20 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None, as_json: AsJson = Fal
     \b
     $ sweeplab study rm small
     """
-    from sweeplab.lab.listing import states_in_words
     from sweeplab.lab.moving import remove_study
+    from sweeplab.lab.showing import states_in_words
 
     folder = study_folder(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
     print_done(remove_study(folder), as_json)
 
 
-def _file_of(name: str, output: Path | None) -> Path:
-    """Return where to write a study's file: as asked, else in `studies/` here, if there is one."""
-    return output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
+def _file_of(name: str) -> Path:
+    return Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
 
 
-def write_file(file: Path, text: str, force: bool) -> None:
-    """Write a new file.
+def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
+    """Write a new study file, and print which command comes next.
 
     Raises:
         BadInput: it is there already, or cannot be written.
@@ -145,10 +131,6 @@ def write_file(file: Path, text: str, force: bool) -> None:
         raise BadInput(Problem("the file is there already", "--force to replace it", file=file)) from error
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=file)) from error
-
-
-def say_written(file: Path, next_command: str) -> None:
-    """Print which study file is written, and what to do with it."""
     typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
 
 

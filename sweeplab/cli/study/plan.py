@@ -37,8 +37,8 @@ def plan(
 def _print_plan(plan: Plan) -> None:
     data = plan.data
     console().print(
-        f"[bold]{plan.name}[/]  {data['corpus']}/{data['tokenizer']}: vocabulary of {data['vocab_size']}, "
-        f"{data['train_tokens']:,} training and {data['val_tokens']:,} validation tokens\n",
+        f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
+        f"{data.train_tokens:,} training and {data.val_tokens:,} validation tokens\n",
         soft_wrap=True,
     )
     repeated = any(len(each.seeds) > 1 for each in plan.cells)
@@ -73,12 +73,12 @@ def _lines(plan: Plan) -> Iterator[str]:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
         yield f"excluded cell {values}: breaks {point['reason']}"
     for source in plan.warm_start:
-        yield f"warm start: {source['trials']} trials of {source['from']}"
+        yield f"warm start: {source.trials} trials of {source.source}"
     yield f"sampler {plan.sampler}, pruner {plan.pruner}"
     ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
-    if (seconds := plan.budget["time"]) is not None:
+    if (seconds := plan.budget.time) is not None:
         ends.append(duration(seconds))
-    if (flops := plan.budget["flops"]) is not None:
+    if (flops := plan.budget.flops) is not None:
         ends.append(f"{flops:.3g} FLOPs")
     yield f"ends after {' or '.join(ends)}"
     if plan.train_tokens is not None:

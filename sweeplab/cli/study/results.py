@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, option, study_folder
+from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, flag, option, study_folder
 from sweeplab.cli.printing import cell_text, print_found, print_json, print_rows, say
-from sweeplab.cli.study.manage import say_written, write_file
+from sweeplab.cli.study.manage import write_study
 
 if TYPE_CHECKING:
     from sweeplab.lab.best import Trial
@@ -27,9 +27,7 @@ def best(
     name: StudyName,
     cell: OneCell = None,
     trial: Annotated[int | None, option("N", "This trial instead.")] = None,
-    as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the study file that trains it again.")
-    ] = False,
+    as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
     output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
     force: Force = False,
     lab: Lab = None,
@@ -44,28 +42,28 @@ def best(
     $ sweeplab study best small
     $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
-    from sweeplab.lab.best import find_best, rerun_text
+    from sweeplab.lab.best import find_best
+    from sweeplab.lab.reuse import rerun_text
 
     folder = study_folder(lab, name)
     found = find_best(folder, cell, trial)
     if output:
-        write_file(output, rerun_text(folder, found), force)
-        say_written(output, "run")
+        write_study(output, rerun_text(found), force, "run")
     elif as_yaml:
-        typer.echo(rerun_text(folder, found), nl=False)
+        typer.echo(rerun_text(found), nl=False)
     else:
         print_found(found, as_json, _print_best)
 
 
 def _print_best(trial: Trial) -> None:
-    from sweeplab.study.places import shown
+    from sweeplab.study.problems import shown
 
     value = f"{trial.value:.6f}" if trial.value is not None else "no value"
     seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
-    say(f"{value}  {trial.outcome}  trial {trial.trial} in cell {trial.cell}, {seeds}")
-    for name, each in trial.sampled.items():
+    say(f"{value}  {trial.state}  trial {trial.number} in cell {trial.cell}, {seeds}")
+    for name, each in trial.start.sampled.items():
         say(f"  {name}: {shown(each)}")
-    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.sampled}
+    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.start.sampled}
     say(f"with {', '.join(f'{name} {text}' for name, text in rest.items())}", "dim")
 
 
@@ -83,13 +81,13 @@ def diff(
     \b
     $ sweeplab study diff small longer
     """
-    from sweeplab.lab.differences import differ
+    from sweeplab.lab.showing import differ
 
     print_found(differ(study_folder(lab, a), study_folder(lab, b)), as_json, _print_differences)
 
 
 def _print_differences(found: dict[str, Any]) -> None:
-    from sweeplab.study.places import shown
+    from sweeplab.study.problems import shown
 
     def text(value: Any) -> str:
         return cell_text(None) if value is None else value if isinstance(value, str) else shown(value)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +16,7 @@ from sweeplab.cli.options import (
     Quiet,
     StudyFile,
     StudyName,
+    flag,
     study_folder,
 )
 from sweeplab.cli.study.plan import plan
@@ -31,7 +31,7 @@ def run(
     name: Name = None,
     allow_plugins: AllowPlugins = False,
     lab: Lab = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +68,7 @@ def watch(name: StudyName, lab: Lab = None) -> None:
 
 def logs(
     name: StudyName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the study ends.")] = False,
+    follow: Annotated[bool, flag("Continue until the study ends.", "--follow", "-f")] = False,
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,6 +79,8 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
+    import json
+
     from sweeplab.sweep.control.following import log_lines
 
     try:
@@ -96,9 +98,7 @@ def _log_line(line: LogLine) -> str:
 
 def work(
     name: StudyName,
-    force: Annotated[
-        bool, typer.Option("--force", help="Work although code or data differ from the other workers'.")
-    ] = False,
+    force: Annotated[bool, flag("Work although code or data differ.", "--force")] = False,
     allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     lab: Lab = None,
@@ -112,25 +112,30 @@ def work(
     $ sweeplab study work small
     """
     from sweeplab.cli.study.view import Interrupts, write_line
+    from sweeplab.lab.events import Event, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
     from sweeplab.lab.listing import read_spec
     from sweeplab.sweep.control.following import join_study
 
     folder = study_folder(lab, name)
     metric = read_spec(folder).objective.metric
 
-    def hear(event: dict[str, Any]) -> None:
-        if quiet:
-            return
-        if event["event"] == "ready":
-            write_line(f"{name}: one more worker is ready")
-        elif event["event"] in ("claimed", "ended", "requeued"):
-            said = {"claimed": "started", "requeued": "saved"}.get(event["event"], event.get("outcome"))
-            value = event.get("value")
-            loss = f"  {metric} {value:.4f}" if value is not None else ""
-            write_line(f"{event['cell']} trial {event['trial']}  {said}{loss}")
+    def report(event: Event) -> None:
+        match event:
+            case _ if quiet:
+                return
+            case WorkerReady():
+                write_line(f"{name}: one more worker is ready")
+            case TrialClaimed():
+                write_line(f"{event.cell} trial {event.trial}  started")
+            case TrialRequeued():
+                write_line(f"{event.cell} trial {event.trial}  saved")
+            case TrialEnded():
+                value = event.ending.value
+                loss = f"  {metric} {value:.4f}" if value is not None else ""
+                write_line(f"{event.cell} trial {event.trial}  {event.ending.outcome}{loss}")
 
     with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, hear, lambda: interrupts.count, allow_plugins)
+        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
     raise typer.Exit(1 if failures else 130 if interrupts.count else 0)

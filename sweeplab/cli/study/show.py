@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
     $ sweeplab study list
     $ sweeplab study list --json
     """
-    from sweeplab.lab.listing import states_in_words, study_rows
+    from sweeplab.lab.showing import states_in_words, study_rows
     from sweeplab.records.folders import lab_folder
 
     rows = study_rows(lab_folder(lab))
@@ -61,8 +62,7 @@ def show(
     $ sweeplab study show small
     $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.lab.inspecting import show_trial
-    from sweeplab.lab.listing import show_study
+    from sweeplab.lab.showing import show_study, show_trial
 
     folder = study_folder(lab, name)
     if trial is not None:
@@ -73,7 +73,7 @@ def show(
 
 def print_study(shown: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
-    from sweeplab.lab.listing import baselines_in_words
+    from sweeplab.lab.showing import baselines_in_words
 
     total = shown["trials_per_cell"]
     rows = [
@@ -86,8 +86,7 @@ def print_study(shown: dict[str, Any]) -> None:
     ]
     if rows:
         print_rows(rows, text=("cell",))
-    for source in dict.fromkeys(each for sources in shown["warm_start"].values() for each in sources):
-        count = sum(sources.get(source, 0) for sources in shown["warm_start"].values())
+    for source, count in sum(map(Counter, shown["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
     for words in baselines_in_words(shown["baselines"]):
         say(words)

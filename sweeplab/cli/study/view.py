@@ -26,9 +26,18 @@ from sweeplab.api import Study, StudyResult
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_study
 from sweeplab.formatting import duration, several
-from sweeplab.lab.feed import Event
-from sweeplab.lab.listing import show_study, states_in_words
+from sweeplab.lab.events import (
+    Event,
+    RunEvaluated,
+    StudyError,
+    TrialEnded,
+    TrialEvent,
+    WorkerExited,
+    WorkerReady,
+)
+from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
@@ -67,14 +76,15 @@ class View:
         self._exited = 0
         self._spinner = Spinner("dots", style="cyan")
 
-    def heard(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
-        if event["event"] == "ready":
-            self._ready.add(event["worker"])
-        elif event["event"] == "exited":
-            self._ready.discard(event["worker"])
-            self._exited += 1
+        match event:
+            case WorkerReady(worker=int(number)):
+                self._ready.add(number)
+            case WorkerExited(worker=int(number)):
+                self._ready.discard(number)
+                self._exited += 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress = self._progress
@@ -85,8 +95,8 @@ class View:
             yield from _cells(progress, width, max(1, height - OTHER_LINES))
             yield Text()
             yield from _totals(progress, width)
-        if asked := self._interrupts():
-            yield _line(STOPPING[min(asked, len(STOPPING)) - 1], "yellow")
+        if interrupts := self._interrupts():
+            yield _line(STOPPING[min(interrupts, len(STOPPING)) - 1], "yellow")
         elif doing := self._doing():
             self._spinner.update(text=doing)
             yield self._spinner
@@ -112,7 +122,7 @@ class Lines:
         self._console = console
         self._said: float | None = None
 
-    def heard(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
         if self._said is None:
             plan = progress.plan
@@ -120,10 +130,10 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
-        elif event["event"] == "ended":
+        elif isinstance(event, TrialEnded):
             self._say("  ".join(_ended(event, progress)))
-        elif event["event"] == "error":
-            self._say(event["message"])
+        elif isinstance(event, StudyError):
+            self._say(event.message)
         elif time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
                 f"{len(progress.live)} running, {', '.join([_trials_done(progress), *_pace(progress)])}"
@@ -134,14 +144,14 @@ class Lines:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _ended(event: Event, progress: StudyProgress) -> Iterator[str]:
+def _ended(event: TrialEnded, progress: StudyProgress) -> Iterator[str]:
     yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
-    yield f"{event['cell']} trial {event['trial']}"
-    yield event["outcome"]
-    if event["outcome"] == "failed":
+    yield f"{event.cell} trial {event.trial}"
+    yield event.ending.outcome
+    if event.ending.outcome is RunState.FAILED:
         yield progress.errors[-1]
-    elif event["value"] is not None:
-        yield f"{progress.plan.metric} {event['value']:.4f}"
+    elif event.ending.value is not None:
+        yield f"{progress.plan.metric} {event.ending.value:.4f}"
     yield ", ".join(_pace(progress))
 
 
@@ -156,8 +166,8 @@ def _pace(progress: StudyProgress) -> Iterator[str]:
     seconds = time.monotonic() - progress.started
     plan, new = progress.plan, progress.counted - progress.done_before
     left = []
-    if plan.budget["time"] is not None:
-        left.append(max(0.0, plan.budget["time"] - progress.elapsed_before - seconds))
+    if plan.budget.time is not None:
+        left.append(max(0.0, plan.budget.time - progress.elapsed_before - seconds))
     if new:
         per_minute = new / seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
@@ -190,7 +200,7 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
     """Yield a table of as many cells as fit, around those that run, and how many cells are not shown."""
     plans, live = progress.plan.cells, list(progress.live.values())
-    running = [index for index, plan in enumerate(plans) if any(event["cell"] == plan.cell for event in live)]
+    running = [index for index, plan in enumerate(plans) if any(event.cell == plan.cell for event in live)]
     # Running cells move down the grid: the last of them stays near the end of the window.
     start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
     shown = plans[start : start + height]
@@ -201,8 +211,8 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
         yield _line(f"  {below} cells below", "dim")
 
 
-def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], width: int) -> Table:
-    plans, per_cell = progress.plan.cells, progress.plan.budget["trials_per_cell"]
+def _table(progress: StudyProgress, shown: list[CellPlan], live: list[TrialEvent], width: int) -> Table:
+    plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
     # Widths are those of all cells, so that no column moves when the window does.
     widths = {
         "cell": min(max(len("cell"), *(len(plan.cell) for plan in plans)), width // 2),
@@ -226,22 +236,22 @@ def _table(progress: StudyProgress, shown: list[CellPlan], live: list[Event], wi
             "trials": f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted),
             "best": f"{cell.best:.4f}" if cell.best is not None else "–",
         }
-        running = _running(plan, [event for event in live if event["cell"] == plan.cell], room)
+        running = _running(plan, [event for event in live if event.cell == plan.cell], room)
         full = per_cell is not None and cell.counted >= per_cell
         table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
     return table
 
 
-def _running(plan: CellPlan, live: list[Event], room: int) -> str:
+def _running(plan: CellPlan, live: list[TrialEvent], room: int) -> str:
     """Return the running trials of a cell with iteration and latest loss; where they do not fit, only their number."""
     end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
-    for event in sorted(live, key=lambda each: int(each["trial"])):
+    for event in sorted(live, key=lambda each: each.trial):
         text = "starting"
-        if event["event"] == "evaluated":
-            at.append(event["iteration"])
-            text = f"{event['iteration']}{end} {event['val_loss']:.3f}"
-        texts.append(f"#{event['trial']} {text}")
+        if isinstance(event, RunEvaluated):
+            at.append(event.iteration)
+            text = f"{event.iteration}{end} {event.val_loss:.3f}"
+        texts.append(f"#{event.trial} {text}")
     if len(text := "   ".join(texts)) <= room:
         return text
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
@@ -280,11 +290,11 @@ def _following(
 ) -> Iterator[Callable[[Event, StudyProgress], None]]:
     """Show a study while entered: yield what takes its events, a view or a printer of lines."""
     if not live:
-        yield Lines(console).heard
+        yield Lines(console).update
         return
     view = View(name, interrupts)
     with Live(view, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
-        yield view.heard
+        yield view.update
 
 
 def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
@@ -296,8 +306,8 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     live = _is_live(console) and not as_json
     # A signal may come in the middle of a print, so a view tells of it when it is next drawn.
     with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
-        with _following(study.spec.name, console, live, lambda: interrupts.count) as heard:
-            result = study.run(heard, lambda: interrupts.count)
+        with _following(study.spec.name, console, live, lambda: interrupts.count) as update:
+            result = study.run(update, lambda: interrupts.count)
         if as_json:
             print_json(_as_json(result))
         elif not quiet:
@@ -316,8 +326,8 @@ def watch_with_view(folder: StudyFolder) -> int:
     """Show a study that another process runs until it ends, and return the exit code of its run."""
     console = Console(stderr=True, highlight=False)
     try:
-        with _following(folder.name, console, _is_live(console)) as heard:
-            status = watch_study(folder, heard)
+        with _following(folder.name, console, _is_live(console)) as update:
+            status = watch_study(folder, update)
     except KeyboardInterrupt:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0

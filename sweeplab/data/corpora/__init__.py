@@ -6,11 +6,9 @@ from sweeplab.data.corpora.base import AnyCorpus as AnyCorpus
 from sweeplab.data.corpora.base import Corpus as Corpus
 from sweeplab.data.corpora.base import PairCorpus as PairCorpus
 from sweeplab.data.corpora.base import Texts as Texts
-from sweeplab.data.corpora.docstrings import DOCSTRINGS
 from sweeplab.data.corpora.files import download as download
 from sweeplab.data.corpora.files import user_files as user_files
-from sweeplab.data.corpora.pairs import PAIRS
-from sweeplab.data.corpora.synthetic import RULES
+from sweeplab.data.corpora.pairs import DOCSTRINGS, PAIRS, RULES
 from sweeplab.data.corpora.text import TEXTS
 
 CORPORA: dict[str, AnyCorpus] = {each.name: each for each in (*TEXTS, DOCSTRINGS, PAIRS, *RULES)}

@@ -1,13 +1,20 @@
-"""Pairs of the user's: a line each, `source TAB target` in a .tsv, `{"source": …, "target": …}` in a .jsonl."""
+"""Corpora of pairs: files of the user's, functions with their docstrings, and pairs made by rule."""
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sysconfig
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 
 from sweeplab.data.corpora.base import Pair, PairCorpus
 from sweeplab.data.corpora.files import document, user_files
+from sweeplab.data.corpora.text import python_source_files
+from sweeplab.data.generators import Noise, generator_key
 from sweeplab.errors import BadInput, Problem
 
 # So many bad lines are named; a file of another kind has thousands.
@@ -76,4 +83,101 @@ PAIRS = PairCorpus(
     "Pairs of yours: a .tsv or .jsonl, or the files of a glob, a pair a line",
     lambda path: user_files(path, "pairs", ".tsv"),
     _read,
+)
+
+
+def functions_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each function's source without its docstring, and the docstring's first line.
+
+    Left out are functions without a docstring or with nothing else, and those whose docstring shares a line with
+    other code.
+
+    Raises:
+        SyntaxError, ValueError: the text is no source of this Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other people's escape sequences
+        tree = ast.parse(text)
+    lines = text.split("\n")
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or len(node.body) < 2:
+            continue
+        said = (ast.get_docstring(node) or "").strip()
+        docstring = node.body[0]
+        end = docstring.end_lineno or docstring.lineno
+        before, after = lines[docstring.lineno - 1].encode(), lines[end - 1].encode()
+        if not said or before[: docstring.col_offset].strip() or after[docstring.end_col_offset :].strip():
+            continue
+        body = dropwhile(lambda line: not line.strip(), lines[end : node.end_lineno])
+        kept = [*lines[node.lineno - 1 : docstring.lineno - 1], *body]
+        yield textwrap.dedent("\n".join(kept)).strip(), said.partition("\n")[0].strip()
+
+
+def _pairs(files: Sequence[Path]) -> list[Pair]:
+    """Return the pairs of all files, grouped by module: what is alike in one, no split shares."""
+    library = sysconfig.get_path("stdlib")
+    found: dict[tuple[str, str], str] = {}
+    for file in files:
+        try:
+            pairs = list(functions_of(document(file)))
+        except (BadInput, SyntaxError, ValueError):  # in another encoding, or broken on purpose
+            continue
+        for pair in pairs:
+            found.setdefault(pair, file.relative_to(library).as_posix())
+    return [Pair(*pair, group) for pair, group in found.items()]
+
+
+DOCSTRINGS = PairCorpus(
+    "python-docstrings",
+    "Functions of Python's standard library, and the first line of their docstrings; always there",
+    python_source_files,
+    _pairs,
+    takes_path=False,
+)
+
+
+N_PAIRS = 20_000
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SHORTEST, LONGEST = 4, 12
+# Numbers to be added have so many digits or fewer.
+N_DIGITS = 3
+
+
+def _words(noise: Noise) -> list[str]:
+    lengths = SHORTEST + noise.integers(N_PAIRS, LONGEST + 1 - SHORTEST)
+    letters = iter(noise.integers(int(lengths.sum()), len(LETTERS)).tolist())
+    return ["".join(LETTERS[next(letters)] for _ in range(length)) for length in lengths.tolist()]
+
+
+def _sums(noise: Noise) -> list[str]:
+    numbers = noise.integers(2 * N_PAIRS, 10**N_DIGITS).reshape(-1, 2).tolist()
+    return [f"{first}+{second}" for first, second in numbers]
+
+
+def _rule(
+    name: str, meaning: str, sources: Callable[[Noise], list[str]], target: Callable[[str], str]
+) -> PairCorpus:
+    def pairs(files: Sequence[Path]) -> list[Pair]:
+        drawn = dict.fromkeys(sources(Noise(generator_key(0, f"corpus {name}"))))
+        return [Pair(source, target(source), group=source) for source in drawn]
+
+    return PairCorpus(
+        name, meaning, lambda path: [Path(__file__).absolute()], pairs, needs_whole=True, takes_path=False
+    )
+
+
+RULES = (
+    _rule("copy", "Words of random letters, and the same again", _words, str),
+    _rule(
+        "reverse", "Words of random letters, and their letters from last to first", _words, lambda w: w[::-1]
+    ),
+    _rule(
+        "sort", "Words of random letters, and their letters in order", _words, lambda w: "".join(sorted(w))
+    ),
+    _rule(
+        "addition",
+        f"Sums of two numbers of up to {N_DIGITS} digits, and what they come to",
+        _sums,
+        lambda text: str(sum(map(int, text.split("+")))),
+    ),
 )

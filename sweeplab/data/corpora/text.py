@@ -7,10 +7,10 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeplab.data.cache import cache_folder
 from sweeplab.data.corpora.base import Corpus
 from sweeplab.data.corpora.files import BETWEEN_DOCUMENTS, download, joined_readable, user_files
 from sweeplab.errors import BadInput
+from sweeplab.files import cache_folder
 
 TINYSHAKESPEARE_VARIABLE = "SWEEPLAB_TINYSHAKESPEARE"
 TINYSHAKESPEARE_URL = (

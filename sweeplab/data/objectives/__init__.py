@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sweeplab.data.objectives.base import Objective, Values
-from sweeplab.data.objectives.masked import Masked
-from sweeplab.data.objectives.next_token import NextToken
+from sweeplab.data.batches import Pairs, Split
+from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.span import Span
-from sweeplab.data.special import SpecialTokens
-from sweeplab.data.splits import Pairs, Split
-from sweeplab.hyperparameters import AUTO
+from sweeplab.data.objectives.tokens import Masked, NextToken
+from sweeplab.data.prompts import SpecialTokens
+from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 OBJECTIVES: dict[str, type[Objective]] = {
     each.name: each for each in (NextToken, Masked, Span, PairsObjective)
@@ -21,53 +20,48 @@ OBJECTIVES: dict[str, type[Objective]] = {
 SETTINGS = ("objective", "family", "block_size", "mask_share", "span_length")
 
 
-def settled_objective(values: Values, of_pairs: bool) -> str:
+def settled_objective(values: Hyperparameters, of_pairs: bool) -> str:
     """Return the objective; `auto` is that of the corpus where it is one of pairs, else that of the family."""
-    if values["objective"] != AUTO:
-        return str(values["objective"])
+    if values.objective != AUTO:
+        return values.objective
     fitting = (each for each in OBJECTIVES.values() if each.of_pairs == of_pairs)
-    return next((each.name for each in fitting if values["family"] in each.families), NextToken.name)
+    return next((each.name for each in fitting if values.family in each.families), NextToken.name)
 
 
-def objective_of(values: Values) -> type[Objective]:
+def objective_of(values: Hyperparameters) -> type[Objective]:
     """Return a run's objective; a table of other origin, which names none, is of next tokens."""
-    return OBJECTIVES.get(str(values.get("objective")), NextToken)
+    return OBJECTIVES.get(values.objective, NextToken)
 
 
-def n_special(values: Values) -> int:
+def n_special(values: Hyperparameters) -> int:
     """Return how many special tokens a run's vocabulary has; 0 where its values are impossible."""
     try:
-        return len(OBJECTIVES[values["objective"]].special_names(values))
+        return len(OBJECTIVES[values.objective].special_names(values))
     except (KeyError, TypeError, ValueError):  # such as a derived block_size that came to nothing
         return 0
 
 
-def special_tokens(values: Values) -> SpecialTokens:
-    """Return the special tokens of a run by its effective hyperparameters."""
-    names = objective_of(values).special_names(values)
-    return SpecialTokens(values["vocab_size"], names, values.get("special"))
+def special_tokens(values: Hyperparameters, own: Mapping[str, int] | None = None) -> SpecialTokens:
+    """Return the special tokens of a run by its effective hyperparameters; `own` are ids that it came with."""
+    return SpecialTokens(values.vocab_size, objective_of(values).special_names(values), own)
 
 
-def known_objective(values: Values) -> type[Objective] | None:
-    """Return a run's objective, None where it is not known; a table that names none is of next tokens."""
-    name = values.get("objective")
-    return OBJECTIVES.get(name) if isinstance(name, str) else NextToken
-
-
-def make_objective(split: Split, values: Values) -> Objective:
-    """Return what makes a run's batches out of a split; `values` are its effective hyperparameters.
+def make_objective(
+    split: Split, values: Hyperparameters, own_special: Mapping[str, int] | None = None
+) -> Objective:
+    """Return what makes a run's batches out of a split; `own_special` are the special tokens that it came with.
 
     Raises:
         ValueError: the split is shorter than block_size asks for.
     """
-    return OBJECTIVES[settled_objective(values, isinstance(split, Pairs))](split, values)
+    return OBJECTIVES[settled_objective(values, isinstance(split, Pairs))](split, values, own_special)
 
 
-def check_fits(splits: Mapping[str, Split], values: Values) -> None:
+def check_fits(splits: Mapping[str, Split], values: Hyperparameters) -> None:
     """Make sure that block_size suits every split.
 
     Raises:
         BadInput: says which one it does not, and how long it may be.
     """
     for name, split in sorted(splits.items(), key=lambda each: len(each[1])):
-        OBJECTIVES[values["objective"]].check(name, split, values)
+        OBJECTIVES[values.objective].check(name, split, values)

@@ -10,11 +10,9 @@ import numpy as np
 
 from sweeplab.data.batches import Batch, Draws, Ids, windows
 from sweeplab.data.generators import Noise, generator_key
-from sweeplab.data.prompts import Prompt
-from sweeplab.data.special import SpecialTokens
+from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
-
-Values = Mapping[str, Any]
+from sweeplab.hyperparameters import Hyperparameters
 
 
 class Objective(ABC):
@@ -32,39 +30,41 @@ class Objective(ABC):
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
 
-    def __init__(self, split: Any, values: Values) -> None:
-        self.special = SpecialTokens(values["vocab_size"], self.special_names(values), values.get("special"))
-        self._draws = Draws(self._take(split, values), values["batch_size"])
+    def __init__(
+        self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
+    ) -> None:
+        self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
+        self._draws = Draws(self._take(split, values), values.batch_size)
         self._stride = self.stride(values)
 
     @classmethod
-    def special_names(cls, values: Values) -> tuple[str, ...]:
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
         """Return the special tokens that it needs."""
         return ()
 
     @classmethod
-    def text_share(cls, values: Values) -> float:
+    def text_share(cls, values: Hyperparameters) -> float:
         """Return how many tokens of the text, on average, a counted target stands for."""
         return 1.0
 
     @classmethod
-    def task(cls, values: Values) -> str:
+    def task(cls, values: Hyperparameters) -> str:
         """Return in a few words what a loss is of: only those of one task may be compared."""
         return cls.meaning.lower()
 
     @classmethod
-    def lengths(cls, values: Values) -> tuple[int, int]:
+    def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return T and S of its batches, S being 0 without a source; of pairs, whose rows may be shorter, the most."""
-        return int(values["block_size"]), 0
+        return values.block_size, 0
 
     @classmethod
-    def stride(cls, values: Values) -> int:
+    def stride(cls, values: Hyperparameters) -> int:
         """Return from where to where items go that share no target: from one to the next that many on."""
         return 1
 
     @classmethod
     @abstractmethod
-    def check(cls, name: str, split: Any, values: Values) -> None:
+    def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
         """Make sure that the split of this name can be learned.
 
         Raises:
@@ -72,7 +72,9 @@ class Objective(ABC):
         """
 
     @classmethod
-    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
         """Lay out a person's prompt as the objective's sequences are: a text in pieces, with a hole between each two.
 
         Raises:
@@ -89,7 +91,7 @@ class Objective(ABC):
         raise BadInput(f"the objective {self.name} takes no prompt")
 
     @abstractmethod
-    def _take(self, split: Any, values: Values) -> int:
+    def _take(self, split: Any, values: Hyperparameters) -> int:
         """Take a split in and return how many items it has."""
 
     @abstractmethod
@@ -123,28 +125,29 @@ class TextObjective(Objective):
 
     @classmethod
     @abstractmethod
-    def window(cls, values: Values) -> int:
+    def window(cls, values: Hyperparameters) -> int:
         """Return how many tokens of the text an item has."""
 
     @classmethod
-    def stride(cls, values: Values) -> int:
+    def stride(cls, values: Hyperparameters) -> int:
         """Return the length of a window."""
         return cls.window(values)
 
     @classmethod
-    def check(cls, name: str, split: Any, values: Values) -> None:
+    def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
         """Refuse a context that is longer than the data."""
-        block_size, n_tokens = values["block_size"], len(split)
+        block_size, n_tokens = values.block_size, len(split)
         if cls.window(values) <= n_tokens:
             return
-        shorter = ({**values, "block_size": size} for size in range(block_size, cls.shortest_block - 1, -1))
-        longest = next((each["block_size"] for each in shorter if cls.window(each) <= n_tokens), None)
+        sizes = range(block_size, cls.shortest_block - 1, -1)
+        fitting = (size for size in sizes if cls.window(values.replace(block_size=size)) <= n_tokens)
+        longest = next(fitting, None)
         what = f"block_size {block_size} is longer than the data: the {name} split has {n_tokens} tokens"
         raise BadInput(
             Problem(what, allowed=f"at most {longest}" if longest else "none, the corpus is too short")
         )
 
-    def _take(self, split: Any, values: Values) -> int:
+    def _take(self, split: Any, values: Hyperparameters) -> int:
         self._windows = windows(split, self.window(values))
         return len(self._windows)
 

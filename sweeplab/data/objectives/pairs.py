@@ -22,13 +22,12 @@ from typing import final
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
 from sweeplab.data.generators import Noise
-from sweeplab.data.objectives.base import Objective, Values
-from sweeplab.data.prompts import HOLE, Prompt, check_room
-from sweeplab.data.special import BOS, EOS, MASK, PAD, SpecialTokens
-from sweeplab.data.splits import Pairs
+from sweeplab.data.objectives.base import Objective
+from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room
 from sweeplab.errors import BadInput, Problem
+from sweeplab.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -51,15 +50,15 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-def source_lengths(pairs: Pairs, values: Values) -> Ids:
+def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
     """Return how many tokens of each source [n_pairs] block_size has room for; what is longer is cut."""
-    form, room = FORMS[values["family"]], values["block_size"]
+    form, room = FORMS[values.family], values.block_size
     if form.has_source:
         room = room - form.n_special - pairs.lengths[:, 1]
     return np.asarray(np.minimum(pairs.lengths[:, 0], room))
 
 
-def share_cut(pairs: Pairs, values: Values) -> float:
+def share_cut(pairs: Pairs, values: Hyperparameters) -> float:
     """Return the share of pairs whose source is cut."""
     return float((source_lengths(pairs, values) < pairs.lengths[:, 0]).mean())
 
@@ -75,26 +74,26 @@ class PairsObjective(Objective):
     finds_whole = True
 
     @classmethod
-    def special_names(cls, values: Values) -> tuple[str, ...]:
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
         """Return the same ones for every family, so that all have one vocabulary."""
         return (PAD, BOS, EOS, MASK)
 
     @classmethod
-    def task(cls, values: Values) -> str:
+    def task(cls, values: Hyperparameters) -> str:
         """Return whether a target is found token by token, or all at once and with its length told."""
-        form = FORMS[values["family"]]
+        form = FORMS[values.family]
         return super().task(values) + ("" if form.is_ahead else ", all of it at once")
 
     @classmethod
-    def lengths(cls, values: Values) -> tuple[int, int]:
+    def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return block_size, and again where a source stands apart: upper bounds of a split's rows."""
-        block_size = int(values["block_size"])
-        return block_size, 0 if FORMS[values["family"]].has_source else block_size
+        block_size = values.block_size
+        return block_size, 0 if FORMS[values.family].has_source else block_size
 
     @classmethod
-    def check(cls, name: str, split: Pairs, values: Values) -> None:
+    def check(cls, name: str, split: Pairs, values: Hyperparameters) -> None:
         """Refuse a block_size without room for the longest target and a token of its source."""
-        form, block_size = FORMS[values["family"]], values["block_size"]
+        form, block_size = FORMS[values.family], values.block_size
         longest = int(split.lengths[:, 1].max())
         needed = longest + form.n_special + form.has_source
         if block_size < needed:
@@ -102,9 +101,11 @@ class PairsObjective(Objective):
             raise BadInput(Problem(what, allowed=f"at least {needed}"))
 
     @classmethod
-    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
         """Take the text for a source; an encoder is told by holes after it how many tokens the target has."""
-        form = FORMS[values["family"]]
+        form = FORMS[values.family]
         source, *after = pieces
         if form.is_ahead and after:
             raise BadInput(f"{HOLE} is for an encoder: this model finds all that follows from the prompt")
@@ -120,7 +121,7 @@ class PairsObjective(Objective):
             source=None if form.has_source else source,
             markers=[special[EOS]],
             end=special[EOS],
-            room=values["block_size"] + 1 - len(before) if form.is_ahead else None,
+            room=values.block_size + 1 - len(before) if form.is_ahead else None,
         )
 
     def example(self) -> Sequence[Sequence[int]]:
@@ -129,8 +130,8 @@ class PairsObjective(Objective):
         holes: list[list[int]] = [] if self._form.is_ahead else [[]] * int(self._targets[0])
         return [self._tokens[start : start + length].tolist(), *holes]
 
-    def _take(self, pairs: Pairs, values: Values) -> int:
-        self._form = FORMS[values["family"]]
+    def _take(self, pairs: Pairs, values: Hyperparameters) -> int:
+        self._form = FORMS[values.family]
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
         self._sources, self._targets = source_lengths(pairs, values), pairs.lengths[:, 1]
         self._n_source = int(self._sources.max())

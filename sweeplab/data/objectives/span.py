@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from sweeplab.data.batches import Batch, Ids
 from sweeplab.data.generators import Noise
-from sweeplab.data.objectives.base import TextObjective, Values
-from sweeplab.data.prompts import HOLE, Prompt, check_room, cut, filled
-from sweeplab.data.special import BOS, EOS, SpecialTokens, sentinel
+from sweeplab.data.objectives.base import TextObjective
+from sweeplab.data.prompts import BOS, EOS, HOLE, Prompt, SpecialTokens, check_room, cut, filled, sentinel
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def _longest(block_size: int, mask_share: float, span_length: float) -> Corrupti
     raise ValueError(f"block_size {block_size} has no room for a span; it takes {Span.shortest_block}")
 
 
-def corruption(values: Values) -> Corruption:
+def corruption(values: Hyperparameters) -> Corruption:
     """Return the counts of the longest window whose source and target fit block_size.
 
     Raises:
         ValueError: none does.
     """
-    return _longest(values["block_size"], values["mask_share"], values["span_length"])
+    return _longest(values.block_size, values.mask_share, values.span_length)
 
 
 @final
@@ -80,34 +80,34 @@ class Span(TextObjective):
     dense = True
 
     @classmethod
-    def special_names(cls, values: Values) -> tuple[str, ...]:
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
         """Return what begins and ends a target, and as many sentinels as a window has spans."""
         return (BOS, EOS, *map(sentinel, range(corruption(values).n_spans)))
 
     @classmethod
-    def text_share(cls, values: Values) -> float:
+    def text_share(cls, values: Hyperparameters) -> float:
         """Return the share of a target that is text, and not sentinel or end."""
         return corruption(values).n_hidden / corruption(values).target_length
 
     @classmethod
-    def task(cls, values: Values) -> str:
+    def task(cls, values: Hyperparameters) -> str:
         """Return that spans are hidden, how much of the text, and how long they are."""
-        return (
-            f"{super().task(values)}, {values['mask_share']:.0%} of it, {values['span_length']:g} tokens each"
-        )
+        return f"{super().task(values)}, {values.mask_share:.0%} of it, {values.span_length:g} tokens each"
 
     @classmethod
-    def lengths(cls, values: Values) -> tuple[int, int]:
+    def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return the lengths of a corrupted window's target and source."""
         return corruption(values).target_length, corruption(values).source_length
 
     @classmethod
-    def window(cls, values: Values) -> int:
+    def window(cls, values: Hyperparameters) -> int:
         """Return how many tokens are corrupted together: block_size and some more, for spans shrink to a token."""
         return corruption(values).window
 
     @classmethod
-    def prompt(cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Values) -> Prompt:
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
         """Hide a span at each hole, or after the text where it has none."""
         pieces = pieces if len(pieces) > 1 else [*pieces, []]
         counts, n_holes = corruption(values), len(pieces) - 1
@@ -119,7 +119,7 @@ class Span(TextObjective):
         source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]
         check_room(source, values)
         markers = [*sentinels, special[EOS]]
-        return Prompt([special[BOS]], (), source, markers, special[EOS], room=values["block_size"])
+        return Prompt([special[BOS]], (), source, markers, special[EOS], room=values.block_size)
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first window's source, but for its end."""
@@ -128,7 +128,7 @@ class Span(TextObjective):
         source = first[0][:-1].tolist()
         return cut(source, [place for place, token in enumerate(source) if token in self._sentinels])
 
-    def _take(self, split: NDArray[np.uint16], values: Values) -> int:
+    def _take(self, split: NDArray[np.uint16], values: Hyperparameters) -> int:
         self._counts = corruption(values)
         self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
         return super()._take(split, values)

@@ -7,11 +7,11 @@ from typing import Any
 
 from sweeplab.data.tokenizers.base import LearnedTokenizer as LearnedTokenizer
 from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
-from sweeplab.data.tokenizers.bpe import BpeTokenizer as BpeTokenizer
-from sweeplab.data.tokenizers.byte import ByteTokenizer as ByteTokenizer
-from sweeplab.data.tokenizers.char import CharTokenizer as CharTokenizer
-from sweeplab.data.tokenizers.ids import IdsTokenizer as IdsTokenizer
-from sweeplab.data.tokenizers.word import WordTokenizer as WordTokenizer
+from sweeplab.data.tokenizers.learned import BpeTokenizer as BpeTokenizer
+from sweeplab.data.tokenizers.learned import WordTokenizer as WordTokenizer
+from sweeplab.data.tokenizers.plain import ByteTokenizer as ByteTokenizer
+from sweeplab.data.tokenizers.plain import CharTokenizer as CharTokenizer
+from sweeplab.data.tokenizers.plain import IdsTokenizer as IdsTokenizer
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     each.name: each for each in (CharTokenizer, ByteTokenizer, BpeTokenizer, WordTokenizer)

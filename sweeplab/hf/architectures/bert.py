@@ -10,8 +10,16 @@ from typing import Any
 
 import torch
 
-from sweeplab.hf.architectures.base import ALL_KEYS, HEADS_FILL, PLAIN, Architecture, Field, Values, only
-from sweeplab.hf.architectures.links import Links
+from sweeplab.hf.architectures.base import (
+    ALL_KEYS,
+    HEADS_FILL,
+    PLAIN,
+    Architecture,
+    Field,
+    Links,
+    Values,
+    only,
+)
 from sweeplab.model.shape import ModelShape
 
 EMBEDDING, HEAD = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"

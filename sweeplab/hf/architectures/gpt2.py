@@ -14,10 +14,10 @@ from sweeplab.hf.architectures.base import (
     PLAIN,
     Architecture,
     Field,
+    Links,
     Values,
     only,
 )
-from sweeplab.hf.architectures.links import Links
 from sweeplab.model.shape import ModelShape
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"

@@ -12,10 +12,10 @@ from sweeplab.hf.architectures.base import (
     NO_TYPES,
     Architecture,
     Field,
+    Links,
     Values,
     only,
 )
-from sweeplab.hf.architectures.links import Links
 from sweeplab.model.shape import ModelShape
 
 BASE = 10_000.0

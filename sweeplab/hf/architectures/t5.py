@@ -18,12 +18,11 @@ from sweeplab.hf.architectures.base import (
     PLAIN,
     Architecture,
     Field,
+    Links,
     Values,
     only,
 )
-from sweeplab.hf.architectures.links import Links
-from sweeplab.model.families import Side
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, Side
 
 EMBEDDING, HEAD = "shared.weight", "lm_head.weight"
 

@@ -1,27 +1,21 @@
-"""Kinds of attention: one file each, and a row of the table."""
+"""The kinds of attention, by name: a kind is a file here and a row of ATTENTION."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from sweeplab.model.attention.base import Kept as Kept
-from sweeplab.model.attention.base import Kind as Kind
-from sweeplab.model.attention.base import Sight as Sight
-from sweeplab.model.attention.base import for_queries as for_queries
+from sweeplab.model.attention.base import AttentionKind
 from sweeplab.model.attention.full import FULL
 from sweeplab.model.attention.linear import LINEAR
 from sweeplab.model.attention.local import LOCAL
 from sweeplab.model.attention.strided import STRIDED
+from sweeplab.model.shape import ModelShape
 
-if TYPE_CHECKING:
-    from sweeplab.model.shape import ModelShape
-
-ATTENTION: dict[str, Kind] = {"full": FULL, "local": LOCAL, "strided": STRIDED, "linear": LINEAR}
+ATTENTION: dict[str, AttentionKind] = {"full": FULL, "local": LOCAL, "strided": STRIDED, "linear": LINEAR}
 
 
-def across(attention: str) -> Kind:
-    """Return the kind of cross-attention beside a kind of self-attention: places of two texts have no distance."""
+def cross_kind(attention: str) -> AttentionKind:
+    """Return the kind of cross-attention beside a kind of self-attention: positions in two texts have no distance."""
     kind = ATTENTION[attention]
     return kind if kind.crosses else FULL
 

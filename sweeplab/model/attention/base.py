@@ -1,4 +1,4 @@
-"""What every kind of attention is given, and what they share.
+"""What every kind of attention is given, and what they share: the mask, and attention with a KV cache.
 
 Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys. K is folded into the batch.
 """
@@ -10,55 +10,58 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sweeplab.model.requirement import Requirement
+from sweeplab.model.shape import ModelShape, Requirement
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from sweeplab.model.shape import ModelShape
-
-
-Kept = tuple["Tensor", ...]
-Attend = Callable[
-    ["Tensor", "Tensor", "Tensor", "ModelShape", "Sight", "Callable[[Tensor], Tensor] | None"], "Tensor"
+# What a kind caches of the positions that a causal side has read, and what drops from attention's weights.
+Cached = tuple["Tensor", ...]
+Drop = Callable[["Tensor"], "Tensor"] | None
+Attend = Callable[["Tensor", "Tensor", "Tensor", "ModelShape", "AttentionMask", "Drop"], "Tensor"]
+AttendCached = Callable[
+    ["Tensor", "Tensor", "Tensor", "ModelShape", "AttentionMask", "Cached | None"], "tuple[Tensor, Cached]"
 ]
-Recall = Callable[["Tensor", "Tensor", "Tensor", "ModelShape", "Sight", "Kept | None"], "tuple[Tensor, Kept]"]
+Count = Callable[["ModelShape", int, int, bool], int]
 
 
 @dataclass
-class Sight:
-    """What the queries of one side see of its keys, in every layer of each of n_runs runs.
+class AttentionMask:
+    """Which keys the queries of one side see, in every layer of each of n_runs runs.
 
     present: [K*B, S], False on padding; None where there is none.
-    bias: from distances of a query's place over a key's [...], shifts of the scores [K or 1, H, ...].
+    bias: from distances of a query's position over a key's [...], shifts of the scores [K or 1, H, ...].
     """
 
     causal: bool
     n_runs: int
-    present: Tensor | None = None
+    present: Bool[Tensor, "KB S"] | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     _shifts: dict[str, Tensor] = field(default_factory=dict)
-    _mask: Tensor | None = None
+    _additive: Tensor | None = None
 
     @property
-    def visible(self) -> Tensor | None:
+    def visible(self) -> Bool[Tensor, "KB S"] | None:
         """Return `present` where it hides anything: what a causal side sees ends before the padding."""
         return None if self.causal else self.present
 
-    def mask(self, n: int, distances: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return what positions shift of all scores [n, H, T, S], with -inf on hidden ones and on padding.
+    def additive(
+        self, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
+    ) -> Float[Tensor, "n H T S"]:
+        """Return what positions add to all scores [n, H, T, S], with -inf on hidden ones and on padding.
 
         The layers share it.
         """
-        if self._mask is None:
+        if self._additive is None:
             assert self.bias is not None
             shift = self.bias(distances)
             shift = shift if hidden is None else shift.masked_fill(hidden, -math.inf)
             found = shift[:, None].expand(-1, n // len(shift), -1, -1, -1).flatten(0, 1)
             if self.visible is not None:
                 found = found.masked_fill(~self.visible[:, None, None], -math.inf)
-            self._mask = found
-        return self._mask
+            self._additive = found
+        return self._additive
 
     def shifted(self, scores: Tensor, part: str, distances: Tensor) -> Tensor:
         """Add what positions shift, [K or 1, H, ...], to scores [K*B, H, (blocks,) ...] of these distances.
@@ -77,13 +80,13 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Kind:
+class AttentionKind:
     """A kind of self-attention.
 
-    attend(q [K*B, H, T, D], k, v [K*B, H, S, D], shape, sight, drop): what is mixed [K*B, H, T, D]; `drop` drops
+    attend(q [K*B, H, T, D], k, v [K*B, H, S, D], shape, mask, drop): the weighted values [K*B, H, T, D]; `drop` drops
     from the weights, and is None where nothing is dropped.
-    recall(q, k, v [K*B, G, T, D], shape, sight, kept): the same for new places of a causal side, from what was kept of
-    those before them, or None, and what is to be kept from here on.
+    attend_cached(q, k, v [K*B, G, T, D], shape, mask, cached): the same for new positions of a causal side, with what
+    is cached of those before them, or None; and what to cache from here on.
     flops(shape, n_queries, n_keys, causal): of a sequence's products in a layer's forward pass, as they are computed.
     n_weights(shape, n_queries, n_keys, causal): the weights of a sequence and head that are held at once.
     crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
@@ -91,35 +94,35 @@ class Kind:
     """
 
     attend: Attend
-    recall: Recall
-    flops: Callable[[ModelShape, int, int, bool], int]
-    n_weights: Callable[[ModelShape, int, int, bool], int]
+    attend_cached: AttendCached
+    flops: Count
+    n_weights: Count
     crosses: bool = False
     has_scores: bool = True
     requires: tuple[Requirement, ...] = ()
 
 
-def for_queries(x: Tensor, shape: ModelShape) -> Tensor:
-    """Return heads of keys or values [K*B, G, …] as often as heads of queries share them: [K*B, H, …]."""
+def for_queries(x: Float[Tensor, "KB G *rest"], shape: ModelShape) -> Float[Tensor, "KB H *rest"]:
+    """Return heads of keys or values as often as heads of queries share them."""
     n_shared = shape.n_head // shape.n_kv_head
     return x if n_shared == 1 else x.repeat_interleave(n_shared, dim=1)
 
 
-def between(q: Tensor, k: Tensor) -> Tensor:
-    """Return the distances [T, S] of queries' places over keys', where the last query stands at the last key."""
+def between(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[Tensor, "T S"]:
+    """Return the distances of queries' positions over keys', where the last query stands at the last key."""
     import torch
 
     n_queries, n_keys = q.shape[2], k.shape[2]
-    places = torch.arange(n_keys, device=q.device)
-    return places[n_keys - n_queries :, None] - places
+    positions = torch.arange(n_keys, device=q.device)
+    return positions[n_keys - n_queries :, None] - positions
 
 
-def scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scaled products of queries [..., T, D] and keys [..., S, D]."""
+def scores(q: Float[Tensor, "*n T D"], k: Float[Tensor, "*n S D"]) -> Float[Tensor, "*n T S"]:
+    """Return scaled products of queries and keys."""
     return q.matmul(k.transpose(-1, -2)).mul_(1.0 / math.sqrt(q.shape[-1]))
 
 
-def weights(found: Tensor, hidden: Tensor) -> Tensor:
+def weights(found: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "*n T S"]:
     """Return softmax over the scores that are not hidden; the scores are overwritten.
 
     With the least number and not with -inf: where padding hides all, what comes out is of no use but finite.
@@ -129,10 +132,8 @@ def weights(found: Tensor, hidden: Tensor) -> Tensor:
     return found.masked_fill_(hidden, torch.finfo(found.dtype).min).softmax(dim=-1)
 
 
-def products(
-    n_weights: Callable[[ModelShape, int, int, bool], int],
-) -> Callable[[ModelShape, int, int, bool], int]:
-    """Return the FLOPs of computing so many weights and of mixing values by them."""
+def weight_flops(n_weights: Count) -> Count:
+    """Return the FLOPs of computing so many weights and of the mean of values that they weigh."""
 
     def flops(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
         return 4 * n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
@@ -143,3 +144,54 @@ def products(
 def blocks(length: int, width: int) -> int:
     """Return how many blocks of a width cover a sequence."""
     return -(-length // width)
+
+
+def with_cache(
+    attend: Attend,
+    reach: Callable[[ModelShape], int] | None = None,
+    sees: Callable[[ModelShape, Tensor], Tensor] | None = None,
+) -> AttendCached:
+    """Return how a causal kind with a softmax over scores attends to cached keys and values [K*B, G, S, D].
+
+    With the keys of all that it sees a query needs no other one: the result is what `attend` computes for the last
+    rows of the whole sequence. Heads of keys are cached once, however many heads of queries share them.
+
+    `reach` says from how far back no key is seen any more: none is cached then. `sees` says at which distances of a
+    query's position over a key's one is seen, of those within reach. Without them all are.
+    """
+
+    def attend_cached(
+        q: Float[Tensor, "KB H T D"],
+        k: Float[Tensor, "KB G T D"],
+        v: Float[Tensor, "KB G T D"],
+        shape: ModelShape,
+        mask: AttentionMask,
+        cached: Cached | None,
+    ) -> tuple[Float[Tensor, "KB H T D"], Cached]:
+        import torch
+
+        width = reach(shape) if reach else None
+        if cached is None:
+            mixed = attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, None)
+        else:
+            k, v = (torch.cat(each, dim=2) for each in zip(cached, (k, v), strict=True))
+            mixed = last_rows(q, for_queries(k, shape), for_queries(v, shape), shape, mask, width)
+        if width is not None:
+            k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
+        return mixed, (k, v)
+
+    def last_rows(
+        q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, mask: AttentionMask, width: int | None
+    ) -> Tensor:
+        from torch.nn import functional as F
+
+        distances = between(q, k)
+        seen: Tensor | None = None
+        if q.shape[2] > 1 or sees:  # else it sees all that is cached
+            seen = (distances >= 0) & (distances < (width or k.shape[2]))
+            seen = seen & sees(shape, distances) if sees else seen
+        if mask.bias:
+            seen = mask.additive(len(q), distances, None if seen is None else ~seen)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+    return attend_cached

@@ -2,70 +2,70 @@
 
 Keys and values are summed once, for a causal side as running sums over chunks with the square inside of each:
 O(T) in all. There are no weights to drop from; a column of ones beside the values gives the denominator.
+
+Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sweeplab.model.activations import by_run
-from sweeplab.model.attention.base import Kept, Kind, Sight, blocks, for_queries
+from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, blocks, for_queries
 from sweeplab.model.attention.local import in_blocks
-from sweeplab.model.requirement import requirement
+from sweeplab.model.shape import ModelShape, requirement
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from torch import Tensor
-
-    from sweeplab.model.shape import ModelShape
 
 CHUNK = 64
 
 
 def _attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "KB H T D"],
+    k: Float[Tensor, "KB H S D"],
+    v: Float[Tensor, "KB H S W"],
     shape: ModelShape,
-    sight: Sight,
-    drop: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    q, k, v = _features(q, k, v, sight)
-    if sight.visible is not None:
-        k = k * sight.visible[:, None, :, None]
-    summed = _running(q, k, v) if sight.causal else q.matmul(k.transpose(2, 3).matmul(v))
+    mask: AttentionMask,
+    drop: Drop = None,
+) -> Float[Tensor, "KB H T W"]:
+    q, k, v = _features(q, k, v, mask)
+    if mask.visible is not None:
+        k = k * mask.visible[:, None, :, None]
+    summed = _running(q, k, v) if mask.causal else q.matmul(k.transpose(2, 3).matmul(v))
     return summed[..., :-1] / summed[..., -1:]
 
 
-def _recall(
-    q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, sight: Sight, kept: Kept | None
-) -> tuple[Tensor, Kept]:
-    """Go on from the sums of what came before: all that has to be kept of it."""
-    q, k, v = _features(q, k, v, sight)
+def _attend_cached(
+    q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+) -> tuple[Tensor, Cached]:
+    """Add to the sums over the keys before: all that has to be cached of them."""
+    q, k, v = _features(q, k, v, mask)
     summed = _running(q, for_queries(k, shape), for_queries(v, shape))
     sums = k.transpose(2, 3).matmul(v)
-    if kept is not None:
-        summed = summed + q.matmul(for_queries(kept[0], shape))
-        sums = sums + kept[0]
+    if cached is not None:
+        summed = summed + q.matmul(for_queries(cached[0], shape))
+        sums = sums + cached[0]
     return summed[..., :-1] / summed[..., -1:], (sums,)
 
 
-def _features(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
+def _features(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries and keys under elu + 1, and values with their column of ones."""
     from torch.nn import functional as F
 
-    q, k = (by_run(_feature, each, sight.n_runs) for each in (q, k))
+    q, k = (by_run(feature, each, mask.n_runs) for each in (q, k))
     return q, k, F.pad(v, (0, 1), value=1.0)
 
 
-def _feature(x: Tensor) -> Tensor:
+def feature(x: Tensor) -> Tensor:
     """Return elu + 1 as exp below zero: exp - 1 + 1 is nothing in single precision below -17, and then 0 / 0."""
     positive = x.relu()
     return (x - positive).exp() + positive
 
 
 def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return what each query mixes of the keys up to its own place."""
+    """Return the sums over the keys up to each query's own position, weighed by it."""
     from torch.nn import functional as F
 
     length = q.shape[2]
@@ -93,18 +93,11 @@ def _n_weights(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> 
     return blocks(n_queries, chunk) * chunk * chunk if causal else 0
 
 
-LINEAR = Kind(
-    _attend,
-    _recall,
-    _flops,
-    _n_weights,
-    crosses=True,
-    has_scores=False,
-    requires=(
-        requirement(
-            "linear attention has no scores that relative or alibi positions could shift",
-            "attention positions",
-            lambda shape: shape.positions not in ("relative", "alibi"),
-        ),
-    ),
+_NO_BIAS = requirement(
+    "linear attention has no scores that relative or alibi positions could shift",
+    "attention positions",
+    lambda shape: shape.positions not in ("relative", "alibi"),
+)
+LINEAR = AttentionKind(
+    _attend, _attend_cached, _flops, _n_weights, crosses=True, has_scores=False, requires=(_NO_BIAS,)
 )

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pandas import DataFrame
 
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
-from sweeplab.analysis.ledger.outcomes import (
-    REFUSED,
-    SCORED,
-    VOID,
-    Calibration,
-    Outcome,
-    calibrate,
-    of_study,
-    outcomes,
-)
+from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
-from sweeplab.report.panels.base import Axis, Panel, PanelSpec
-from sweeplab.report.panels.material import Material
-from sweeplab.report.words import several, told
+from sweeplab.formatting import counts, rounded, several
+from sweeplab.report.data import ReportData
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Figure, Look, bars
 
 HELD, MISSED = "held", "missed"
+_LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, missed", BAD, "x")}
 _METHOD = (
     (
         "Ledger",
-        "A forecast is sealed before its run begins, in a file in which every entry holds the sha256 of the one "
-        "before: a change, or an entry that was removed, shows. One that was made after its run had begun is refused.",
+        "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the one "
+        "before: a change, or an entry that was removed, shows. One made after its run had started is refused.",
     ),
     (
         "Interval",
-        "How far the law may be off there (its profile) and a run's noise, added in quadrature in log loss; 90%.",
+        "The uncertainty of the law there (its profile) and a run's noise, added in quadrature in log loss; 90%.",
     ),
     (
         "Score",
@@ -44,83 +36,91 @@ _METHOD = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerPanel(Panel):
+class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
     """Forecasts with their intervals. `data`: number, what, loss, low, high, outcome, state, error (%), why, sealed."""
 
-    x: Axis
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """Show each forecast about the study with what came of it."""
+        found = _outcomes(report)
+        states = counts(Counter(_state(each) for each in found))
+        out = [each for each in found if each.state in (REFUSED, VOID)]
+        bars_are = "Bars: 90% intervals; diamonds: the measured losses."
+        return cls(
+            title="Forecasts, sealed before their runs",
+            data=DataFrame([_row(each) for each in found]),
+            notes=(f"{several(len(found), 'forecast')}: {states}. {bars_are}",),
+            warnings=tuple(f"forecast {each.entry.number} does not count: {each.why}" for each in out),
+            method=_METHOD,
+            x=Axis("loss", "loss", True),
+        )
+
+    def draw(self, figure: Figure) -> None:
+        """Draw one interval per forecast, from the first down, and the losses of the runs that ended."""
+        data = self.data.assign(line=[f"{row.number}: {row.what}" for row in self.data.itertuples()])
+        tick = {"symbol": "line-ns-open", "size": 12, "line": {"width": 2}}
+        interval = bars(data, "loss", thickness=5, width=0, color=FAINT)
+        hover = "%{y}<br>%{x:.4f}"
+        Look("forecast", GREY).points(figure, data, "loss", "line", hover, marker=tick, error_x=interval)
+        for state, look in _LOOKS.items():
+            rows = data[data["state"] == state]
+            if len(rows):
+                look.points(figure, rows, "outcome", "line", hover, marker={"size": 10})
+        figure.update_xaxes(**self.x.around(data[["low", "high", "outcome"]]))
+        figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+        figure.update_layout(height=120 + 26 * len(data), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationPanel(Panel):
+class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
     """How often intervals held. `data`: level, covered, n, share, low, high."""
 
-    x: Axis
-    y: Axis
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """Show how often the intervals of scored forecasts held, at each level, over the whole study."""
+        found = calibrate(_outcomes(report))
+        if not found.n:
+            raise BadInput("no forecast of the study has been scored yet")
+        said = found.as_dict()
+        scored, of = several(found.n, "scored forecast"), several(found.n_runs, "run")
+        skill = [
+            f"CRPS {each.ratio:.2f} times that of the {name}."
+            for name, each in found.skill.items()
+            if each.ratio is not None
+        ]
+        many = f"{scored} of {of} from {several(found.n_fits, 'fit')}"
+        return cls(
+            title="Calibration of the forecasts",
+            data=DataFrame(said["coverage"])[["level", "covered", "n", "share", "low", "high"]],
+            notes=(f"{many}; bars: the 90% interval of a share of so many.", *skill),
+            method=_METHOD,
+            result=said,
+            x=Axis("level", "level of the interval"),
+            y=Axis("share", "share of outcomes inside"),
+        )
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the share that was inside over the level, beside the line on which forecasts are calibrated."""
+        ends, dashed = DataFrame({"level": [0, 1], "share": [0, 1]}), {"width": 1, "dash": "4px 4px"}
+        Look("calibrated", GREY).line(figure, ends, "level", "share", line=dashed)
+        look, columns = Look("forecasts", GOOD), ["covered", "n"]
+        hover = "%{x:.0%}: %{customdata[0]} of %{customdata[1]} inside"
+        interval = bars(self.data, "share", width=5)
+        look.points(figure, self.data, "level", "share", hover, columns, marker={"size": 9}, error_y=interval)
+        figure.update_xaxes(**self.x.over(0.4, 1.0))
+        figure.update_yaxes(**self.y.over(0.0, 1.04))
 
 
-def ledger_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Show each forecast about the study with what came of it.
-
-    Raises:
-        BadInput: there is no ledger, it is broken, or it has nothing about the study.
-    """
-    found = _outcomes(material)
-    states = Counter(_state(each) for each in found)
-    out = [each for each in found if each.state in (REFUSED, VOID)]
-    return LedgerPanel(
-        title=spec.title or "Forecasts, sealed before their runs",
-        width=spec.width,
-        data=DataFrame([_row(each) for each in found]),
-        notes=(
-            f"{several(len(found), 'forecast')}: {', '.join(f'{count} {state}' for state, count in states.items())}. "
-            "Bars: 90% intervals; diamonds: what came.",
-        ),
-        warnings=tuple(f"forecast {each.entry.number} does not count: {each.why}" for each in out),
-        method=_METHOD,
-        x=Axis("loss", "loss", True),
-    )
-
-
-def calibration_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Show how often the intervals of scored forecasts held, at each level, over the whole study.
-
-    Raises:
-        BadInput: no forecast of the study has been scored.
-    """
-    found = calibrate(_outcomes(material))
-    if not found.n:
-        raise BadInput("no forecast of the study has been scored yet")
-    said = found.as_dict()
-    return CalibrationPanel(
-        title=spec.title or "Calibration of the forecasts",
-        width=spec.width,
-        data=DataFrame(said["coverage"])[["level", "covered", "n", "share", "low", "high"]],
-        notes=(
-            f"{several(found.n, 'scored forecast')} of {several(found.n_runs, 'run')} from "
-            f"{several(found.n_fits, 'fit')}; bars: the 90% interval of a share of so many.",
-            *_skill(found),
-        ),
-        method=_METHOD,
-        result=said,
-        x=Axis("level", "level of the interval"),
-        y=Axis("share", "share of outcomes inside"),
-    )
-
-
-def _outcomes(material: Material) -> Sequence[Outcome]:
+def _outcomes(report: ReportData) -> Sequence[Outcome]:
     def read() -> Sequence[Outcome]:
-        if material.runs.empty:
-            raise BadInput("the study has no runs yet")
-        if material.lab is None:
-            raise BadInput("no ledger is at hand")
-        path = material.lab / FILE_NAME
+        study = report.study
+        if report.lab is None:
+            raise BadInput("there is no lab, and so no ledger")
+        path = report.lab / FILE_NAME
         if not path.exists():
             raise BadInput("no forecast was sealed; sweeplab laws forecast seals one")
-        study = str(material.runs["study"].iloc[0])
-        return outcomes(of_study(read_chain(path).entries, study), material.lab)
+        return outcomes(of_study(read_chain(path).entries, study), report.lab)
 
-    return material.once("outcomes", read)
+    return report.once("outcomes", read)
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
@@ -128,11 +128,11 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     forecast, score = said["forecast"], said["score"] or {}
     return {
         "number": said["number"],
-        "what": ", ".join(f"{role} {told(at)}" for role, at in forecast["at"].items() if role != "flops"),
+        "what": ", ".join(f"{role} {rounded(at)}" for role, at in forecast["at"].items() if role != "flops"),
         **{name: forecast["predicted"][name] for name in ("loss", "low", "high")},
         "outcome": score.get("outcome"),
         "state": _state(outcome),
-        "error (%)": None if not score else 100 * score["error_log"],
+        "error (%)": 100 * score["error_log"] if score else None,
         "why": said["why"],
         "sealed": said["sealed"],
     }
@@ -142,11 +142,3 @@ def _state(outcome: Outcome) -> str:
     if outcome.state != SCORED or outcome.score is None:
         return outcome.state
     return HELD if outcome.score.covered else MISSED
-
-
-def _skill(found: Calibration) -> list[str]:
-    return [
-        f"CRPS {each.ratio:.2f} times that of the {name}."
-        for name, each in found.skill.items()
-        if each.ratio is not None
-    ]

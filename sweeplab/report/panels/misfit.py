@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from pandas import DataFrame
@@ -11,18 +13,21 @@ from sweeplab.analysis.fit.assessment import find_law
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL
 from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
-from sweeplab.analysis.misfit.form import FLAGGED, Misfit, misfit
 from sweeplab.errors import BadInput
-from sweeplab.report.columns import ROLES
-from sweeplab.report.panels.base import Axis, Panel, PanelSpec, TablePanel
-from sweeplab.report.panels.material import Material
+from sweeplab.formatting import sentence
+from sweeplab.report.data import ROLES, ReportData
+from sweeplab.report.options import Option
+from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.fit import LAW
+from sweeplab.report.style import GREY, SYMBOLS, Axis, Figure, by_look
 
 _CHALLENGERS = ("joint",)
+_ERROR = "error (%)"
 _TEST = (
     (
         "Test",
         "Rao's score test in many directions: what a departure from the law's form would leave in the residuals, once "
-        "the law's own slopes are projected off. The largest is held against what errors alone give, drawn many times "
+        "the law's own slopes are projected off. The largest is compared with what errors alone give, drawn many times "
         "(Davies 1987).",
     ),
     (
@@ -45,108 +50,107 @@ _BACKTEST = (
 )
 
 
+class MisfitPanel(TablePanel, name="misfit", heading="Misfit", source="points", options=LAW):
+    """What a law's form may be wrong in, whether it was flagged, and whether it could have been seen."""
+
+    @classmethod
+    def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto") -> Panel:
+        """List the departures from the form."""
+        said = report.misfit(law, delta).as_dict()
+        table = DataFrame(said["kinds"])
+        shown = {
+            "departure": table["kind"],
+            "form": table["status"],
+            "power": table["power"].map("{:.0%}".format),
+            "share of the residuals": table["share"].map("{:.0%}".format),
+            "strongest direction": table["strongest"],
+        }
+        return cls(
+            title=f"{said['law']}: is the form right?",
+            data=table,
+            shown=DataFrame(shown),
+            notes=tuple(map(sentence, said["sentences"])),
+            method=_TEST,
+            result=said,
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
-class BacktestPanel(Panel):
+class BacktestPanel(
+    Panel,
+    name="backtest",
+    heading="Back-test",
+    source="points",
+    options={**LAW, "laws": Option(tuple(LAWS), many=True)},
+):
     """Errors of laws above cuts. `data`: law, cut (its compute), x's column, error (%), held.
 
     An error above zero is a prediction that was too high.
     """
 
-    x: Axis
-    y: Axis
     laws: tuple[str, ...]
     cuts: tuple[float, ...]
 
+    @classmethod
+    def of(
+        cls, report: ReportData, law: str = "chinchilla", delta: str = "auto", laws: Sequence[str] = ()
+    ) -> Panel:
+        """Show how laws that saw the smaller runs predict the larger ones."""
+        found = _comparison(report, law, delta, laws)
+        if not found.cuts.cuts:
+            raise BadInput(found.cuts.why)
+        by = found.cuts.by
+        column = report.points.columns[by]
+        said = found.as_dict()
+        rows = [
+            {"law": each["law"], "cut": cut["at"], by: column[row], _ERROR: 100 * error, "held": held}
+            for each in said["laws"]
+            for cut in each["backtest"].get("by_cut", ())
+            for row, error, held in zip(cut["rows"], cut["errors"], cut["held"], strict=True)
+        ]
+        if not rows:
+            raise BadInput(said["laws"][0]["backtest"]["why_none"])
+        return cls(
+            title="Back-test: fitted to smaller runs, tested on larger ones",
+            data=DataFrame(rows),
+            shown=DataFrame(map(_shown, said["laws"])),
+            notes=(sentence(said["sentences"][0]),),
+            method=_BACKTEST,
+            result=said,
+            x=Axis(by, ROLES[by], True),
+            y=Axis(_ERROR, "prediction above the measured loss (%)"),
+            laws=tuple(each["law"] for each in said["laws"]),
+            cuts=tuple(each.at for each in found.cuts.cuts),
+        )
 
-def misfit_panel(spec: PanelSpec, material: Material) -> Panel:
-    """List what the form may be wrong in, whether it was flagged, and whether it could have been seen.
-
-    Raises:
-        BadInput: the points allow no such fit.
-    """
-    said = _misfit(spec, material).as_dict()
-    table = DataFrame(said["kinds"])
-    shown = DataFrame(
-        {
-            "departure": table["kind"],
-            "form": table["status"],
-            "power": [f"{power:.0%}" for power in table["power"]],
-            "share of the residuals": [f"{share:.0%}" for share in table["share"]],
-            "strongest direction": table["strongest"],
-        }
-    )
-    return TablePanel(
-        title=spec.title or f"{said['law']}: is the form right?",
-        width=spec.width,
-        data=table,
-        shown=shown,
-        notes=tuple(f"{each[0].upper()}{each[1:].rstrip('.')}." for each in said["sentences"]),
-        method=_TEST,
-        result=said,
-    )
-
-
-def flagged(spec: PanelSpec, material: Material) -> tuple[str, ...]:
-    """Return what is wrong with the law's form in a sentence; nothing where none is flagged.
-
-    Raises:
-        BadInput: the points allow no such fit.
-    """
-    found = _misfit(spec, material)
-    return found.sentences[:1] if found.status == FLAGGED else ()
-
-
-def backtest_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Show how laws that saw the smaller runs predict the larger ones.
-
-    Raises:
-        BadInput: the points allow no such fit, or no cut.
-    """
-    found = _comparison(spec, material)
-    if not found.cuts.cuts:
-        raise BadInput(found.cuts.why)
-    by = found.cuts.by
-    column = material.points.columns[by]
-    said = found.as_dict()
-    rows = [
-        {"law": each["law"], "cut": cut["at"], by: column[row], "error (%)": 100 * error, "held": held}
-        for each in said["laws"]
-        for cut in each["backtest"].get("by_cut", ())
-        for row, error, held in zip(cut["rows"], cut["errors"], cut["held"], strict=True)
-    ]
-    if not rows:
-        raise BadInput(said["laws"][0]["backtest"]["why_none"])
-    return BacktestPanel(
-        title=spec.title or "Back-test: fitted to smaller runs, tried on larger ones",
-        width=spec.width,
-        data=DataFrame(rows),
-        shown=DataFrame([_shown(each) for each in said["laws"]]),
-        notes=(f"{said['sentences'][0][0].upper()}{said['sentences'][0][1:]}.",),
-        method=_BACKTEST,
-        result=said,
-        x=Axis(by, ROLES[by], True),
-        y=Axis("error (%)", "predicted above what came (%)"),
-        laws=tuple(each["law"] for each in said["laws"]),
-        cuts=tuple(each.at for each in found.cuts.cuts),
-    )
+    def draw(self, figure: Figure) -> None:
+        """Draw each law's errors over compute, with one symbol per cut."""
+        data, x = self.data, self.x.column
+        symbols = dict(zip(self.cuts, cycle(SYMBOLS), strict=False))
+        for look, rows in by_look(data, "law"):
+            hover = f"{look.name}, fitted up to %{{customdata[0]:.3s}}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
+            marker = {"symbol": [symbols[cut] for cut in rows["cut"]]}
+            look.points(figure, rows, x, self.y.column, hover, ["cut"], marker=marker)
+        figure.add_hline(y=0, line={"color": GREY, "width": 1})
+        for cut in self.cuts:
+            figure.add_vline(x=cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
+        figure.update_xaxes(**self.x.around(data[x], *self.cuts))
+        figure.update_yaxes(**self.y.around(data[_ERROR], 0.0))
+        figure.update_layout(showlegend=True)
 
 
-def _misfit(spec: PanelSpec, material: Material) -> Misfit:
-    found = material.assessment(spec.law, spec.delta)
-    return material.once(("misfit", spec.law, spec.delta), lambda: misfit(found.points, found.fit))
+def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
+    law = find_law(name)
+    others = others or [each for each in _CHALLENGERS if set(LAWS[each].columns) == set(law.columns)]
+    laws = tuple(dict.fromkeys((name, *others)))
+    report.assessment(name, delta)  # what has no law is refused as elsewhere on the page
+    return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
 
 
-def _comparison(spec: PanelSpec, material: Material) -> Comparison:
-    law = find_law(spec.law)
-    others = spec.laws or tuple(each for each in _CHALLENGERS if set(LAWS[each].columns) == set(law.columns))
-    laws = tuple(dict.fromkeys((spec.law, *others)))
-    material.assessment(spec.law, spec.delta)  # what has no law is refused as elsewhere on the page
-    return material.once(("compare", laws), lambda: compare(material.points, [LAWS[each] for each in laws]))
-
-
-def _shown(said: dict[str, Any]) -> dict[str, str]:
+def _shown(said: Mapping[str, Any]) -> dict[str, str]:
     test, lead = said["backtest"], said["lead"]
     tested = not test["why_none"]
+    chance = "" if lead is None or lead["chance"] is None else f"\nnoise: {lead['chance']:.1%}"
     return {
         "law": said["law"],
         "error on larger runs": f"{test['error']:.2%}" if tested else "–",
@@ -154,9 +158,5 @@ def _shown(said: dict[str, Any]) -> dict[str, str]:
         f"inside of {LEVEL:.0%} intervals": f"{test['coverage']:.0%}" if tested else "–",
         "residuals of all": f"{said['in_sample']:.2%}",
         "form": said["misfit"]["status"],
-        "lead": "" if lead is None else f"{lead['value']:+.2%}{_chance(lead['chance'])}",
+        "lead": "" if lead is None else f"{lead['value']:+.2%}{chance}",
     }
-
-
-def _chance(chance: float | None) -> str:
-    return "" if chance is None else f"\nnoise: {chance:.1%}"

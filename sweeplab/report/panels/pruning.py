@@ -1,131 +1,193 @@
-"""What pruning saved and cost, and where compute and time went."""
+"""What a sweep took: what pruning saved and cost, and where compute and time went."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, Series, concat
 
-from sweeplab.analysis.sweep.costs import LEVEL, Cost, Saved, cost, saved, spent
+from sweeplab.analysis.sweep.costs import LEVEL, PHASES, Cost, Saved, cost, saved, spent
+from sweeplab.analysis.trials import WORST_FIRST
 from sweeplab.errors import BadInput
-from sweeplab.report.panels.base import Axis, Panel, PanelSpec
-from sweeplab.report.panels.material import Material
-from sweeplab.report.words import counted, several, short, written
+from sweeplab.formatting import several, short, written
+from sweeplab.report.data import ReportData, states_in_words
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, name_rows, spaced
+
+# What came of the compute, by color; evaluation is hatched.
+_COLORS = {
+    "complete": GOOD,
+    "stopped": "rgb(110,150,220)",
+    "pruned": MIDDLE,
+    "diverged": BAD,
+    "failed": "rgb(160,60,40)",
+    "running": GREY,
+    "waiting": FAINT,
+}
+_SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
+_METHOD = (
+    ("Saved", "FLOPs to the end of each pruned trial, and the seconds of these at the trial's own pace."),
+    (
+        "Cost",
+        "A sample of the pruned trials, trained to their end outside of the study and its budget. "
+        f"The share of all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
+    ),
+)
+_AUDITED = {
+    "cell": "cell",
+    "trial": "trial",
+    "iteration": "pruned at",
+    "value_then": "loss then",
+    "value": "loss at its end",
+    "best": "best loss of its cell",
+}
+_NO_AUDIT = "What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end."
 
 
-@dataclass(frozen=True, kw_only=True)
-class PruningPanel(Panel):
+class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
     """What was trained and what was not. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
 
     A line is a cell, or of several studies a study.
     """
 
-    x: Axis
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """Show what pruning saved by cell, and what the audited trials say of what it cost."""
+        sweeps = report.sweeps
+        by_study = [cells for sweep in sweeps if (cells := saved(sweep))]
+        found = [each for cells in by_study for each in cells]
+        if not any(each.n_pruned for each in found):
+            raise BadInput("no trial was pruned" + ("" if found else " yet"))
+        costs = [cost(sweep, audited) for sweep in sweeps if (audited := report.audited(sweep.name))]
+        totals = [_total(cells) for cells in by_study]
+        rows = totals
+        if len(sweeps) == 1:
+            rows = [asdict(each) | {"share": each.share, "line": each.cell} for each in found]
+        said = [_saved_in_words(each) for each in totals] + [_cost_in_words(each) for each in costs]
+        return cls(
+            data=DataFrame(rows),
+            shown=_audited(costs) if costs else None,
+            notes=(*said, *(() if costs else (_NO_AUDIT,))),
+            method=_METHOD,
+            result={"saved": totals, "cost": [_cost(each) for each in costs]},
+            x=Axis("flops", "training FLOPs"),
+        )
+
+    def draw(self, figure: Figure) -> None:
+        """Draw what each line was trained, and what its pruned trials were spared."""
+        data = self.data
+        about = "<br>%{customdata[1]} of %{customdata[2]} trials pruned, %{customdata[3]:.0%} saved"
+        for column, name, color in (
+            ("flops_spent", "trained", GOOD),
+            ("flops_saved", "saved by pruning", FAINT),
+        ):
+            figure.add_bar(
+                x=data[column],
+                y=list(range(len(data))),
+                orientation="h",
+                name=name,
+                marker={"color": color},
+                customdata=data[["line", "n_pruned", "n_trials", "share"]],
+                hovertemplate=f"%{{customdata[0]}}: {name} %{{x:.3s}} FLOPs{about}<extra></extra>",
+            )
+        most = float((data["flops_spent"] + data["flops_saved"]).max())
+        figure.update_xaxes(**self.x.over(0.0, 1.02 * most))
+        name_rows(figure, [spaced(line) for line in data["line"]])
+        figure.update_layout(barmode="stack", height=110 + 26 * len(data), showlegend=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComputePanel(Panel):
+class ComputePanel(Panel, name="compute", heading="Where compute and time went", source="sweeps"):
     """Shares of compute and time. `data`: study, state, phase, n_runs, flops, seconds, the shares of these."""
 
-    x: Axis
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """Show on which runs, and in which phase, FLOPs and seconds were spent."""
+        data = report.studied.data if report.studied else {}
+        rows: list[dict[str, Any]] = []
+        for sweep in report.sweeps:
+            val_tokens = data.get(sweep.name, {}).get("val_tokens")
+            speeds = report.curves("tokens_per_second", sweep.name)
+            rows += [asdict(each) for each in spent(sweep, speeds, val_tokens)]
+        table = DataFrame(rows)
+        for what in ("flops", "seconds"):
+            table[f"share of {what}"] = table[what] / table.groupby("study")[what].transform("sum")
+        if not table["flops"].sum() > 0:
+            raise BadInput("no run has trained a step yet")
+        states = report.runs.groupby("study")["state"]
+        notes = [
+            f"{study}: {short(float(row['flops']))} FLOPs, {written(round(float(row['seconds']), 1))} s of runs "
+            f"({states_in_words(states.get_group(study))})."
+            for study, row in table.groupby("study", sort=False)[["flops", "seconds"]].sum().iterrows()
+        ]
+        return cls(
+            data=table,
+            notes=(*notes, "Runs that share a stack share its seconds."),
+            x=Axis("share", "share of the study"),
+        )
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the shares of FLOPs and of seconds by state, two bars per study; evaluation is hatched."""
+        data = self.data
+        studies = list(dict.fromkeys(data["study"]))
+        lines = [(study, what) for study in studies for what in ("flops", "seconds")]
+        for state in reversed(WORST_FIRST):
+            for phase in PHASES:
+                rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
+                if rows.empty:
+                    continue
+                shares = [float(rows[f"share of {what}"].get(study, 0.0)) for study, what in lines]
+                hatch = {"shape": "/" if phase == PHASES[1] else "", "fillmode": "overlay"}
+                figure.add_bar(
+                    x=[0.0 if share != share else share for share in shares],
+                    y=list(range(len(lines))),
+                    orientation="h",
+                    name=state if phase == PHASES[0] else f"{state}, evaluation",
+                    marker={"color": _COLORS[state], "pattern": {**hatch, "fgcolor": "white", "size": 5}},
+                    hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
+                )
+        names = {"flops": "FLOPs", "seconds": "run time"}
+        figure.update_xaxes(**self.x.over(0.0, 1.0) | {"tickformat": ".0%"})
+        name_rows(
+            figure, [("" if len(studies) == 1 else f"{study}, ") + names[what] for study, what in lines]
+        )
+        figure.update_layout(barmode="stack", height=130 + 60 * len(studies), showlegend=True)
 
 
-def pruning_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Show what pruning saved by cell, and what the audited trials say of what it cost.
-
-    Raises:
-        BadInput: no trial was pruned.
-    """
-    sweeps = material.sweeps
-    by_study = [saved(sweep) for sweep in sweeps]
-    found = [each for cells in by_study for each in cells]
-    if not any(each.n_pruned for each in found):
-        raise BadInput("no trial was pruned" + ("" if found else " yet"))
-    costs = [cost(sweep, audited) for sweep in sweeps if (audited := material.audited(sweep.name))]
-    several_studies = len(sweeps) > 1
-    rows = (
-        [_sum(cells, cells[0].study) for cells in by_study if cells]
-        if several_studies
-        else [asdict(each) | {"share": each.share, "line": each.cell} for each in found]
-    )
-    return PruningPanel(
-        title=spec.title or "What pruning saved",
-        width=spec.width,
-        data=DataFrame(rows),
-        shown=_audited(costs) if costs else None,
-        notes=(*(_said(cells) for cells in by_study if cells), *map(_costs_said, costs), *_unaudited(costs)),
-        method=(
-            ("Saved", "FLOPs to the end of each pruned trial, and the seconds of these at the trial's own pace."),
-            ("Cost", "A sample of the pruned trials, trained to their end outside of the study and its budget. "
-             f"The share of all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson)."),
-        ),
-        result={"saved": [_sum(cells, cells[0].study) for cells in by_study if cells]}
-        | {"cost": [_cost_result(each) for each in costs]},
-        x=Axis("flops", "training FLOPs"),
-    )  # fmt: skip
-
-
-def _sum(cells: Sequence[Saved], study: str) -> dict[str, object]:
-    names = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
-    sums = {name: sum(getattr(each, name) for each in cells) for name in names}
+def _total(cells: Sequence[Saved]) -> dict[str, Any]:
+    sums = {name: sum(getattr(each, name) for each in cells) for name in _SUMS}
     share = sums["flops_saved"] / max(sums["flops_spent"] + sums["flops_saved"], 1.0)
-    return {"study": study, **sums, "share": share, "line": study}
+    return {"study": cells[0].study, **sums, "share": share, "line": cells[0].study}
 
 
-def _said(cells: Sequence[Saved]) -> str:
-    sums = {name: sum(getattr(each, name) for each in cells) for name in ("n_trials", "n_pruned")}
-    flops, seconds = (sum(getattr(each, f"{what}_saved") for each in cells) for what in ("flops", "seconds"))
-    share = flops / max(sum(each.flops_spent for each in cells) + flops, 1.0)
+def _saved_in_words(total: Mapping[str, Any]) -> str:
+    trials = f"{total['n_pruned']} of {several(total['n_trials'], 'trial')}"
+    seconds = written(round(total["seconds_saved"], 1))
     return (
-        f"{cells[0].study}: {sums['n_pruned']} of {several(sums['n_trials'], 'trial')} pruned, which saved {share:.0%} "
-        f"of the training: {short(flops)} FLOPs, {written(round(seconds, 1))} s of runs."
+        f"{total['study']}: {trials} pruned, which saved {total['share']:.0%} of the training: "
+        f"{short(total['flops_saved'])} FLOPs, {seconds} s of runs."
     )
 
 
-def _costs_said(found: Cost) -> str:
-    n = len(found.audited)
+def _cost_in_words(found: Cost) -> str:
+    n, cells = len(found.audited), "its cell" if found.n_better == 1 else "their cells"
     return (
         f"{found.study}: of {several(n, 'pruned trial')} trained to the end, {found.n_better} would have become "
-        f"the best of {'its cell' if found.n_better == 1 else 'their cells'}: {found.low:.0%} to {found.high:.0%} "
-        f"of all {found.n_pruned} pruned."
-    )
-
-
-def _unaudited(costs: Sequence[Cost]) -> tuple[str, ...]:
-    return (
-        ()
-        if costs
-        else ("What it cost: sweeplab report sweep NAME --audit-pruning N trains some to their end.",)
+        f"the best of {cells}: {found.low:.0%} to {found.high:.0%} of all {found.n_pruned} pruned."
     )
 
 
 def _audited(costs: Sequence[Cost]) -> DataFrame:
-    rows = [
-        {
-            **({"study": found.study} if len(costs) > 1 else {}),
-            "cell": row["cell"],
-            "trial": row["trial"],
-            "pruned at": row["iteration"],
-            "loss then": row["value_then"],
-            "loss at its end": row["value"],
-            "best loss of its cell": row["best"],
-            "would be": _would_be(row),
-        }
-        for found in costs
-        for row in found.audited.to_dict("records")
-    ]
-    return DataFrame(rows)
+    table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
+    lost = table["value"].isna()
+    names = (["study"] if len(costs) > 1 else []) + list(_AUDITED)
+    ending = Series("not the best", index=table.index).mask(lost, "diverged")
+    would_be = ending.mask(table["is_better"].astype(bool), "the best")
+    return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})
 
 
-def _would_be(row: Mapping[Any, Any]) -> str:
-    if row["is_better"]:
-        return "the best"
-    return "diverged" if row["value"] is None or row["value"] != row["value"] else "not the best"
-
-
-def _cost_result(found: Cost) -> dict[str, object]:
+def _cost(found: Cost) -> dict[str, object]:
     return {
         "study": found.study,
         "audited": len(found.audited),
@@ -135,40 +197,3 @@ def _cost_result(found: Cost) -> dict[str, object]:
         "pruned": found.n_pruned,
         "trials": found.audited.to_dict("records"),
     }
-
-
-def compute_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Show on which runs, and in which phase, FLOPs and seconds were spent.
-
-    Raises:
-        BadInput: no run has taken any.
-    """
-    data = material.studied.data if material.studied else {}
-    found = [
-        each
-        for sweep in material.sweeps
-        for each in spent(
-            sweep,
-            material.curves("tokens_per_second", sweep.name),
-            data.get(sweep.name, {}).get("val_tokens"),
-        )
-    ]
-    table = DataFrame([asdict(each) for each in found])
-    for what in ("flops", "seconds"):
-        table[f"share of {what}"] = table[what] / table.groupby("study")[what].transform("sum")
-    if not table["flops"].sum() > 0:
-        raise BadInput("no run has trained a step yet")
-    runs = material.runs
-    totals = table.groupby("study", sort=False)[["flops", "seconds"]].sum()
-    notes = [
-        f"{study}: {short(float(row['flops']))} FLOPs, {written(round(float(row['seconds']), 1))} s of runs "
-        f"({counted(runs.loc[runs['study'] == study, 'state'])})."
-        for study, row in totals.iterrows()
-    ]
-    return ComputePanel(
-        title=spec.title or "Where compute and time went",
-        width=spec.width,
-        data=table,
-        notes=(*notes, "Runs that share a stack share its seconds."),
-        x=Axis("share", "share of the study"),
-    )

@@ -9,18 +9,18 @@ from pandas import DataFrame, concat
 from sweeplab.analysis.compute_optimal.shape import Shape, shape_of
 from sweeplab.analysis.trials import marks_of
 from sweeplab.errors import BadInput
-from sweeplab.report.columns import ROLES, title_of
-from sweeplab.report.panels.base import Axis, Panel, PanelSpec
-from sweeplab.report.panels.material import Material
-from sweeplab.report.panels.numbers import shown_of
-from sweeplab.report.panels.runs import HeatMapPanel
-from sweeplab.report.words import several, short
+from sweeplab.formatting import rounded, sentence, several
+from sweeplab.report.data import ROLES, ReportData, title_of
+from sweeplab.report.options import Option
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.fit import shown_of
+from sweeplab.report.panels.losses import LossMap, map_axis
+from sweeplab.report.style import GREY, Axis, Figure, Look, looks
 
-SHAPES = ("params", "n_layer", "n_embd", "aspect_ratio")
-EQUAL = "loss_at_equal_params"
-_AT_EQUAL = "loss at equal parameters"
+_EQUAL = "loss_at_equal_params"
+_SIZE_ALONE = "size alone"
 _TITLES = {
-    "params": "The frontier of shapes",
+    "params": "Loss by depth and width, over parameters",
     "n_layer": "Depth at equal parameters",
     "n_embd": "Width at equal parameters",
     "aspect_ratio": "Aspect ratio at equal parameters",
@@ -39,79 +39,112 @@ _METHOD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapePanel(Panel):
+class ShapePanel(
+    Panel,
+    name="shape",
+    heading="Loss by depth and width",
+    source="points",
+    options={"x": Option(tuple(_TITLES))},
+):
     """Losses of shapes. `data`: what (shape, size alone), name, n_layer, n_embd, aspect_ratio, params, tokens, loss, …
 
-    `y` is the loss itself over params, and otherwise what it would be at `middle` parameters; `line` tells the lines
-    apart.
+    `y` is the loss itself over params, and otherwise what it would be at `middle` parameters; `line` is the column
+    that names the lines.
     """
 
-    x: Axis
-    y: Axis
     line: str
 
+    @classmethod
+    def of(cls, report: ReportData, x: str = "params") -> Panel:
+        """Show what depth and width buy: over parameters as they are, or over either at equal parameters."""
+        if x != "params":
+            return cls._at_equal_parameters(_compared(report), x)
+        found = _shape(report)
+        said = found.as_dict()
+        law = DataFrame(said["size_law"]).assign(what=_SIZE_ALONE) if said["size_law"] else DataFrame()
+        shapes = f"{several(found.n_shapes, 'shape')}. Large: on the frontier."
+        return cls(
+            title=_TITLES[x],
+            data=concat([_cells(found), law], ignore_index=True),
+            shown=shown_of(said["numbers"]),
+            notes=(shapes, sentence(found.says)),
+            method=_METHOD,
+            result=said,
+            x=Axis(x, ROLES[x], True),
+            y=Axis("loss", ROLES["loss"]),
+            line="n_layer",
+        )
 
-def shape_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Show what depth and width buy: over parameters as they are, over n_layer or n_embd at equal parameters.
+    @classmethod
+    def _at_equal_parameters(cls, found: Shape, x: str) -> Panel:
+        cells = _cells(found)
+        return cls(
+            title=_TITLES[x],
+            data=cells,
+            notes=(f"Each loss is brought to {rounded(found.middle_params)} parameters by the curve in N.",),
+            method=_METHOD,
+            x=Axis(x, title_of(x), True, marks_of(cells[x])),
+            y=Axis(_EQUAL, "loss at equal parameters"),
+            line="n_embd" if x == "n_layer" else "n_layer",
+        )
 
-    Raises:
-        BadInput: the points have no shapes, or shapes of unlike sizes that cannot be compared.
-    """
-    found, x = _shape(material), spec.x or "params"
-    cells = DataFrame([each.as_dict() for each in found.cells]).assign(what="shape")
-    is_size = x == "params"
-    if not is_size:
-        _check(found)
-    said = found.as_dict()
-    law = (
-        DataFrame(said["size_law"]).assign(what="size alone") if is_size and said["size_law"] else DataFrame()
-    )
-    sentence = f"{found.says[0].upper()}{found.says[1:]}."
-    level = f"Each loss brought to {short(float(f'{found.middle_params:.3g}'))} parameters by the curve in N."
-    return ShapePanel(
-        title=spec.title or _TITLES[x],
-        width=spec.width,
-        data=concat([cells, law], ignore_index=True),
-        shown=shown_of(said["numbers"]) if is_size else None,
-        notes=(f"{several(found.n_shapes, 'shape')}. Large: on the frontier.", sentence)
-        if is_size
-        else (level,),
-        method=_METHOD,
-        result=said if is_size else {},
-        x=Axis(x, ROLES["params"] if is_size else title_of(x), True, () if is_size else marks_of(cells[x])),
-        y=Axis("loss", ROLES["loss"]) if is_size else Axis(EQUAL, _AT_EQUAL),
-        line="n_embd" if x == "n_layer" else "n_layer",
-    )
-
-
-def shape_map_panel(spec: PanelSpec, material: Material) -> Panel:
-    """Draw the loss at equal parameters over n_layer and n_embd.
-
-    Raises:
-        BadInput: the points have no shapes, or shapes of unlike sizes that cannot be compared.
-    """
-    found = _shape(material)
-    _check(found)
-    cells = DataFrame([each.as_dict() for each in found.cells])
-    lowest = cells.groupby(["n_layer", "n_embd"])[EQUAL].idxmin()
-    best = cells.loc[sorted(lowest), ["n_layer", "n_embd", EQUAL, "name"]].rename(columns={EQUAL: "loss"})
-    return HeatMapPanel(
-        title=spec.title or "Shape alone: loss at equal parameters",
-        width=spec.width,
-        data=best.reset_index(drop=True),
-        notes=(
-            f"What size does is taken out: each loss as if of {short(float(f'{found.middle_params:.3g}'))} parameters.",
-        ),
-        method=_METHOD,
-        x=Axis("n_embd", title_of("n_embd"), marks=marks_of(best["n_embd"], most=None)),
-        y=Axis("n_layer", title_of("n_layer"), marks=marks_of(best["n_layer"], most=None)),
-    )
-
-
-def _shape(material: Material) -> Shape:
-    return material.once("shape", lambda: shape_of(material.points))
+    def draw(self, figure: Figure) -> None:
+        """Draw each shape's loss; lines join the shapes of one depth or width."""
+        x, y, over_size = self.x.column, self.y.column, self.x.column == "params"
+        shapes, law = (self.data[self.data["what"] == what] for what in ("shape", _SIZE_ALONE))
+        if len(law):
+            dashed = {"width": 1.5, "dash": "4px 4px"}
+            Look(_SIZE_ALONE, GREY).line(figure, law, "params", "loss", line=dashed)
+        columns = ["name", "n_layer", "n_embd"]
+        hover = "%{customdata[0]}<br>n_layer %{customdata[1]:g}, n_embd %{customdata[2]:g}<br>"
+        hover += f"{x} %{{x:.4s}}: %{{y:.4f}}"
+        groups = list(shapes.groupby(self.line))
+        names = [f"{self.line} {value:g}" for value, _ in groups]
+        for look, (_, shown) in zip(looks(names), groups, strict=True):
+            rows = shown.sort_values([x, y])
+            if over_size or rows["tokens"].nunique() > 1 or not rows[x].is_unique:
+                sizes = [11 if on else 6 for on in rows["on_frontier"]] if over_size else 8
+                look.points(figure, rows, x, y, hover, columns, marker={"size": sizes, "opacity": 1})
+            else:
+                look.line(figure, rows, x, y, hover, columns, line={"width": 1.5}, size=8)
+        figure.update_xaxes(**self.x.around(shapes[x]))
+        figure.update_yaxes(**self.y.around(shapes[y]))
+        figure.update_layout(showlegend=True)
 
 
-def _check(found: Shape) -> None:
+class ShapeMapPanel(
+    LossMap, name="shape_map", heading="Loss by depth and width at equal parameters", source="points"
+):
+    """The loss at equal parameters over n_layer and n_embd. `data`: n_layer, n_embd, loss, name."""
+
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """Give the lowest loss at equal parameters of each depth and width."""
+        found = _compared(report)
+        cells = _cells(found)
+        lowest = sorted(cells.groupby(["n_layer", "n_embd"])[_EQUAL].idxmin())
+        columns = {"n_layer": "n_layer", "n_embd": "n_embd", _EQUAL: "loss", "name": "name"}
+        best = cells.loc[lowest, list(columns)].rename(columns=columns).reset_index(drop=True)
+        level = rounded(found.middle_params)
+        return cls(
+            data=best,
+            notes=(f"The effect of size is taken out: each loss is brought to {level} parameters.",),
+            method=_METHOD,
+            x=map_axis("n_embd", best),
+            y=map_axis("n_layer", best),
+        )
+
+
+def _shape(report: ReportData) -> Shape:
+    return report.once("shape", lambda: shape_of(report.points))
+
+
+def _compared(report: ReportData) -> Shape:
+    found = _shape(report)
     if not found.numbers["depth at equal parameters"].identified:
         raise BadInput(found.says)
+    return found
+
+
+def _cells(found: Shape) -> DataFrame:
+    return DataFrame([each.as_dict() for each in found.cells]).assign(what="shape")

@@ -6,23 +6,20 @@ import graphlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from sweeplab.errors import BadInput, nearest
-from sweeplab.hyperparameters import TABLE, Hyperparameter
+from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import read_algorithm
-from sweeplab.study.cells import cells, unmet
 from sweeplab.study.expressions import Expression
-from sweeplab.study.file.presets import preset_names
-from sweeplab.study.file.search import expression, is_searched, literal, literals, search_entry
-from sweeplab.study.parameters import Parameter
-from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted, shown
-from sweeplab.study.rules import FACTS, UNSEEN, Rule, needs
-from sweeplab.study.space import Space
-from sweeplab.study.spec import Derived, Divisors, Pruner, Range, Sampler, SearchSpec, StudySpec
-from sweeplab.study.written import Refusal, Replicate
+from sweeplab.study.file.entries import Written, expression, is_searched
+from sweeplab.study.problems import SECTIONS, Location, Problems, dotted, shown
+from sweeplab.study.rules import FACTS, UNSEEN, Rule
+from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
+from sweeplab.study.space import Space, cells, unmet
+from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Refusal, Sampler, StudySpec
 
 MOST_CELLS = 1000
 MOST_DIVIDED = 64
@@ -30,7 +27,7 @@ MOST_DIVIDED = 64
 MOST_DRAWS = 2000
 # A grid with more points is none that anyone finishes.
 LARGEST_GRID = 100_000
-# What the field also calls them.
+# Other names of hyperparameters in the field.
 SYNONYMS = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -41,7 +38,7 @@ SYNONYMS = {
     "context_length": "block_size",
     "steps": "max_iters",
 }
-# What pydantic's complaints mean in our words; in braces the bounds that it names.
+# What pydantic's errors mean in our words; in braces the bounds that it names.
 ALLOWED = {
     "greater_than_equal": "at least {ge:g}",
     "greater_than": "a number above {gt:g}",
@@ -58,195 +55,199 @@ ALLOWED = {
 }
 
 
-def study_from(document: Any, complain: Complaints) -> StudySpec:
+def study_from(document: Any, problems: Problems) -> StudySpec:
     """Return the typed study that a document of plain values describes.
 
     Raises:
-        BadInput: with everything that is wrong, each at its place, and what was complained of before.
+        BadInput: with everything that is wrong, each at its place, and what is among the problems already.
     """
     if not isinstance(document, Mapping):
-        complain((), "a study is a mapping of keys to values, such as `name: small`")
-        raise BadInput(*complain.problems)
-    before = len(complain.problems)
-    parts = _hyperparameters(document, complain)
-    sound = len(complain.problems) == before
+        problems.add((), "a study is a mapping of keys to values, such as `name: small`")
+        raise BadInput(*problems.found)
+    before = len(problems.found)
+    parts = _hyperparameters(document, problems)
+    sound = len(problems.found) == before
     study = {**document, **parts}
     for key, model in (("sampler", Sampler), ("pruner", Pruner)):
         if key in document:
-            study[key] = read_algorithm(model, document[key], (key,), complain) or model()
-    preset = document.get("preset")
-    if isinstance(preset, str) and preset not in (known := preset_names()):
-        what = f"preset is unknown: {shown(preset)}"
-        complain(("preset",), what, " | ".join(known), nearest(preset, known))
-    spec = _validated(study, complain)
+            study[key] = read_algorithm(model, document[key], (key,), problems) or model()
+    spec = _validated(study, problems)
     # Where only another part is wrong, the space is checked too: what is wrong is said all at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
-    draft._places = complain.places
+    draft._source_map = problems.source
     for index, seed in enumerate(spec.seeds if spec else ()):
-        if isinstance(seed, Replicate):
-            _check_names(seed.when, ("seeds", index, "when"), complain)
+        if isinstance(seed, ConditionalSeed):
+            _check_names(seed.when, ("seeds", index, "when"), problems)
     if sound:
-        _check_space(draft, complain)
-    if spec is None or complain.problems:
-        raise BadInput(*sorted(complain.problems, key=lambda each: (each.line or 0, each.column or 0)))
+        _check_space(draft, problems)
+    if spec is None or problems.found:
+        raise BadInput(*sorted(problems.found, key=lambda each: (each.line or 0, each.column or 0)))
     return spec
 
 
-def _validated(study: Mapping[str, Any], complain: Complaints) -> StudySpec | None:
+def _validated(study: Mapping[str, Any], problems: Problems) -> StudySpec | None:
     try:
         return StudySpec.model_validate(study)
     except ValidationError as error:
         for each in error.errors():
-            _retell(each, complain)
+            _retell(each, problems)
         return None
 
 
-def _retell(error: Any, complain: Complaints) -> None:
+def _retell(error: Any, problems: Problems) -> None:
     """Say one of pydantic's errors in our words."""
-    path, kind, value = error["loc"], error["type"], error["input"]
+    path = tuple(part for part in error["loc"] if part not in SEED_FORMS)
+    kind, value = error["type"], error["input"]
     refusal = error.get("ctx", {}).get("error")
     what = f"{dotted(path)} is {shown(value)}"
     if kind == "missing":
-        complain(path, f"{dotted(path)} is missing")
+        problems.add(path, f"{dotted(path)} is missing")
     elif kind == "extra_forbidden":
-        complain.unknown(path, list(_fields(path[:-1])), "key")
+        problems.unknown(path, _keys(path[:-1]), "key")
     elif isinstance(refusal, Refusal):
         told = "" if refusal.is_secret else f": {shown(value)}"
-        complain(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
+        problems.add(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
     elif kind == "literal_error":
         choices = re.findall(r"'(.*?)'", error["ctx"]["expected"])
         near = nearest(value, choices) if isinstance(value, str) else ""
-        complain(path, what, " | ".join(choices), near)
+        problems.add(path, what, " | ".join(choices), near)
     else:
         allowed = ALLOWED.get(kind, error["msg"].removeprefix("Input should be "))
-        complain(path, what, allowed.format(**error.get("ctx", {})))
+        problems.add(path, what, allowed.format(**error.get("ctx", {})))
 
 
-def _fields(path: Location) -> dict[str, Any]:
+def _keys(path: Location) -> list[str]:
     """Return the keys of the part of a study that a path leads to."""
     model: type[BaseModel] = StudySpec
     for part in path:
-        model = model.model_fields[str(part)].annotation  # type: ignore[assignment]
-    return dict(model.model_fields)
+        if isinstance(part, str):
+            model = next(_models(model.model_fields[part].annotation))
+    return list(model.model_fields)
 
 
-def _hyperparameters(document: Mapping[str, Any], complain: Complaints) -> dict[str, Any]:
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the parts of a study that an annotation such as `list[Plugin]` names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models(each)
+
+
+def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """Return fixed, grid, cells, search and constraints typed, without what is wrong in them."""
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
-    cells: list[dict[str, Any]] = [{} for _ in _cells(document, complain)]
+    changes = _changes(document, problems)
+    cells: list[dict[str, Any]] = [{} for _ in changes]
     search: dict[str, SearchSpec] = {}
-    for path, row, written in _rows(document, complain):
-        if path[0] == "fixed":
-            for value in literal(row, written, path, complain):
-                fixed[row.name] = value
-        elif path[0] == "grid":
-            grid[row.name] = list(literals(row, written, path, complain))
-        elif path[0] == "cells":
-            for value in literal(row, written, path, complain):
-                cells[int(path[1])][row.name] = value
-        elif entry := search_entry(row, written, path, complain):
-            search[row.name] = entry
-    expressions = dict(_expressions_of(search))
-    constraints: list[str] = []
-    written = document.get("constraints") or []
-    if not isinstance(written, list):
-        complain(("constraints",), f"constraints is {shown(written)}", "a list of expressions")
-        written = []
-    for index, each in enumerate(written):
-        if found := expression(each, ("constraints", index), complain):
-            expressions["constraints", index] = found
-            constraints.append(found.text)
-    for where, each in expressions.items():
-        _check_names(each, where, complain)
-    _check_cycles(search, complain)
-    _check_distinct(fixed, cells, complain)
-    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
+    for written in _written(document, changes, problems):
+        name, (section, index, *_) = written.row.name, written.path
+        if section == "grid":
+            grid[name] = list(written.literals())
+        elif section == "search":
+            search |= {name: entry} if (entry := written.entry()) else {}
+        else:
+            held = fixed if section == "fixed" else cells[int(index)]
+            for value in written.literal():
+                held[name] = value
+    constraints = document.get("constraints") or []
+    if not isinstance(constraints, list):
+        problems.add(("constraints",), f"constraints is {shown(constraints)}", "a list of expressions")
+        constraints = []
+    places: list[Location] = [("constraints", index) for index in range(len(constraints))]
+    read = [expression(each, place, problems) for each, place in zip(constraints, places, strict=True)]
+    for name, entry in search.items():
+        key = "expr" if isinstance(entry, Derived) else "when"
+        places.append(("search", name, key))
+        read.append(entry.expr if isinstance(entry, Derived) else entry.when)
+    for found, place in zip(read, places, strict=True):
+        if found:
+            _check_names(found, place, problems)
+    _check_cycles(search, problems)
+    whole = [{**fixed, **each} for each in cells]
+    for index, each in enumerate(whole):
+        if (first := whole.index(each)) < index and not problems.found:
+            problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
+    sound = [found.text for found in read[: len(constraints)] if found]
+    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": sound}
 
 
-def _rows(
-    document: Mapping[str, Any], complain: Complaints
-) -> Iterator[tuple[Location, Hyperparameter, Any]]:
-    """Yield the place, row and written value of every hyperparameter that may stand where it stands."""
+def _written(
+    document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], problems: Problems
+) -> Iterator[Written]:
+    """Yield what is written for every hyperparameter that may stand where it stands."""
     seen: dict[str, str] = {}
     for section in SECTIONS:
-        held = document.get(section)
-        if held is not None and not isinstance(held, Mapping):
-            complain((section,), f"{section} is {shown(held)}", "a mapping of hyperparameters")
+        held = {} if document.get(section) is None else document[section]
+        if not isinstance(held, Mapping):
+            problems.add((section,), f"{section} is {shown(held)}", "a mapping of hyperparameters")
             continue
-        for name, written in (held or {}).items():
+        for name, value in held.items():
             path = (section, name)
-            if not _is_known(path, complain):
+            if not _is_known(path, problems):
                 pass
             elif name in seen:
-                complain(path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True)
+                problems.add(
+                    path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True
+                )
             elif section == "search" and not is_searched(TABLE[name]):
-                complain(path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True)
+                problems.add(
+                    path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True
+                )
             else:
-                yield path, TABLE[name], written
+                yield Written(TABLE[name], value, path, problems)
             seen.setdefault(name, section)
-    for index, changes in enumerate(_cells(document, Complaints(Places()))):
-        for name, written in changes.items():
+    for index, changes in enumerate(cells):
+        for name, value in changes.items():
             at = ("cells", index, name)
-            if not _is_known(at, complain):
+            if not _is_known(at, problems):
                 pass
             elif seen.get(name, "fixed") != "fixed":
-                complain(at, f"{name} stands in {seen[name]} and in cells", "one of them", at_key=True)
+                problems.add(at, f"{name} stands in {seen[name]} and in cells", "one of them", at_key=True)
             else:
-                yield at, TABLE[name], written
+                yield Written(TABLE[name], value, at, problems)
 
 
-def _is_known(path: Location, complain: Complaints) -> bool:
-    """Say whether a place names a hyperparameter that a study sets, and complain where it does not."""
+def _is_known(path: Location, problems: Problems) -> bool:
+    """Say whether a place names a hyperparameter that a study sets."""
     name = str(path[-1])
     if name not in TABLE:
-        complain.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
+        problems.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
     elif name == "seed":
-        complain(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
+        problems.add(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
     return name in TABLE and name != "seed"
 
 
-def _cells(document: Mapping[str, Any], complain: Complaints) -> list[Mapping[str, Any]]:
+def _changes(document: Mapping[str, Any], problems: Problems) -> list[Mapping[str, Any]]:
     """Return what each of the `cells` changes, as written; nothing of one that is no mapping."""
-    held = document.get("cells")
-    if held is not None and not isinstance(held, list):
-        complain(("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]")
+    held = [] if document.get("cells") is None else document["cells"]
+    if not isinstance(held, list):
+        problems.add(
+            ("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]"
+        )
         return []
-    for index, each in enumerate(held or ()):
+    for index, each in enumerate(held):
         if not isinstance(each, Mapping):
-            complain(("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed")
-    return [each if isinstance(each, Mapping) else {} for each in held or ()]
+            problems.add(
+                ("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed"
+            )
+    return [each if isinstance(each, Mapping) else {} for each in held]
 
 
-def _check_distinct(
-    fixed: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], complain: Complaints
-) -> None:
-    whole = [{**fixed, **changes} for changes in cells]
-    for index, each in enumerate(whole):
-        if (first := whole.index(each)) < index and not complain.problems:
-            complain(("cells", index), f"cells[{index}] is the same as cells[{first}]")
-
-
-def _expressions_of(search: Mapping[str, SearchSpec]) -> Iterator[tuple[Location, Expression]]:
-    for name, entry in search.items():
-        if isinstance(entry, Derived):
-            yield ("search", name, "expr"), entry.expr
-        elif entry.when:
-            yield ("search", name, "when"), entry.when
-
-
-def _check_names(found: Expression, path: Location, complain: Complaints) -> None:
+def _check_names(found: Expression, path: Location, problems: Problems) -> None:
     known = [*TABLE, *FACTS]
     for name in sorted(found.names):
         if name in UNSEEN:
-            complain(path, f"{found.text!r} rests on {name}, which is not the same for every run of a trial")
+            problems.add(
+                path, f"{found.text!r} rests on {name}, which is not the same for every run of a trial"
+            )
         elif name not in known:
             near = SYNONYMS.get(name) or nearest(name, [*known, "True", "False", "None"])
-            complain(path, f"{found.text!r} names {name!r}, which is unknown", "", near)
+            problems.add(path, f"{found.text!r} names {name!r}, which is unknown", "", near)
 
 
-def _check_cycles(search: Mapping[str, SearchSpec], complain: Complaints) -> None:
-    """Complain of entries that need each other, a circle at a time."""
+def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
+    """Refuse entries that need each other, a circle at a time."""
     graph = {name: sorted(needs(entry)) for name, entry in search.items()}
     graph |= {name: sorted(behind) for name, behind in FACTS.items()}
     while True:
@@ -258,40 +259,44 @@ def _check_cycles(search: Mapping[str, SearchSpec], complain: Complaints) -> Non
             first = next(name for name in search if name in circle)
             start = circle.index(first)
             names = [*circle[start:-1], *circle[:start], first]
-            complain(("search", first), f"{first} depends on itself: {' needs '.join(names)}", at_key=True)
+            problems.add(
+                ("search", first), f"{first} depends on itself: {' needs '.join(names)}", at_key=True
+            )
             del graph[first]
 
 
-def _check_space(spec: StudySpec, complain: Complaints) -> None:
-    """Complain where nothing can be trained: too many cells, none, or no trial that meets the rules."""
-    before = len(complain.problems)
+def _check_space(spec: StudySpec, problems: Problems) -> None:
+    """Refuse a study where nothing can be trained: too many cells, none, or no trial that meets the rules."""
+    before = len(problems.found)
     n_cells = math.prod(map(len, spec.grid.values())) * max(1, len(spec.cells))
     if n_cells > MOST_CELLS:
-        complain(("grid",), f"the grid has {n_cells:,} cells", f"at most {MOST_CELLS:,}")
+        problems.add(("grid",), f"the grid has {n_cells:,} cells", f"at most {MOST_CELLS:,}")
     for name, entry in spec.search.items():
         if isinstance(entry, Divisors):
-            _check_divided(spec, name, entry.of, complain)
-    if len(complain.problems) > before:
+            _check_divided(spec, name, entry.of, problems)
+    if len(problems.found) > before:
         return
     try:
         kept, _ = cells(spec, None)
     except BadInput as error:
-        complain.problems += error.problems
+        problems.found += error.problems
         return
     spaces = [Space(spec, cell, None) for cell in kept]
-    complain.problems += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
+    problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
     if spec.sampler.type == "grid":
-        _check_grid_sampler(spaces[0], complain)
+        _check_grid_sampler(spaces[0], problems)
 
 
-def _check_divided(spec: StudySpec, name: str, of: str, complain: Complaints) -> None:
-    """Complain of a hyperparameter whose divisors cannot be listed before it is sampled."""
+def _check_divided(spec: StudySpec, name: str, of: str, problems: Problems) -> None:
+    """Refuse a hyperparameter whose divisors cannot be listed before it is sampled."""
     entry, path = spec.search.get(of), ("search", name, "divides")
     if isinstance(entry, Derived):
-        complain(path, f"{name} divides {of}, which is derived", "a hyperparameter that is sampled or fixed")
-    elif isinstance(entry, Range) and (count := Parameter(of, entry).count or 0) > MOST_DIVIDED:
+        problems.add(
+            path, f"{name} divides {of}, which is derived", "a hyperparameter that is sampled or fixed"
+        )
+    elif isinstance(entry, Range) and (count := entry.count or 0) > MOST_DIVIDED:
         what = f"{name} divides {of}, which has {count:,} values"
-        complain(path, what, f"at most {MOST_DIVIDED}: give {of} a list or a step")
+        problems.add(path, what, f"at most {MOST_DIVIDED}: give {of} a list or a step")
 
 
 def _never_met(spaces: Sequence[Space]) -> list[Rule]:
@@ -306,13 +311,13 @@ def _never_met(spaces: Sequence[Space]) -> list[Rule]:
     return list(broken.values())
 
 
-def _check_grid_sampler(space: Space, complain: Complaints) -> None:
-    for parameter in space.parameters.values():
+def _check_grid_sampler(space: Space, problems: Problems) -> None:
+    for name, parameter in space.parameters.items():
         if parameter.count is None:
-            what = f"the grid sampler cannot count the values of {parameter.name}"
-            complain(("search", parameter.name), what, "a step, a list, or another sampler")
+            what = f"the grid sampler cannot count the values of {name}"
+            problems.add(("search", name), what, "a step, a list, or another sampler")
     if space.has_conditions:
         what = "the grid sampler needs every parameter in every trial, and some have conditions"
-        complain(("sampler",), what, "no `when` or `divides` on what is searched, or another sampler")
+        problems.add(("sampler",), what, "no `when` or `divides` on what is searched, or another sampler")
     elif (space.n_points or 0) > LARGEST_GRID:
-        complain(("sampler",), f"the grid has {space.n_points:,} points", f"at most {LARGEST_GRID:,}")
+        problems.add(("sampler",), f"the grid has {space.n_points:,} points", f"at most {LARGEST_GRID:,}")

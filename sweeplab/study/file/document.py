@@ -1,22 +1,26 @@
-"""YAML 1.2 to plain values, with the line and column of every key and value.
+"""YAML 1.2 to plain values, with the line and column of every key and value, and values to YAML text.
 
 A study comes from anyone: nothing in it may run, grow without end, or silently replace something else. So
-there are no tags, no aliases, no second key of one name, and limits of depth and number.
+there are no tags, no aliases, no second key of one name, and limits of depth and number. An edit of a text leaves
+every letter as it is but those of the value that is set.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from sweeplab.errors import Problem
-from sweeplab.study.places import Complaints, Location, Mark, shown
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import yaml_text
+from sweeplab.study.problems import Location, Mark, Problems, shown
 
 MAX_DEPTH = 20
 MAX_NODES = 20_000
@@ -24,13 +28,41 @@ _TAG = "tag:yaml.org,2002:"
 # A date is a text here, and so is the key of a merge.
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
 _CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
+# In place of a value: take the key out.
+REMOVED: Final = object()
+
+_Entry = tuple[Node, Node]
 
 
-def parse(text: str, complain: Complaints) -> Any:
+def file_text(path: Path, most_bytes: int) -> str:
+    """Return the text of a file that a person wrote.
+
+    Raises:
+        BadInput: it cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise BadInput(Problem("the file is too large", f"at most {most_bytes:,} bytes", file=path))
+        return content.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        suffixes = {path.suffix, ".yaml"}
+        beside = [each.name for each in path.parent.glob("*") if each.suffix in suffixes]
+        raise BadInput(Problem(str(error.strerror), "", nearest(path.name, beside), path)) from None
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=path)) from error
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", "replace")
+        place = _position(before, len(before))
+        raise BadInput(Problem("a byte that is not UTF-8", "", "", path, *place)) from error
+
+
+def parse(text: str, problems: Problems) -> Any:
     """Return a YAML document as plain values and note where each stands; None where it is empty.
 
-    Complains of a key given twice, the last of which is taken. Complains of what is not YAML, or is not read,
-    and returns None.
+    A key given twice is a problem, and the last one is taken. What is not YAML, or is not read, is a problem, and
+    None is returned.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
@@ -38,23 +70,23 @@ def parse(text: str, complain: Complaints) -> Any:
     try:
         root = yaml.compose(text)
     except YAMLError as error:
-        complain.problems.append(_problem(error, text, complain))
+        problems.found.append(_problem(error, text, problems))
         return None
-    reader = _Reader(yaml.constructor, complain)
+    reader = _Reader(yaml.constructor, problems)
     document = reader.plain(root, ()) if root is not None else None
     return None if reader.failed else document
 
 
-def position(text: str, offset: int) -> Mark:
+def _position(text: str, offset: int) -> Mark:
     """Return the line and column, from 1, of a character."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-def _problem(error: YAMLError, text: str, complain: Complaints) -> Problem:
+def _problem(error: YAMLError, text: str, problems: Problems) -> Problem:
     mark: Mark = (1, 1)
     what, allowed = str(error), ""
     if isinstance(error, ReaderError):
-        mark, what = position(text, int(error.position)), f"character {error.character!r} is no text"
+        mark, what = _position(text, int(error.position)), f"character {error.character!r} is no text"
     elif isinstance(error, MarkedYAMLError):
         what = " ".join(filter(None, (error.context, error.problem)))
         if found := error.problem_mark or error.context_mark:
@@ -63,7 +95,7 @@ def _problem(error: YAMLError, text: str, complain: Complaints) -> Problem:
         what, allowed = "a tab", "YAML indents with spaces"
     elif what.startswith("maximum depth"):
         what, allowed = "a value beyond the maximum depth", f"at most {MAX_DEPTH} levels"
-    return Problem(what, allowed, "", complain.places.file, *mark)
+    return Problem(what, allowed, "", problems.source.file, *mark)
 
 
 class _Composer(Composer):
@@ -87,13 +119,13 @@ class _Composer(Composer):
 class _Reader:
     """Turns nodes into plain values."""
 
-    def __init__(self, constructor: Any, complain: Complaints) -> None:
+    def __init__(self, constructor: Any, problems: Problems) -> None:
         self._constructor = constructor
-        self._complain = complain
+        self._problems = problems
         self.failed = False
 
     def plain(self, node: Node, path: Location) -> Any:
-        self._complain.places.values[path] = _start(node)
+        self._problems.source.values[path] = _start(node)
         if isinstance(node, MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
@@ -108,24 +140,109 @@ class _Reader:
         return self._fail(path, f"the tag {node.tag} is not read")
 
     def _fail(self, path: Location, what: str) -> None:
-        self._complain(path, what)
+        self._problems.add(path, what)
         self.failed = True
 
     def _mapping(self, node: MappingNode, path: Location) -> dict[str, Any]:
-        places, found = self._complain.places, dict[str, Any]()
+        source, found = self._problems.source, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
                 self._fail(path, "a key that is no text")
                 continue
             key = str(key_node.value)
             below = (*path, key)
-            first = places.keys.get(below)
-            places.keys[below] = _start(key_node)
+            first = source.keys.get(below)
+            source.keys[below] = _start(key_node)
             if first:
-                self._complain(below, f"{shown(key)} is given twice, first on line {first[0]}", at_key=True)
+                self._problems.add(
+                    below, f"{shown(key)} is given twice, first on line {first[0]}", at_key=True
+                )
             found[key] = self.plain(value_node, below)
         return found
 
 
 def _start(node: Node) -> Mark:
     return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+# ------------------------------------------------------------------ edits of a text
+
+
+def edited(text: str, changes: Mapping[Location, Any]) -> str:
+    """Return a study file's text with values set, or removed where they are REMOVED; comments stay.
+
+    Places are one or two keys deep, and a first key's value is a mapping where there is a second one.
+    """
+    for path, value in changes.items():
+        text = _edited(text, path, value)
+    return text
+
+
+def _edited(text: str, path: Location, value: Any) -> str:
+    root = YAML(typ="safe", pure=True).compose(text)
+    key, *below = path
+    entry = _find(root, key)
+    if not below:
+        return _set(text, root, entry, key, value)
+    if entry is None:
+        return text if value is REMOVED else _inserted(text, root, key, {below[0]: value})
+    holder = entry[1]
+    if not isinstance(holder, MappingNode):  # such as `search:` with nothing in it
+        return text if value is REMOVED else _replaced(text, entry, {below[0]: value})
+    inner = _find(holder, below[0])
+    if value is REMOVED and inner and len(holder.value) == 1:
+        return _replaced(text, entry, {})
+    return _set(text, holder, inner, below[0], value)
+
+
+def _find(mapping: MappingNode, key: Any) -> _Entry | None:
+    return next((entry for entry in mapping.value if entry[0].value == key), None)
+
+
+def _set(text: str, holder: MappingNode, entry: _Entry | None, key: Any, value: Any) -> str:
+    if value is REMOVED:
+        return _without(text, holder, entry) if entry else text
+    return _replaced(text, entry, value) if entry else _inserted(text, holder, key, value)
+
+
+def _replaced(text: str, entry: _Entry, value: Any) -> str:
+    node = entry[1]
+    start, end = node.start_mark.index, _end(text, node)
+    if start == end or (isinstance(node, CollectionNode) and not node.flow_style):
+        # Nothing, or a block that begins on a line of its own: the key's line keeps its comment.
+        colon = text.index(":", entry[0].end_mark.index) + 1
+        line_end = text.find("\n", colon)
+        kept = text[colon:line_end] if start < end else text[colon:]
+        return f"{text[:colon]} {yaml_text(value)}{kept}{text[end:] if start < end else ''}"
+    return f"{text[:start]}{yaml_text(value)}{text[end:]}"
+
+
+def _inserted(text: str, holder: MappingNode, key: Any, value: Any) -> str:
+    added = f"{key}: {yaml_text(value)}"
+    if holder.flow_style:
+        at = _end(text, holder.value[-1][1]) if holder.value else holder.end_mark.index - 1
+        return f"{text[:at]}{', ' if holder.value else ''}{added}{text[at:]}"
+    at = text.find("\n", _end(text, holder.value[-1][1]))
+    at = len(text) if at < 0 else at
+    return f"{text[:at]}\n{' ' * holder.value[0][0].start_mark.column}{added}{text[at:]}"
+
+
+def _without(text: str, holder: MappingNode, entry: _Entry) -> str:
+    place = [each[0] for each in holder.value].index(entry[0])
+    start, end = entry[0].start_mark.index, _end(text, entry[1])
+    if not holder.flow_style:
+        after = text.find("\n", end)
+        return text[: text.rfind("\n", 0, start) + 1] + ("" if after < 0 else text[after + 1 :])
+    if place + 1 < len(holder.value):
+        end = holder.value[place + 1][0].start_mark.index
+    elif place:
+        start = _end(text, holder.value[place - 1][1])
+    return text[:start] + text[end:]
+
+
+def _end(text: str, node: Node) -> int:
+    """Return where a value ends: YAML's own mark of a block lies after the comments that follow it."""
+    if isinstance(node, CollectionNode) and not node.flow_style:
+        last = node.value[-1]
+        return _end(text, last[1] if isinstance(node, MappingNode) else last)
+    return len(text[: node.end_mark.index].rstrip()) if node.value else int(node.end_mark.index)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter
+from sweeplab.study.file.document import file_text
 
 MAX_BYTES = 2**20
 
@@ -39,67 +40,17 @@ _UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 
 
 @dataclass(frozen=True)
-class UnknownRow:
-    """A row whose name the hyperparameter table does not have."""
-
-    name: str
-    text: str
-    line: int
-    nearest: str
-
-    def __str__(self) -> str:
-        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
-        return f"line {self.line}: unknown hyperparameter {self.name!r} ({self.text or 'no value'}){hint}"
-
-
-@dataclass(frozen=True)
-class Contradiction:
-    """Two rows of one name with two values; the later one stands."""
-
-    name: str
-    earlier: Any
-    earlier_line: int
-    later: Any
-    later_line: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name} is {self.earlier!r} on line {self.earlier_line} "
-            f"and {self.later!r} on line {self.later_line}; the later is taken"
-        )
-
-
-@dataclass(frozen=True)
 class MarkdownTables:
     """What a document's tables of hyperparameters say, all of them merged.
 
-    `lines` has the line of each of the `values`; `problems` are the values that the table refuses.
+    `lines` has the line of each of the `values`; `problems` are the values that the table refuses; `notices` say which
+    rows were passed over: names that are unknown, and values that a later row replaces.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
-    unknown: tuple[UnknownRow, ...] = ()
-    contradictions: tuple[Contradiction, ...] = ()
-    problems: tuple[Problem, ...] = ()
-
-
-def read_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a file that a person wrote.
-
-    Raises:
-        BadInput: it cannot be read, is too large, or is not UTF-8.
-    """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(most_bytes + 1)
-        text = raw.decode("utf-8-sig")
-    except OSError as error:
-        raise BadInput(Problem(error.strerror or str(error), file=path)) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(Problem(f"byte {error.start} is not UTF-8", file=path)) from error
-    if len(raw) > most_bytes:
-        raise BadInput(Problem("the file is too large", f"at most {most_bytes:,} bytes", file=path))
-    return text
+    notices: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
 def read_tables(path: Path) -> MarkdownTables:
@@ -108,8 +59,8 @@ def read_tables(path: Path) -> MarkdownTables:
     Raises:
         BadInput: the file cannot be read, or has no table of hyperparameters.
     """
-    tables = parse_tables(read_text(path, MAX_BYTES), path)
-    if not (tables.values or tables.unknown or tables.problems):
+    tables = parse_tables(file_text(path, MAX_BYTES), path)
+    if tables == MarkdownTables():
         allowed = "a table with a Parameter and a Value column"
         raise BadInput(Problem("no table of hyperparameters", allowed, file=path))
     return tables
@@ -121,26 +72,26 @@ def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
     A table counts when its header row has a column of names and one of values, wherever they stand.
     `file` is named in the problems.
     """
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    unknown: list[UnknownRow] = []
-    contradictions: list[Contradiction] = []
-    problems: list[Problem] = []
+    tables = MarkdownTables()
+    values, lines = tables.values, tables.lines
     for line, name, written in _rows(text):
         key = _key(name)
         row = TABLE.get(key)
         if row is None:
-            unknown.append(UnknownRow(plain(name), plain(written), line, nearest(key, TABLE)))
+            what = f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"
+            hint = f"; did you mean {near!r}?" if (near := nearest(key, TABLE)) else ""
+            tables.notices.append(f"line {line}: {what}{hint}")
             continue
         try:
             value = parse_value(row, written)
         except ValueError as error:
-            problems.append(Problem(str(error), row.allowed, file=file, line=line))
+            tables.problems.append(Problem(str(error), row.allowed, file=file, line=line))
             continue
         if key in values and values[key] != value:
-            contradictions.append(Contradiction(key, values[key], lines[key], value, line))
+            both = f"{values[key]!r} on line {lines[key]} and {value!r} on line {line}"
+            tables.notices.append(f"{key} is {both}; the later is taken")
         values[key], lines[key] = value, line
-    return MarkdownTables(values, lines, tuple(unknown), tuple(contradictions), tuple(problems))
+    return tables
 
 
 def parse_value(row: Hyperparameter, written: str) -> Any:

@@ -1,24 +1,27 @@
-"""A study file to a typed study, with overrides laid over it."""
+"""A study file to a typed study: overrides laid over it, a preset and the model it starts from laid under it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.file.document import parse, position
-from sweeplab.study.file.presets import lay, lay_under
-from sweeplab.study.places import SECTIONS, Complaints, Location, Places, dotted
-from sweeplab.study.plugins import take_in
+from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.plugins import import_plugins
+from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted, shown
 from sweeplab.study.spec import StudySpec, beside
 
 MAX_BYTES = 1_000_000
 # What may be written as the name of its type alone.
 SHORT_FORMS = ("sampler", "pruner")
+_PRESETS = files("sweeplab") / "presets"
 
 
 def read_study(
@@ -32,7 +35,7 @@ def read_study(
     Raises:
         BadInput: with everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(_text(path), path, overrides, name, allow_plugins)
+    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins)
 
 
 def read_text(
@@ -43,89 +46,142 @@ def read_text(
     allow_plugins: bool = False,
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is where it stands, or would."""
-    complain = Complaints(Places(path))
-    document = parse(text, complain)
+    problems = Problems(SourceMap(path))
+    document = parse(text, problems)
     if document is None:
-        if not complain.problems:
-            complain((), "the study is empty")
-        raise BadInput(*complain.problems)
-    return _read(document, complain, overrides, name, allow_plugins)
+        if not problems.found:
+            problems.add((), "the study is empty")
+        raise BadInput(*problems.found)
+    return _read(document, problems, overrides, name, allow_plugins)
 
 
 def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
     """Read a study of plain values, in no file, as `read_study` does."""
-    return _read(document, Complaints(Places()), overrides)
+    return _read(document, Problems(SourceMap()), overrides)
 
 
 def _read(
     document: Any,
-    complain: Complaints,
+    problems: Problems,
     overrides: Sequence[str],
     name: str | None = None,
     allow_plugins: bool = False,
 ) -> StudySpec:
     if isinstance(document, dict):
         for override in overrides:
-            _lay_over(document, override, complain)
+            _lay_over(document, override, problems)
         if name is not None:
             document["name"] = name
-            complain.places.overrides["name",] = f"--name {name}"
-        before = len(complain.problems)
-        take_in(document, complain, allow_plugins)
-        if len(complain.problems) > before:  # what the study names of them is not known
-            raise BadInput(*complain.problems)
-        lay_under(document, complain.places)
-        _lay_start_under(document, complain.places)
-    return study_from(document, complain)
+            problems.source.overrides["name",] = f"--name {name}"
+        before = len(problems.found)
+        import_plugins(document, problems, allow_plugins)
+        if len(problems.found) > before:  # the names of their parts are not known
+            raise BadInput(*problems.found)
+        _lay_preset_under(document, problems)
+        _lay_start_under(document, problems.source)
+    return study_from(document, problems)
 
 
-def _lay_start_under(document: dict[str, Any], places: Places) -> None:
+# ------------------------------------------------------------------ what is laid under a study
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published model: its values by hyperparameter, and what its file's head says of it, line by line.
+
+    `vocab_size` is that of its data where its values leave it to a study's own.
+    """
+
+    values: Mapping[str, Any]
+    notes: tuple[str, ...]
+    vocab_size: int | None = None
+
+    @property
+    def meaning(self) -> str:
+        """Return the first line of the notes."""
+        return self.notes[0]
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets, in alphabetical order."""
+    return tuple(sorted(Path(each.name).stem for each in _PRESETS.iterdir() if each.name.endswith(".yaml")))
+
+
+@cache
+def preset(name: str) -> Preset:
+    """Return a preset.
+
+    Raises:
+        BadInput: there is none of that name; offers the nearest.
+    """
+    if name not in (known := preset_names()):
+        raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
+    text = (_PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+    head = text.partition("fixed:")[0].splitlines()
+    document = parse(text, Problems(SourceMap()))
+    notes = tuple(line.removeprefix("#").strip() for line in head)
+    return Preset(document["fixed"], notes, document.get("vocab_size"))
+
+
+def _lay_preset_under(document: dict[str, Any], problems: Problems) -> None:
+    """Write into a study's document, under `fixed`, what its preset says and the document does not."""
+    name = document.get("preset")
+    if not isinstance(name, str):
+        return
+    if name in (known := preset_names()):
+        _lay_under("preset", preset(name).values, document, problems.source)
+    else:
+        what = f"preset is unknown: {shown(name)}"
+        problems.add(("preset",), what, " | ".join(known), nearest(name, known))
+
+
+def _lay_start_under(document: dict[str, Any], source: SourceMap) -> None:
     """Write into a study's document, under `fixed`, the model that its runs start from, where it says no other."""
-    if not isinstance(document.get("init_from"), str) or not isinstance(document.get("fixed") or {}, dict):
+    if not isinstance(document.get("init_from"), str):
         return
     # Here and not above: with it comes numpy, which is slow to import.
-    from sweeplab.study.starting import NO_CHECKPOINT, open_start
+    from sweeplab.study.inputs import NO_CHECKPOINT, open_start
 
     with suppress(*NO_CHECKPOINT):  # said once the study is planned
-        start = open_start(beside(places.file, document["init_from"]))
-        lay("init_from", start.model_values, document, places)
+        start = open_start(beside(source.file, document["init_from"]))
+        _lay_under("init_from", start.model_values, document, source)
 
 
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        beside = [each.name for each in path.parent.glob("*.yaml")]
-        raise BadInput(Problem("no such file", "", nearest(path.name, beside), path)) from None
-    except OSError as error:
-        raise BadInput(Problem(f"cannot be read: {error.strerror}", file=path)) from error
-    if len(content) > MAX_BYTES:
-        raise BadInput(Problem("too large for a study", f"at most {MAX_BYTES:,} bytes", file=path))
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = content[: error.start].decode("utf-8", "replace")
-        place = position(before, len(before))
-        raise BadInput(Problem("a byte that is not UTF-8", "", "", path, *place)) from error
+def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], source: SourceMap) -> None:
+    """Write into a document, under `fixed`, the values that follow from its key and that no section gives."""
+    fixed = document.get("fixed") or {}
+    if not isinstance(fixed, dict):
+        return
+    sections = (document.get(section) for section in SECTIONS)
+    given = {each for section in sections if isinstance(section, dict) for each in section}
+    laid = {each: value for each, value in values.items() if each not in given}
+    document["fixed"] = {**laid, **fixed}
+    paths: list[Location] = [("fixed", each) for each in laid]
+    if (key,) in source.values:
+        source.values |= dict.fromkeys(paths, source.values[key,])
+    if (key,) in source.overrides:
+        source.overrides |= dict.fromkeys(paths, source.overrides[key,])
 
 
-def _lay_over(document: dict[str, Any], override: str, complain: Complaints) -> None:
+# ------------------------------------------------------------------ what is laid over a study
+
+
+def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> None:
     """Set what `name=value` says in the document, and note that it came from there."""
     name, equals, text = override.partition("=")
-    path, own = _place(name.strip()), Complaints(Places())
+    path, own = _place(name.strip()), Problems(SourceMap())
     value = parse(text, own)
     if not equals:
-        own((), "has no value", "name=value")
+        own.add((), "has no value", "name=value")
     elif path is None:
         near = nearest(name, [*TABLE, *StudySpec.model_fields])
-        own((), f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near)
-    elif not own.problems:
+        own.add((), f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near)
+    elif not own.found:
         _set(document, path, value, own)
-        complain.places.forget(path)
-        complain.places.overrides[path] = f"-o {override}"
-    for each in own.problems:
-        complain.problems.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
+        problems.source.forget(path)
+        problems.source.overrides[path] = f"-o {override}"
+    for each in own.found:
+        problems.found.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
 
 
 def _place(name: str) -> Location | None:
@@ -137,26 +193,24 @@ def _place(name: str) -> Location | None:
     return ("fixed", name) if name in TABLE else None
 
 
-def _set(document: dict[str, Any], path: Location, value: Any, complain: Complaints) -> None:
+def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:
     inner: Any = document
     for depth, part in enumerate(path[:-1], start=1):
         held = inner.get(part)
         if held is None:
             held = {}
-        elif path[:depth] in [(each,) for each in SHORT_FORMS] and isinstance(held, str):
+        elif depth == 1 and part in SHORT_FORMS and isinstance(held, str):
             held = {"type": held}
         elif not isinstance(held, dict):
-            complain((), f"{dotted(path[:depth])} holds no keys")
+            problems.add((), f"{dotted(path[:depth])} holds no keys")
             return
         inner[part] = held
         inner = held
     inner[path[-1]] = value
     if path[0] in SECTIONS and len(path) > 1:
         # A hyperparameter stands in one section: the override moves it.
-        for section in set(SECTIONS) - {path[0]}:
-            if isinstance(held := document.get(section), dict):
-                held.pop(path[1], None)
         cells = document.get("cells")
-        for each in cells if isinstance(cells, list) else ():
-            if isinstance(each, dict):
-                each.pop(path[1], None)
+        others = [document.get(section) for section in SECTIONS if section != path[0]]
+        for held in [*others, *(cells if isinstance(cells, list) else ())]:
+            if isinstance(held, dict):
+                held.pop(path[1], None)

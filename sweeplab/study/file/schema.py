@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
-from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, Kind, Option, options
-from sweeplab.study.file.presets import preset, preset_names
-from sweeplab.study.file.search import FORMS, SUGGESTED, is_searched
-from sweeplab.study.places import SECTIONS, shown
+from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, AlgorithmRow, Option
+from sweeplab.study.file.entries import FORMS, SUGGESTED, is_searched
+from sweeplab.study.file.reading import preset, preset_names
+from sweeplab.study.problems import shown
 from sweeplab.study.spec import StudySpec
 
 Schema = dict[str, Any]
@@ -23,13 +23,11 @@ def study_schema() -> Schema:
     """Return the JSON Schema of a study file; names, types, choices and meanings are the table's."""
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
-    from sweeplab.train.metrics import METRICS
+    from sweeplab.train.run import METRICS
 
-    schema = _untitled(StudySpec.model_json_schema())
-    parts, sections = schema.pop("$defs"), schema["properties"]
-    for name, section in sections.items():
-        if reference := section.pop("$ref", ""):
-            sections[name] = parts[reference.rpartition("/")[2]]
+    written = StudySpec.model_json_schema()
+    schema = _inlined(written, written.pop("$defs"))
+    sections = schema["properties"]
     data = sections["data"]["properties"]
     data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
     data["tokenizer"] = _one_of(
@@ -37,35 +35,36 @@ def study_schema() -> Schema:
     )
     sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
     sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
-    rows = {name: row for name, row in TABLE.items() if name != "seed"}
-    searched = {name: row for name, row in rows.items() if is_searched(row)}
-    for section, held, write in zip(
-        SECTIONS, (rows, rows, searched), (_value, _values, _search), strict=True
-    ):
-        written = {name: _described(row, write(row)) for name, row in held.items()}
-        sections[section] = _keys(written, described=sections[section]["description"])
-    values = {name: _described(row, _value(row)) for name, row in rows.items()}
-    sections["cells"]["items"] = _keys(values)
+    rows = [row for row in TABLE.values() if row.name != "seed"]
+    sections["fixed"] |= _rows(rows, _value)
+    sections["grid"] |= _rows(rows, _values)
+    sections["search"] |= _rows(filter(is_searched, rows), _search)
+    sections["cells"]["items"] = _rows(rows, _value)
     sections["constraints"]["items"] = _EXPRESSION
+    file = {"type": "string", "minLength": 1}
+    sections["plugins"]["items"] = {"anyOf": [file, sections["plugins"]["items"]]}
     sections["sampler"] = _algorithms(SAMPLERS)
     sections["pruner"] = _algorithms(PRUNERS)
     return {"$schema": DIALECT, "title": "A sweeplab study", **schema}
 
 
-def _keys(properties: Mapping[str, Schema], required: tuple[str, ...] = (), described: str = "") -> Schema:
+def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
+    """Return the schema of a section that holds hyperparameters, each as `write` has it."""
+    written = {}
+    for row in rows:
+        unit = f" [{row.unit}]" if row.unit else ""
+        text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
+        written[row.name] = {"description": text, **write(row)}
+    return _keys(written)
+
+
+def _keys(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
     schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    schema |= {"required": list(required)} if required else {}
-    return schema | ({"description": described} if described else {})
+    return schema | ({"required": [*required]} if required else {})
 
 
 def _one_of(meanings: Mapping[str, str]) -> Schema:
     return {"anyOf": [{"const": name, "description": meaning} for name, meaning in meanings.items()]}
-
-
-def _described(row: Hyperparameter, schema: Schema) -> Schema:
-    unit = f" [{row.unit}]" if row.unit else ""
-    text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
-    return {"description": text, **schema}
 
 
 def _number(row: Hyperparameter) -> Schema:
@@ -76,10 +75,8 @@ def _number(row: Hyperparameter) -> Schema:
 def _value(row: Hyperparameter) -> Schema:
     """Return the schema of one literal value."""
     if row.kind == "floats":
-        n_numbers = len(row.sample)
-        schema: Schema = {
-            "type": "array", "items": _number(row), "minItems": n_numbers, "maxItems": n_numbers
-        }  # fmt: skip
+        count = len(row.sample)
+        schema: Schema = {"type": "array", "items": _number(row), "minItems": count, "maxItems": count}
     elif row.choices:
         schema = {"enum": list(row.choices)}
     elif row.kind in ("bool", "str"):
@@ -112,22 +109,23 @@ def _search(row: Hyperparameter) -> Schema:
     allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []
     allowed.append(_values(row))
     for form, required in forms.items():
-        allowed.append(_keys({key: keys[key] for key in FORMS[form][0]}, required))
+        allowed.append(_keys({key: keys[key] for key in FORMS[form]}, required))
     return {"anyOf": allowed}
 
 
-def _algorithms(kinds: Mapping[str, Kind]) -> Schema:
+def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
     """Return the schema of a sampler or pruner: a name, or a type with its options beside it."""
-    meanings = {name: kind.meaning for name, kind in kinds.items()}
-    meanings |= {other: kinds[name].meaning for other, name in OTHER_NAMES.items() if name in kinds}
+    meanings = {name: row.meaning for name, row in rows.items()}
+    meanings |= {other: rows[name].meaning for other, name in OTHER_NAMES.items() if name in rows}
     forms = []
-    for name, kind in kinds.items():
-        known = options(kind)
+    for name, row in rows.items():
+        known = row.options()
         written = {option.name: _option(option) for option in known.values()}
-        written |= {alias: written[option] for alias, option in kind.aliases.items()}
-        required = tuple(option.name for option in known.values() if option.required)
+        written |= {alias: written[option] for alias, option in row.aliases.items()}
+        required = (option.name for option in known.values() if option.required)
         names = [name, *(other for other, meant in OTHER_NAMES.items() if meant == name)]
-        forms.append(_keys({"type": {"enum": names}, **written}, ("type", *required), kind.meaning))
+        form = _keys({"type": {"enum": names}, **written}, ("type", *required))
+        forms.append(form | {"description": row.meaning})
     return {"anyOf": [_one_of(meanings), *forms]}
 
 
@@ -137,8 +135,13 @@ def _option(option: Option) -> Schema:
     return {"type": [WORDS[word][2] for word in sorted(option.words)]} if plain else {}
 
 
-def _untitled(schema: Any) -> Any:
-    """Drop the titles that pydantic makes of names."""
-    if isinstance(schema, dict):
-        return {key: _untitled(each) for key, each in schema.items() if key != "title"}
-    return [_untitled(each) for each in schema] if isinstance(schema, list) else schema
+def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:
+    """Put the parts that pydantic refers to in their places, and drop the titles that it makes of names."""
+    if isinstance(schema, list):
+        return [_inlined(each, parts) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        schema = {**parts[schema["$ref"].rpartition("/")[2]], **schema}
+    kept = {key: each for key, each in schema.items() if key not in ("title", "$ref")}
+    return {{"oneOf": "anyOf"}.get(key, key): _inlined(each, parts) for key, each in kept.items()}

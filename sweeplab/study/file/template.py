@@ -1,41 +1,23 @@
-"""The study file that a person starts from: every hyperparameter with its value and what it means."""
+"""Study files as text: one to start from, with every hyperparameter and its meaning, and that of any study."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import decimal
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
+# Where n_embd is searched heads keep this width.
 HEAD_DIM = 32
-
-_PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
-
-_HEAD = """\
-# Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` has them all.
-name: {name}
-
-data:
-  corpus: python-docs  # {corpora}; text and pairs take a path
-  tokenizer: char  # {tokenizers}
-"""
-_TAIL = """\
-
-# grid: {{n_layer: [1, 2, 4]}}  # every combination is a cell with its own trials; take n_layer out of fixed
-# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each by what it changes of fixed
-
-objective: {{metric: val_loss, goal: minimize}}  # nats/token; the best evaluation, or with at: final the last
-budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too
-sampler: tpe  # {samplers}
-pruner: {{type: asha, min_iters: {first_evaluation}, factor: 3}}  # {pruners}
-seeds: {seeds}  # a trial is trained once a seed, and its value is their mean
-engine: {{type: local, workers: auto}}  # worker processes; auto: one a GPU, or one a core
-track: {{checkpoints: best}}  # best | last | none
-"""
+# In the order of a study file.
+PARTS = (
+    *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
+    *("objective", "budget", "sampler", "pruner", "seeds", "engine", "track", "warm_start", "init_from"),
+)
+_WIDTH = 100
 
 
 def study_text(
@@ -62,39 +44,36 @@ def study_text(
         search = [row for row in SEARCHED if not minimal or row in MINIMAL]
     _check(search)
     effective = _consistent(given, search)
-    derived = _derived(search)
-    changed = {name for name, value in effective.items() if value != TABLE[name].default}
-    kept = {*MINIMAL, *given, *search, *changed} if minimal else set(TABLE)
-    rows = [row for row in TABLE.values() if row.name in kept]
-    tuned = [row for row in rows if row.name in search or row.name in derived]
-    fixed = [row for row in rows if row not in tuned and row.name != "seed"]
-    return "".join(
-        (
-            _HEAD.format(name=scalar(name), corpora=" | ".join(CORPORA), tokenizers=" | ".join(TOKENIZERS)),
-            *_fixed(fixed, effective),
-            *_searched(tuned, derived, given),
-            _TAIL.format(
-                samplers=" | ".join(SAMPLERS),
-                pruners=" | ".join(PRUNERS),
-                first_evaluation=effective["eval_interval"],
-                seeds=scalar((effective["seed"],)),
-            ),
-        )
-    )
+    derived = {"n_head"} if "n_embd" in search and "n_head" not in search else set()
+    changed = {row for row, value in effective.items() if value != TABLE[row].default}
+    kept = {*MINIMAL, *given, *search, *changed} if minimal else {*TABLE}
+    tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
+    fixed = [row for row in TABLE.values() if row.name in kept - {"seed"} and row not in tuned]
+    return f"""\
+# Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` has them all.
+name: {yaml_text(name)}
+
+data:
+  corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs take a path
+  tokenizer: char  # {" | ".join(TOKENIZERS)}
+{_fixed(fixed, effective)}{_searched(tuned, derived, given)}
+# grid: {{n_layer: [1, 2, 4]}}  # every combination is a cell with its own trials; take n_layer out of fixed
+# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or each cell by what it changes of fixed
+
+objective: {{metric: val_loss, goal: minimize}}  # nats/token; the best evaluation, or with at: final the last
+budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; time: 30m and flops: 1e15 end it too
+sampler: tpe  # {" | ".join(SAMPLERS)}
+pruner: {{type: asha, min_iters: {effective["eval_interval"]}, factor: 3}}  # {" | ".join(PRUNERS)}
+seeds: {yaml_text([effective["seed"]])}  # a trial trains once per seed, and its value is their mean
+engine: {{type: local, workers: auto}}  # worker processes; auto: one per GPU, or one per core
+track: {{checkpoints: best}}  # best | last | none
+"""
 
 
-def scalar(value: Any) -> str:
-    """Write a value as YAML: 3e-4, true, null, [0.9, 0.95], cosine, "a text"."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(scalar(each) for each in value)}]"
-    if isinstance(value, float):
-        return decimal(value)
-    if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
-    return str(value)
+def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
+    """Return the study file of a study as its `as_written` gives it, with comments above it."""
+    lines = [f"# {comment}\n" for comment in comments]
+    return "".join([*lines, *(_part(name, written.get(name)) for name in PARTS)])
 
 
 def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
@@ -102,15 +81,15 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     if suggested is None:
         return ""
     if not isinstance(suggested, Mapping):
-        *most, last = (scalar(each) for each in suggested)
+        *most, last = (yaml_text(each) for each in suggested)
         return f"{', '.join(most)} or {last}"
-    text = f"{scalar(suggested['min'])} to {scalar(suggested['max'])}"
+    text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
     if "divides" in suggested:
         text = f"those from {text} that divide {suggested['divides']}"
     if suggested.get("log"):
         text += ", log"
     if "step" in suggested:
-        text += f", step {scalar(suggested['step'])}"
+        text += f", step {yaml_text(suggested['step'])}"
     if "when" in suggested:
         text += f", when {suggested['when']}"
     return text
@@ -148,35 +127,24 @@ def _consistent(given: Mapping[str, Any], search: Sequence[str]) -> dict[str, An
     return values
 
 
-def _derived(search: Sequence[str]) -> dict[str, str]:
-    """Return the expressions of what must follow a searched hyperparameter: heads keep their width."""
-    return {"n_head": f"n_embd // {HEAD_DIM}"} if "n_embd" in search and "n_head" not in search else {}
-
-
-def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> list[str]:
-    parts = ["\nfixed:\n"]
+def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> str:
+    text = "\nfixed:\n"
     for category, title in CATEGORIES.items():
         members = [row for row in rows if row.category == category]
-        if members:
-            parts.append(f"  # {title}\n")
-            lines = [(f"{row.name}: {scalar(values[row.name])}", _meaning(row)) for row in members]
-            parts.append(_aligned(lines))
-    return parts
+        lines = [(f"{row.name}: {yaml_text(values[row.name])}", _meaning(row)) for row in members]
+        text += f"  # {title}\n{_aligned(lines)}" if lines else ""
+    return text
 
 
-def _searched(
-    rows: Sequence[Hyperparameter], derived: Mapping[str, str], given: Mapping[str, Any]
-) -> list[str]:
-    if not rows:
-        return []
+def _searched(rows: Sequence[Hyperparameter], derived: Set[str], given: Mapping[str, Any]) -> str:
     lines = []
     for row in rows:
-        expression = derived.get(row.name)
-        entry = f"{{expr: {expression}}}" if expression else "suggested"
-        words = "derived" if expression else range_in_words(row.suggested)
-        said = f" (given: {scalar(given[row.name])})" if row.name in given else ""
+        entry, words = "suggested", range_in_words(row.suggested)
+        if row.name in derived:
+            entry, words = f"{{expr: n_embd // {HEAD_DIM}}}", "derived"
+        said = f" (given: {yaml_text(given[row.name])})" if row.name in given else ""
         lines.append((f"{row.name}: {entry}", f"{words}{said}; {_meaning(row)}"))
-    return ["\nsearch:\n", _aligned(lines)]
+    return f"\nsearch:\n{_aligned(lines)}" if lines else ""
 
 
 def _meaning(row: Hyperparameter) -> str:
@@ -187,5 +155,18 @@ def _meaning(row: Hyperparameter) -> str:
 
 
 def _aligned(lines: Sequence[tuple[str, str]]) -> str:
-    width = max(len(text) for text, _ in lines)
+    width = max((len(text) for text, _ in lines), default=0)
     return "".join(f"  {text:<{width}}  # {comment}\n" for text, comment in lines)
+
+
+def _part(name: str, value: Any) -> str:
+    """Write one part of a study file, on one line where it is short; nothing for what is empty."""
+    if isinstance(value, dict) and name not in ("fixed", "grid", "search"):  # there null switches a thing off
+        value = {key: each for key, each in value.items() if each is not None}
+    if value in (None, [], {}):
+        return ""
+    if len(line := f"{name}: {yaml_text(value)}\n") <= _WIDTH:
+        return line
+    if isinstance(value, dict):
+        return f"{name}:\n" + "".join(f"  {key}: {yaml_text(each)}\n" for key, each in value.items())
+    return f"{name}:\n" + "".join(f"  - {yaml_text(each)}\n" for each in value)

@@ -1,1 +1,1 @@
-"""Asking something of a running study, and following it."""
+"""Steering a study from other processes, and following it."""

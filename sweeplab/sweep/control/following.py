@@ -9,26 +9,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.feed import Event, Feed
-from sweeplab.lab.versions import differences, machine, versions
+from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.identity import machine, version_differences, versions
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.datasets import study_dataset
-from sweeplab.study.plan import Plan
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.resources import WorkerResources
-from sweeplab.sweep.control.steering import is_running, open_store
-from sweeplab.sweep.trials.commands import Command, Commands, ControlState
-from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.commands import Command, Commands, ControlState, is_running
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.store import Store
 
 LOOK_SECONDS = 0.5
 # How often a joined worker looks whether the study is still run by somebody.
 JOINED_LOOK_SECONDS = 2.0
-PHASES = {"run": "resume", "pause": "pause", "stop": "stop", "closing": "no more to do, or interrupted"}
+PHASES = {
+    "run": "resume",
+    "pause": "pause",
+    "stop": "stop",
+    "over": "its time is over",
+    "closing": "no more to do, or interrupted",
+}
 
 
 def read_plan(folder: StudyFolder) -> Plan:
@@ -39,15 +45,15 @@ def read_plan(folder: StudyFolder) -> Plan:
 # ------------------------------------------------------------------ progress
 
 
-def current_progress(folder: StudyFolder, feed: Feed, commands: Commands) -> StudyProgress:
+def current_progress(folder: StudyFolder, feed: EventStream, commands: Commands) -> StudyProgress:
     """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart."""
     plan, start = read_plan(folder), commands.state.start
     progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
-    progress.started = time.monotonic() - (time.time() - start.get("given", 0.0))
-    progress.elapsed_before = start.get("elapsed_before", 0.0)
+    progress.started = time.monotonic() - (time.time() - start.given)
+    progress.elapsed_before = start.elapsed_before
     for event in feed.past():
         progress.take_in(event)
-    progress.done_before = min(start.get("done_before", 0), progress.counted)
+    progress.done_before = min(start.done_before, progress.counted)
     _follow(progress, commands.state)
     return progress
 
@@ -63,13 +69,13 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
 
     Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
     """
-    feed, commands = Feed(folder), Commands.open(folder.storage_url)
+    feed, commands = EventStream(folder), Commands.open(folder.storage_url)
     progress = current_progress(folder, feed, commands)
     while folder.is_run:
-        listen({"event": "tick"}, progress)
+        listen(Tick(), progress)
         threading.Event().wait(LOOK_SECONDS)
         commands.read()
-        for event in feed.news():
+        for event in feed.new():
             progress.take_in(event)
             listen(event, progress)
         _follow(progress, commands.state)
@@ -91,7 +97,7 @@ class LogLine(TypedDict):
 def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     """Yield what happened to a study in its order, and what its workers wrote to their logs.
 
-    With `follow` go on until nobody runs the study.
+    With `follow` continue until nobody runs the study.
     """
     log = _Log(folder)
     yield from log.news(is_first=True)
@@ -106,7 +112,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 class _Log:
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
-        self._feed = Feed(folder)
+        self._stream = EventStream(folder)
         self._commands = Commands.open(folder.storage_url, read=False)
         self._offsets: dict[Path, int] = {}
         self._started: set[tuple[str, int]] = set()
@@ -114,7 +120,7 @@ class _Log:
     def news(self, is_first: bool = False) -> Iterator[LogLine]:
         """Yield the lines since the last time: those whose time is known in its order, then the workers'."""
         known = [(each.given, "study", _in_words(each)) for each in self._commands.read()]
-        for event in self._feed.past() if is_first else self._feed.news():
+        for event in self._stream.past() if is_first else self._stream.new():
             known += self._of_trial(event)
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
@@ -122,16 +128,17 @@ class _Log:
             for text in self._written(file):
                 yield LogLine(time=None, source=file.stem, text=text)
 
-    def _of_trial(self, event: Event) -> Iterator[tuple[float, str, str]]:
-        if event["event"] == "claimed":
-            if (place := (event["cell"], event["trial"])) not in self._started:
-                self._started.add(place)
-                yield event["started"], "trial", f"{place[0]} trial {place[1]} started"
-        elif event["event"] == "ended":
-            loss = "" if event["value"] is None else f", val_loss {event['value']:.4f}"
-            error = f": {event['error'].strip().splitlines()[-1]}" if event["error"] else ""
-            said = f"{event['outcome']}{loss} ({event.get('stop_reason') or ''}){error}"
-            yield event["ended"], "trial", f"{event['cell']} trial {event['trial']} {said}"
+    def _of_trial(self, event: TrialEvent) -> Iterator[tuple[float, str, str]]:
+        trial = f"{event.cell} trial {event.trial}"
+        if isinstance(event, TrialClaimed) and event.place not in self._started:
+            self._started.add(event.place)
+            yield event.started, "trial", f"{trial} started"
+        elif isinstance(event, TrialEnded):
+            ending = event.ending
+            loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
+            error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
+            said = f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
+            yield event.ended, "trial", f"{trial} {said}"
 
     def _written(self, file: Path) -> list[str]:
         with file.open("rb") as opened:
@@ -178,6 +185,8 @@ def join_study(
     Raises:
         BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
     """
+    from sweeplab.sweep.trials.store import open_store  # Optuna with it: slow to import
+
     store = open_store(folder, allow_plugins)
     check_imported(store.spec)
     _check_can_join(folder, store, force)
@@ -209,12 +218,12 @@ def _check_can_join(folder: StudyFolder, store: Store, force: bool) -> None:
     start = store.commands.state.start
     if not is_running(folder, store.commands):
         raise BadInput(f"study {folder.name} is not running; {folder.command('study resume')} runs it")
-    if folder.storage_url.startswith("sqlite") and start.get("machine") != machine():
+    if folder.storage_url.startswith("sqlite") and start.machine != machine():
         # Write-ahead logs are shared memory: over a network the file would be destroyed.
-        what = f"study {folder.name} is run on {start.get('host')}, and its storage is an SQLite file"
+        what = f"study {folder.name} is run on {start.host}, and its storage is an SQLite file"
         raise BadInput(f"{what}, which only processes of one machine can share")
     dataset = study_dataset(store.spec)
-    different = differences(versions(dataset.token_digest), start.get("versions", {}))
+    different = version_differences(versions(dataset.token_digest), start.versions)
     if different and not force:
         what = f"study {folder.name} is run with another version of {', '.join(different)}"
         raise BadInput(f"{what}; what it trains here could not be compared: --force does it all the same")

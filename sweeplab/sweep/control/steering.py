@@ -1,47 +1,41 @@
-"""What a study's owner can ask of it from any process; each says what was done, and how to take it back."""
+"""The commands that a study's owner gives from any process; each says what was done, and how to undo it.
+
+Trials that a person asks for wait in Optuna's own queue. They are tried before anything that the sampler proposes,
+and also in a cell that has all of its trials: the budget says how many trials the sampler may spend, not what a
+person may ask for.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeplab.errors import BadInput, Problem
+from optuna.trial import TrialState
+
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
-from sweeplab.lab.identity import as_written
-from sweeplab.lab.listing import read_spec
+from sweeplab.formatting import several
+from sweeplab.hyperparameters import TABLE
+from sweeplab.lab.listing import find_trial, read_spec
+from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.cells import cells
+from sweeplab.study.file.document import parse
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
-from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.trials.store import Store
+from sweeplab.study.problems import Problems, SourceMap, shown
+from sweeplab.study.search import Derived
+from sweeplab.study.space import Cell, Space
+from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.trials.commands import Commands, is_running
+from sweeplab.sweep.trials.store import Store, failed_trials, open_store
+
+# So many points of what a person leaves open are looked at: one has to meet the constraints.
+PROBES = 128
+MOST_LISTED = 10
 
 
-@dataclass(frozen=True)
-class Done:
-    """What was done, and the commands that take it back; `trials` are those that it concerns, as cell and number."""
-
-    what: str
-    undo: list[str]
-    trials: list[tuple[str, int]] = field(default_factory=list)
-
-
-def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
-    """Open a study's storage as the study stands in its folder."""
-    spec = read_spec(folder, allow_plugins)
-    vocab_size = json.loads(folder.data_file.read_text(encoding="utf-8"))["vocab_size"]
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.poll_commands()
-    return store
-
-
-def is_running(folder: StudyFolder, commands: Commands) -> bool:
-    """Say whether the study is run by a process that still reads commands."""
-    return folder.is_run and commands.state.phase not in ("closing", "ended")
-
-
-def when(folder: StudyFolder, store: Store) -> str:
+def _when(folder: StudyFolder, store: Store) -> str:
     """Say when what was asked for is done."""
     limit, commands = store.budget.time, store.commands
     if limit is not None and folder.elapsed_seconds >= limit:
@@ -49,37 +43,37 @@ def when(folder: StudyFolder, store: Store) -> str:
     if not is_running(folder, commands):
         return f"{folder.command('study resume')} runs it"
     if commands.state.phase == "pause":
-        return f"once {folder.command('study resume')} lets it go on"
+        return f"once {folder.command('study resume')} continues it"
     return "its workers know within an evaluation"
 
 
 def stop(folder: StudyFolder) -> Done:
-    """Let every worker put its runs away at its next evaluation, and the study's run end.
+    """Let every worker save its runs at its next evaluation, and the study's run end.
 
     Raises:
         BadInput: nobody runs the study.
     """
     _commands_of_running(folder).set_phase("stop")
-    what = f"{folder.name} stops: its workers put their runs away at their next evaluation"
+    what = f"{folder.name} stops: its workers save their runs at their next evaluation"
     return Done(what, [folder.command("study resume")])
 
 
 def pause(folder: StudyFolder) -> Done:
-    """Let every worker put its runs away at its next evaluation and free what it holds, until `resume`.
+    """Let every worker save its runs at its next evaluation and free what it holds, until `resume`.
 
     Raises:
         BadInput: nobody runs the study, or it is paused.
     """
     commands = _commands_of_running(folder)
     if commands.state.phase == "pause":
-        raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} lets it go on")
+        raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} continues it")
     commands.set_phase("pause")
-    what = f"{folder.name} pauses: its workers put their runs away at their next evaluation and free their memory"
+    what = f"{folder.name} pauses: its workers save their runs at their next evaluation and free their memory"
     return Done(what, [folder.command("study resume")])
 
 
 def resume(folder: StudyFolder) -> Done | None:
-    """Let a study that was paused, or is about to stop, go on; None where it has to be run anew.
+    """Continue a study that was paused, or is about to stop; None where it has to be run anew.
 
     Raises:
         BadInput: it is running, or its run is just ending.
@@ -90,12 +84,10 @@ def resume(folder: StudyFolder) -> Done | None:
     if commands.state.phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
-        raise BadInput(
-            f"the run of study {folder.name} is just ending; the same command then goes on with it"
-        )
+        raise BadInput(f"the run of study {folder.name} is just ending; the same command then continues it")
     before = commands.state.phase
     commands.set_phase("run")
-    return Done(f"{folder.name} goes on", [folder.command(f"study {before}")])
+    return Done(f"{folder.name} continues", [folder.command(f"study {before}")])
 
 
 def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
@@ -118,7 +110,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
-        write_whole(folder.canonical_file, json.dumps(as_written(spec), indent=1).encode())
+        write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add("budget", after)
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
@@ -127,7 +119,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, spec.budget.trials_per_cell - each.counted) for each in store.counts())
         what += f": {to_go} trials to go"
-    return Done(f"{what}; {when(folder, store)}", [folder.command("study extend", *back)])
+    return Done(f"{what}; {_when(folder, store)}", [folder.command("study extend", *back)])
 
 
 def _commands_of_running(folder: StudyFolder) -> Commands:
@@ -137,9 +129,9 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     store = open_store(folder)
     done = sum(each.counted for each in store.counts())
     if store.budget.time is not None and folder.elapsed_seconds >= store.budget.time:
-        next_step = f"{done} trials done; {when(folder, store)}"
+        next_step = f"{done} trials done; {_when(folder, store)}"
     elif store.has_room():
-        next_step = f"{done} trials done; {folder.command('study resume')} goes on with it"
+        next_step = f"{done} trials done; {folder.command('study resume')} continues it"
     else:
         more = folder.command("study extend", "--trials-per-cell", "N")
         next_step = f"it has all of its {done} trials; {more} gives it more"
@@ -159,3 +151,177 @@ def _by_option(problem: Problem) -> Problem:
 
 def _said(value: Any) -> str:
     return "none" if value is None else f"{int(value)}s" if isinstance(value, float) else str(value)
+
+
+# ------------------------------------------------------------------ trials
+
+
+def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
+    """Let trials of given values, as `name=value`, be tried next: one in every cell that these values do not exclude.
+
+    Searched hyperparameters that are not given are left to the sampler.
+
+    Raises:
+        BadInput: a name is not the study's, or a value is neither searched nor in its grid.
+    """
+    store = open_store(folder)
+    given = _read(words, store.spec)
+    apart = {**store.spec.grid, **store.spec.changed}  # the values in which cells differ
+    chosen = [
+        space
+        for space in store.spaces
+        if all(space.given[name] == value for name, value in given.items() if name in apart)
+    ]
+    if not chosen:
+        raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
+    searched = {name: value for name, value in given.items() if name in store.spec.search}
+    points = [_point(space, searched) for space in chosen]
+    pairs = zip(chosen, points, strict=True)
+    with store.lock():
+        added = [_enqueue(store, space.cell, point, {"enqueued": given}) for space, point in pairs]
+    store.commands.add("enqueue", {"trials": added, "values": given})
+    what = f"{several(len(added), 'trial')} enqueued: {_listed(added)}; {_when(folder, store)}"
+    return Done(what, _withdrawals(folder, added), added)
+
+
+def retry(folder: StudyFolder) -> Done:
+    """Let every failed trial be tried again with the same values, as a new trial; the failed one never counts.
+
+    Raises:
+        BadInput: no trial has failed, or all that have are tried again.
+    """
+    store = open_store(folder)
+    failed, added = [], []
+    with store.lock():
+        for cell in store.cells:
+            for trial in failed_trials(store.trials(cell)):
+                failed.append((cell.key, trial.number))
+                added.append(_enqueue(store, cell, trial.params, {"retries": trial.number}))
+    if not added:
+        raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
+    store.commands.add("retry", {"trials": added})
+    what = f"{several(len(failed), 'trial')} tried again: {_listed(failed)}; {_when(folder, store)}"
+    return Done(what, _withdrawals(folder, added), added)
+
+
+def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
+    """End a trial at its next evaluation, with its best value so far; one that has not started is withdrawn.
+
+    Raises:
+        BadInput: there is no such trial, it has ended, or several cells have one of its number.
+    """
+    store = open_store(folder)
+    with store.lock():
+        trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
+        key = find_trial(folder.name, trials, number, cell)
+        trial = trials[key][number]
+        if trial.state == TrialState.WAITING:
+            store.storage.set_trial_user_attr(trial._trial_id, "withdrawn", True)
+            store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    place = {"cell": key, "trial": number}
+    space = next(each for each in store.spaces if each.cell.key == key)
+    if trial.state == TrialState.WAITING:
+        store.commands.add("withdraw", place)
+        what = f"trial {number} in cell {key} is withdrawn: it had not started"
+        given = trial.user_attrs.get("enqueued")
+        again = folder.command("study retry") if given is None else _again(folder, space.cell, given)
+        return Done(what, [again], [(key, number)])
+    if trial.state != TrialState.RUNNING:
+        how = trial.user_attrs.get("outcome", trial.state.name.lower())
+        raise BadInput(f"trial {number} in cell {key} has ended: {how}")
+    store.commands.add("stop trial", place)
+    what = f"trial {number} in cell {key} ends as stopped at its next evaluation, with its best value so far"
+    if not is_running(folder, store.commands):
+        what += f"; {_when(folder, store)}"
+    run = folder.run(key, number, store.spec.first_seed)
+    again = _again(folder, space.cell, run.read_start().sampled if run.has_started else {})
+    return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
+
+
+def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
+    """Return `name=value` words as values of the study's grid and search, each in its hyperparameter's own type."""
+    problems: list[Problem] = []
+    given: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        found = Problems(SourceMap())
+        value = parse(text, found)
+        if not equals or found.found:
+            problems.append(Problem(f"{word!r} gives no value", "name=value, such as learning_rate=1e-3"))
+        elif name in given:
+            problems.append(Problem(f"{name} is given twice"))
+        elif problem := _refused(name, spec):
+            problems.append(problem)
+        else:
+            try:
+                given[name] = TABLE[name].check(value)
+            except (ValueError, OverflowError):
+                problems.append(Problem(f"{name} is {shown(value)}", TABLE[name].allowed))
+                continue
+            known = {**spec.grid, **spec.changed}.get(name)
+            if known and given[name] not in known:
+                allowed = " | ".join(map(shown, known))
+                problems.append(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
+    if problems:
+        raise BadInput(*problems)
+    return given
+
+
+def _refused(name: str, spec: StudySpec) -> Problem | None:
+    """Return what is wrong with giving a hyperparameter a value here, or None."""
+    entry = spec.search.get(name)
+    open_to_all = [
+        *spec.grid,
+        *spec.changed,
+        *(each for each, how in spec.search.items() if not isinstance(how, Derived)),
+    ]
+    if isinstance(entry, Derived):
+        return Problem(f"{name} follows from the others: {entry.expr.text}", ", ".join(open_to_all))
+    if name in open_to_all:
+        return None
+    if name in TABLE:
+        value = spec.fixed.get(name, TABLE[name].default)
+        return Problem(f"{name} is {shown(value)} in every trial of this study", ", ".join(open_to_all))
+    return Problem(f"{name!r} is unknown", ", ".join(open_to_all), nearest(name, [*open_to_all, *TABLE]))
+
+
+def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters to enqueue in a cell."""
+    point: dict[str, Any] = {}
+    problems = []
+    for name, value in searched.items():
+        try:
+            point |= space.stored(name, value)
+        except ValueError as error:
+            problems.append(Problem(f"{name} is {shown(value)}", str(error)))
+    if problems:
+        raise BadInput(*problems)
+    broken = {space.broken(values) for values in space.draws(PROBES, point)}
+    if None not in broken:
+        rules = ", ".join(repr(rule) for rule in sorted(filter(None, broken)))
+        raise BadInput(f"no trial of cell {space.cell.key} with these values meets {rules}")
+    return point
+
+
+def _enqueue(
+    store: Store, cell: Cell, point: Mapping[str, Any], attributes: Mapping[str, Any]
+) -> tuple[str, int]:
+    """Add a trial to Optuna's queue, under the storage's lock; return its cell and number."""
+    study = store.study(cell)
+    study.enqueue_trial(dict(point), dict(attributes))
+    return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
+
+
+def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list[str]:
+    return [folder.command("trial stop", str(number), "--cell", cell) for cell, number in trials]
+
+
+def _again(folder: StudyFolder, cell: Cell, given: Mapping[str, Any]) -> str:
+    """Return the command that asks for a trial of these values in this cell."""
+    words = [f"{name}={json.dumps(value)}" for name, value in {**given, **cell.values}.items()]
+    return folder.command("study enqueue", *words)
+
+
+def _listed(trials: Sequence[tuple[str, int]]) -> str:
+    some = ", ".join(f"trial {number} in cell {cell}" for cell, number in trials[:MOST_LISTED])
+    return f"{some}, …" if len(trials) > MOST_LISTED else some

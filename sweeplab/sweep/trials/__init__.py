@@ -1,1 +1,1 @@
-"""The trials of a study in their storage: claims, leases, commands, counts, warm starts."""
+"""The trials of a study in their storage: claims, leases, commands, warm starts."""

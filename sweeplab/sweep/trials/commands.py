@@ -12,24 +12,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, Text, func, insert, select
+import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
-from sweeplab.lab.database import READS, open_database
+from sweeplab.lab.storage import READS, open_database
+from sweeplab.records.folders import StudyFolder
 
 # What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
 # supervisor is about to end.
 Phase = Literal["run", "pause", "stop", "over", "closing", "ended"]
 SET_PHASE = "wanted"  # the kind of a command that sets the phase, as it is spelled in the databases of labs
 
-_metadata = MetaData()
-_COMMANDS = Table(
+_metadata = sql.MetaData()
+_COMMANDS = sql.Table(
     "sweeplab_order",
     _metadata,
-    Column("revision", Integer, primary_key=True, autoincrement=False),
-    Column("given", Float, nullable=False),
-    Column("kind", String(50), nullable=False),
-    Column("value", Text, nullable=False),
+    sql.Column("revision", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("given", sql.Float, nullable=False),
+    sql.Column("kind", sql.String(50), nullable=False),
+    sql.Column("value", sql.Text, nullable=False),
 )
 
 
@@ -44,18 +45,34 @@ class Command:
 
 
 @dataclass(frozen=True)
+class SupervisorStart:
+    """What others may want to know of the process that runs the study, as it said when it started.
+
+    `given` is when that was (seconds since 1970). `done_before` counts trials, `elapsed_before` seconds.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
+    host: str = ""
+    pid: int = 0
+    done_before: int = 0
+    elapsed_before: float = 0.0
+    given: float = 0.0
+
+
+@dataclass(frozen=True)
 class ControlState:
     """What holds after all commands up to `revision`.
 
-    `budget` is None while the study file's holds. `start` has what the supervisor said when it started, and `status`
-    how it ended. `stopped` are trials to end, as cell and number.
+    `budget` is None while the study file's holds. `start` is the last supervisor's, and `status` is how it ended.
+    `stopped` are trials to end, as cell and number.
     """
 
     revision: int = 0
     phase: Phase = "run"
     budget: Mapping[str, Any] | None = None
     stopped: frozenset[tuple[str, int]] = frozenset()
-    start: Mapping[str, Any] = field(default_factory=dict)
+    start: SupervisorStart = SupervisorStart()
     status: str | None = None
 
     def after(self, command: Command) -> ControlState:
@@ -65,7 +82,7 @@ class ControlState:
         match command.kind:
             case "start":
                 changed |= {"phase": "run", "budget": None, "status": None}
-                changed |= {"start": {**value, "given": command.given}}
+                changed |= {"start": SupervisorStart(**{**value, "given": command.given})}
             case "ended":
                 changed |= {"phase": "ended", "status": value}
             case "wanted":  # SET_PHASE
@@ -80,7 +97,7 @@ class ControlState:
 class Commands:
     """The commands of one study; `state` is what held when they were last read."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
         self._reading = engine.execution_options(**READS)
         self.state = ControlState()
@@ -99,7 +116,7 @@ class Commands:
 
     def read(self) -> list[Command]:
         """Return the commands that are new since the last time, and apply them to the state."""
-        query = select(_COMMANDS).where(_COMMANDS.c.revision > self.state.revision)
+        query = sql.select(_COMMANDS).where(_COMMANDS.c.revision > self.state.revision)
         with self._reading.connect() as connection:
             rows = connection.execute(query.order_by(_COMMANDS.c.revision)).all()
         commands = [Command(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows]
@@ -117,7 +134,7 @@ class Commands:
             row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
             try:
                 with self._engine.begin() as connection:
-                    connection.execute(insert(_COMMANDS).values(**row))
+                    connection.execute(sql.insert(_COMMANDS).values(**row))
             except IntegrityError:  # another process was faster
                 continue
             return True
@@ -129,4 +146,9 @@ class Commands:
             return
         while True:
             with self._reading.connect() as connection:
-                yield connection.execute(select(func.max(_COMMANDS.c.revision))).scalar() or 0
+                yield connection.execute(sql.select(sql.func.max(_COMMANDS.c.revision))).scalar() or 0
+
+
+def is_running(folder: StudyFolder, commands: Commands) -> bool:
+    """Say whether the study is run by a process that still reads commands."""
+    return folder.is_run and commands.state.phase not in ("closing", "ended")

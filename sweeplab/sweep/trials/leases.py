@@ -1,6 +1,6 @@
 """Who holds which trial: leases and one lock, in tables of our own beside Optuna's.
 
-A lease belongs to a process. On its own machine a process that is gone is noticed at once, elsewhere when the
+A lease belongs to a process. On its own machine a process that has died is noticed at once, elsewhere when the
 lease runs out. SQLite and PostgreSQL serve the same statements.
 """
 
@@ -12,67 +12,45 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psutil
-from sqlalchemy import (
-    Column,
-    Engine,
-    Float,
-    Integer,
-    MetaData,
-    Row,
-    String,
-    Table,
-    and_,
-    delete,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
 LEASE_SECONDS = 120.0
 LOCK_SECONDS = 60.0
 _LOCK_POLL_SECONDS = 0.003
 
-_metadata = MetaData()
-_LEASES = Table(
+_metadata = sql.MetaData()
+_LEASES = sql.Table(
     "sweeplab_lease",
     _metadata,
-    Column("trial_id", Integer, primary_key=True, autoincrement=False),
-    Column("owner", String(200), nullable=False),
-    Column("expires", Float, nullable=False),
-    Column("attempt", Integer, nullable=False),
+    sql.Column("trial_id", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("owner", sql.String(200), nullable=False),
+    sql.Column("expires", sql.Float, nullable=False),
+    sql.Column("attempt", sql.Integer, nullable=False),
 )
-_LOCKS = Table(
+_LOCKS = sql.Table(
     "sweeplab_lock",
     _metadata,
-    Column("name", String(50), primary_key=True),
-    Column("owner", String(200), nullable=False),
-    Column("expires", Float, nullable=False),
+    sql.Column("name", sql.String(50), primary_key=True),
+    sql.Column("owner", sql.String(200), nullable=False),
+    sql.Column("expires", sql.Float, nullable=False),
 )
 
 
-@dataclass(frozen=True)
-class Owner:
-    """One process as a holder of leases; `text` tells it from any other on any machine."""
-
-    text: str
-
-    @classmethod
-    def of_this_process(cls) -> Owner:
-        """Return a new owner that lives as long as this process."""
-        process = psutil.Process()
-        parts = (socket.gethostname(), str(process.pid), repr(process.create_time()), uuid.uuid4().hex[:8])
-        return cls("|".join(parts))
+def owner_of_this_process() -> str:
+    """Return a new holder of leases, unique on all machines, that lives as long as this process."""
+    process = psutil.Process()
+    created, unique = repr(process.create_time()), uuid.uuid4().hex[:8]
+    return f"{socket.gethostname()}|{process.pid}|{created}|{unique}"
 
 
 def is_dead(owner: str, expires: float) -> bool:
-    """Say whether a holder is gone: its process on this machine is, or its time is over.
+    """Say whether a holder is dead: its process on this machine is, or its lease has run out.
 
     A process of its number that started at another time may be it, after the clock was set, or may not:
-    then too its time decides.
+    then too its lease decides.
     """
     host, pid, created, _ = owner.split("|")
     is_over = expires < time.time()
@@ -90,9 +68,9 @@ def is_dead(owner: str, expires: float) -> bool:
 class Leases:
     """The leases of one storage, as one owner sees them."""
 
-    def __init__(self, engine: Engine, owner: Owner) -> None:
+    def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
-        self.owner = owner.text
+        self.owner = owner_of_this_process()
 
     def create_tables(self) -> None:
         """Create the tables where they are missing."""
@@ -107,54 +85,54 @@ class Leases:
             yield
         finally:
             with self._engine.begin() as connection:
-                connection.execute(delete(_LOCKS).where(_LOCKS.c.owner == self.owner))
+                connection.execute(sql.delete(_LOCKS).where(_LOCKS.c.owner == self.owner))
 
     def _try_lock(self) -> bool:
         now = time.time()
         try:
             with self._engine.begin() as connection:
-                held = connection.execute(select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+                held = connection.execute(sql.select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
                 if held and not is_dead(held.owner, held.expires):
                     return False
                 if held:
-                    same = and_(_LOCKS.c.name == "storage", _LOCKS.c.owner == held.owner)
-                    connection.execute(delete(_LOCKS).where(same))
+                    same = sql.and_(_LOCKS.c.name == "storage", _LOCKS.c.owner == held.owner)
+                    connection.execute(sql.delete(_LOCKS).where(same))
                 values = {"name": "storage", "owner": self.owner, "expires": now + LOCK_SECONDS}
-                connection.execute(insert(_LOCKS).values(**values))
+                connection.execute(sql.insert(_LOCKS).values(**values))
         except IntegrityError:  # another process was faster
             return False
         return True
 
-    def all(self) -> dict[int, Row[tuple[int, str, float, int]]]:
+    def all(self) -> dict[int, sql.Row[tuple[int, str, float, int]]]:
         """Return the leases by trial id."""
         with self._engine.begin() as connection:
-            return {row.trial_id: row for row in connection.execute(select(_LEASES))}
+            return {row.trial_id: row for row in connection.execute(sql.select(_LEASES))}
 
-    def lock_holder(self) -> Row[tuple[str, str, float]] | None:
+    def lock_holder(self) -> sql.Row[tuple[str, str, float]] | None:
         """Return who holds the lock and until when, or None."""
         with self._engine.begin() as connection:
-            return connection.execute(select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+            return connection.execute(sql.select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
 
     def take(self, trial_id: int, attempt: int) -> None:
         """Take a trial's lease, from its dead holder if it had one; under the lock."""
         with self._engine.begin() as connection:
-            connection.execute(delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
+            connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
             expires = time.time() + LEASE_SECONDS
             values = {"trial_id": trial_id, "owner": self.owner, "expires": expires, "attempt": attempt}
-            connection.execute(insert(_LEASES).values(**values))
+            connection.execute(sql.insert(_LEASES).values(**values))
 
     def requeue(self, trial_id: int, attempt: int) -> None:
-        """Let go of a trial that has not ended: the next claim takes it up, and it counts as no attempt."""
+        """Requeue a trial that has not ended: the next claim takes it up, and this counts as no attempt."""
         with self._engine.begin() as connection:
-            mine = and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
+            mine = sql.and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
             nobody = f"{socket.gethostname()}|0|0|"
             values = {"owner": nobody, "expires": 0.0, "attempt": attempt - 1}
-            connection.execute(update(_LEASES).where(mine).values(**values))
+            connection.execute(sql.update(_LEASES).where(mine).values(**values))
 
     def drop(self, trial_id: int) -> None:
         """Remove the lease of a trial that has ended."""
         with self._engine.begin() as connection:
-            connection.execute(delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
+            connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
 
     def holds(self, trial_id: int) -> bool:
         """Say whether the owner still holds a trial."""
@@ -165,5 +143,5 @@ class Leases:
         """Extend all of the owner's leases and return the trials it still holds."""
         with self._engine.begin() as connection:
             mine = _LEASES.c.owner == self.owner
-            connection.execute(update(_LEASES).where(mine).values(expires=time.time() + LEASE_SECONDS))
-            return set(connection.execute(select(_LEASES.c.trial_id).where(mine)).scalars())
+            connection.execute(sql.update(_LEASES).where(mine).values(expires=time.time() + LEASE_SECONDS))
+            return set(connection.execute(sql.select(_LEASES.c.trial_id).where(mine)).scalars())

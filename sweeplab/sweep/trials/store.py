@@ -1,15 +1,19 @@
 """The trials of a study in Optuna's storage, and the four calls by which workers share them.
 
-`claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage is the truth about a trial's state; a
-lease beside it says which process may change it. A trial that runs under nobody's lease belongs to the next claim.
+`claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage decides a trial's state; a lease beside it says
+which process may change it. A trial that runs under nobody's lease belongs to the next claim.
+
+TPE draws its first trials at random. A cell of a scaling study has few trials: evenly spread points, and first the
+best of the nearest finished cell, serve it better, so these are enqueued in their place.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +23,16 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
-from sweeplab.lab.database import engine_arguments, serialize
-from sweeplab.lab.tally import VOID
+from sweeplab.lab.listing import read_spec
+from sweeplab.lab.storage import VOID, engine_arguments, serialize
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
-from sweeplab.study.space import Cell, Space, facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.trials.counting import CellCounts, count
-from sweeplab.sweep.trials.first_points import first_point
-from sweeplab.sweep.trials.leases import Leases, Owner, is_dead
+from sweeplab.sweep.trials.leases import Leases, is_dead
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -42,6 +46,7 @@ OPTUNA_STATES = {
     RunState.DIVERGED: TrialState.PRUNED,
     RunState.FAILED: TrialState.FAIL,
 }
+COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 MOST_DRAWS = 100
 # A trial that never came to its first checkpoint is given up after so many workers died with it.
 MOST_ATTEMPTS = 10
@@ -49,10 +54,54 @@ MOST_ATTEMPTS = 10
 MOST_FAILURES = 3
 # The commands that ask for trials.
 ASKED_BY = ("enqueue", "retry")
+# Optuna's own number of trials before TPE models anything.
+TPE_STARTUP_TRIALS = 10
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
     """Say that a trial belongs to another worker by now; nothing of it may be written."""
+
+
+class NoValidSample(Exception):  # noqa: N818 - named for what is missing
+    """Say that a cell's constraints leave the sampler nothing to find."""
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
+
+    cell: Cell
+    counted: int
+    running: int
+    waiting: int
+    failed: int
+    best: float | None
+
+
+def count(cell: Cell, trials: Sequence[FrozenTrial]) -> CellCounts:
+    """Count a cell's own trials."""
+    states = Counter(trial.state for trial in trials)
+    best = best_trial(trials)
+    return CellCounts(
+        cell=cell,
+        counted=sum(states[state] for state in COUNTED),
+        running=states[TrialState.RUNNING],
+        waiting=states[TrialState.WAITING],
+        failed=len(failed_trials(trials)),
+        best=best.value if best else None,
+    )
+
+
+def failed_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that have failed and are not tried again by another one."""
+    retried = {trial.user_attrs.get("retries") for trial in trials}
+    return [trial for trial in trials if trial.state == TrialState.FAIL and trial.number not in retried]
+
+
+def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """Return the trial of the lowest value, the first of several; None where none has a value."""
+    valued = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+    return min(valued, key=lambda trial: (trial.value, trial.number), default=None)
 
 
 @dataclass
@@ -81,14 +130,14 @@ def open_storage(url: str) -> RDBStorage:
 
 
 class Store:
-    """One study's trials: an Optuna study a cell, all in one storage."""
+    """One study's trials: one Optuna study per cell, all in one storage."""
 
     def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
         self.spec = spec
         self.cells = list(cells)
         self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
         self.storage = open_storage(url)
-        self._leases = Leases(self.storage.engine, Owner.of_this_process())
+        self._leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine)
         self.budget = spec.budget
         self._studies: dict[int, optuna.Study] = {}
@@ -107,10 +156,8 @@ class Store:
         store.commands.create_table()
         known = set(optuna.get_all_study_names(store.storage))
         for cell in cells:
-            if store._study_name(cell) not in known:
-                store.storage.create_new_study(
-                    [optuna.study.StudyDirection.MINIMIZE], store._study_name(cell)
-                )
+            if (name := store._study_name(cell)) not in known:
+                store.storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
         return store
 
     def _study_name(self, cell: Cell) -> str:
@@ -119,8 +166,7 @@ class Store:
     def study(self, cell: Cell) -> optuna.Study:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
-            name = self._study_name(cell)
-            pruner = make_pruner(self.spec.pruner)
+            name, pruner = self._study_name(cell), make_pruner(self.spec.pruner)
             self._studies[cell.index] = optuna.load_study(
                 study_name=name, storage=self.storage, pruner=pruner
             )
@@ -150,21 +196,21 @@ class Store:
 
     # claim
 
-    def claim(self, wanted: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
+    def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
         """Take up a trial that nobody holds, or ask for a new one in a cell with room; None when there is none.
 
-        `wanted` narrows the choice of cells. Cells come in their order, those that nobody works on first.
+        `fits` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
         with self._leases.lock():
             self.poll_commands()
             if self.commands.state.phase != "run":
                 return None
-            if self._is_asked_for_elsewhere(wanted):
+            if self._is_asked_for_elsewhere(fits):
                 return None
             leases = self._leases.all()
             counts = []
             for cell in self.cells:
-                if cell.index in self._finished or not wanted(cell):
+                if cell.index in self._finished or not fits(cell):
                     continue
                 if found := self._abandoned(cell, leases):
                     return found
@@ -173,37 +219,27 @@ class Store:
                     self._finished.add(cell.index)
             return self._ask_where_there_is_room(counts)
 
-    def _is_asked_for_elsewhere(self, wanted: Callable[[Cell], bool]) -> bool:
-        """Say whether a person's trial waits where a worker does not look: its stack has to come to an end first."""
+    def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
+        """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
         waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
         self._asked = {cell.key for cell in waiting}
-        return not all(map(wanted, waiting))
+        return not all(map(fits, waiting))
 
     def _ask_where_there_is_room(self, counts: list[CellCounts]) -> Claim | None:
         limit, is_spent = self.budget.trials_per_cell, self._is_spent()
-        for each in counts:
-            self._failed_before.setdefault(each.cell.index, each.failed)
-        # What waits was asked for by a person, and is tried first and whatever the budget says.
-        with_room = [
-            each
-            for each in counts
-            if each.waiting
-            or (
-                not is_spent
-                and (limit is None or each.counted + each.running < limit)
-                and each.failed - self._failed_before[each.cell.index] < MOST_FAILURES
-            )
-        ]
-        with_room.sort(
-            key=lambda each: (
-                not each.waiting,
-                each.running,
-                each.counted if limit is None else 0,
-                each.cell.index,
-            )
-        )
-        for each in with_room:
+
+        def has_room(each: CellCounts) -> bool:
+            failed_before = self._failed_before.setdefault(each.cell.index, each.failed)
+            if each.waiting:  # a person asked for it: it is tried first, and whatever the budget says
+                return True
+            is_full = limit is not None and each.counted + each.running >= limit
+            return not (is_spent or is_full or each.failed - failed_before >= MOST_FAILURES)
+
+        def place(each: CellCounts) -> tuple[bool, int, int, int]:
+            return not each.waiting, each.running, each.counted if limit is None else 0, each.cell.index
+
+        for each in sorted(filter(has_room, counts), key=place):
             try:
                 return self._ask(each.cell)
             except NoValidSample as error:
@@ -237,13 +273,10 @@ class Store:
             attempt = lease.attempt + 1 if lease else 1
             self._leases.take(frozen._trial_id, attempt)
             self._study_with_sampler(cell, frozen.number)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _without_warnings():
                 trial = optuna.Trial(self.study(cell), frozen._trial_id)
-                sampled = self.spaces[cell.index].suggest(trial)
-            if self._accept(cell, trial, sampled):
-                reported, asked = set(frozen.intermediate_values), _asked(frozen)
-                return Claim(cell, frozen.number, frozen._trial_id, sampled, attempt, trial, reported, asked)
+            if claim := self._claimed(cell, trial, attempt, set(frozen.intermediate_values)):
+                return claim
             self._leases.drop(frozen._trial_id)
         return None
 
@@ -254,42 +287,58 @@ class Store:
             # One may be waiting already: a worker died between giving a point and asking for it.
             waiting = [each.number for each in known if each.state == TrialState.WAITING]
             study = self._study_with_sampler(cell, min(waiting, default=len(known)))
-            if not waiting and (point := first_point(self.spec, space, len(known), self._bests_of_finished)):
+            if not waiting and (point := self._first_point(space, len(known))):
                 study.enqueue_trial(point)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _without_warnings():
                 trial = study.ask()
-                sampled = space.suggest(trial)
-            if self._accept(cell, trial, sampled):
+            if claim := self._claimed(cell, trial):
                 self._leases.take(trial._trial_id, 1)
-                return Claim(cell, trial.number, trial._trial_id, sampled, 1, trial, set(), _asked(trial))
+                return claim
             # The values that a person left to the sampler are drawn again.
             if left and (asked := _asked(trial)):
                 given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
                 study.enqueue_trial(given, asked)
         raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
 
-    def _accept(self, cell: Cell, trial: optuna.Trial, sampled: Mapping[str, Any]) -> bool:
-        """Say whether a sample meets the constraints; end one that does not, so that it never counts."""
-        values = self.spaces[cell.index].resolve(sampled, self.spec.first_seed)
-        if self.spaces[cell.index].broken(values):
+    def _claimed(
+        self, cell: Cell, trial: optuna.Trial, attempt: int = 1, reported: Set[int] = frozenset()
+    ) -> Claim | None:
+        """Return a trial that meets the constraints as a claim; end one that does not, so that it never counts."""
+        space = self.spaces[cell.index]
+        with _without_warnings():
+            sampled = space.suggest(trial)
+        values = space.resolve(sampled, self.spec.first_seed)
+        if space.broken(values):
             trial.set_user_attr("infeasible", True)
             self.study(cell).tell(trial, state=TrialState.FAIL)
-            return False
-        trial.set_user_attr(
-            "planned_flops", float(facts(values)["train_flops"] * len(self.spaces[cell.index].seeds))
+            return None
+        trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
+        return Claim(
+            cell, trial.number, trial._trial_id, sampled, attempt, trial, set(reported), _asked(trial)
         )
-        return True
 
-    def _bests_of_finished(self) -> list[tuple[Cell, dict[str, Any]]]:
-        """Return the cells that have all their trials, with the parameters of the best one."""
-        found = []
-        for cell in filter(self.is_finished, self.cells):
-            ended = [trial for trial in self.trials(cell) if trial.state == TrialState.COMPLETE]
-            if ended:
-                best = min(ended, key=lambda trial: (trial.value, trial.number))
-                found.append((cell, dict(best.params)))
-        return found
+    def _first_point(self, space: Space, number: int) -> dict[str, Any] | None:
+        """Return the parameters of one of a cell's first trials, or None to leave it to the sampler."""
+        startup = self.spec.sampler.options.get("n_startup_trials", TPE_STARTUP_TRIALS)
+        names = space.distributions()
+        if self.spec.sampler.type != "tpe" or number >= startup or not names:
+            return None
+        if number == 0 and (best := self._best_of_nearest_finished(space.cell)):
+            return {name: value for name, value in best.params.items() if name in names}
+        from torch.quasirandom import SobolEngine
+
+        seed = generator_key(self.spec.first_seed, space.cell.key) % 2**31
+        engine = SobolEngine(len(names), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+        point = engine.fast_forward(number).draw(1)[0]  # type: ignore[no-untyped-call]
+        return space.quasi_random([float(each) for each in point])
+
+    def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
+        finished = [
+            (_distance(cell, other), other.index, best)
+            for other in filter(self.is_finished, self.cells)
+            if (best := best_trial(self.trials(other)))
+        ]
+        return min(finished, key=lambda each: each[:2])[2] if finished else None
 
     def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
         """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
@@ -307,7 +356,7 @@ class Store:
             claim.trial.report(value, iteration)
             claim.reported.add(iteration)
         if iteration < max(claim.reported, default=0):
-            return False  # going again where a killed worker had been: the verdict stands on its last report
+            return False  # repeating what a killed worker did: its last report has been judged
         # Asking reads every trial of the cell: not where the answer is known.
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 
@@ -343,7 +392,7 @@ class Store:
         return self._leases.renew()
 
     def requeue(self, claim: Claim) -> None:
-        """Let go of a trial that has not ended, for the next claim to take up."""
+        """Requeue a trial that has not ended, for the next claim to take up."""
         self._leases.requeue(claim.trial_id, claim.attempt)
 
     # what stands in the storage
@@ -365,7 +414,7 @@ class Store:
         return not all(map(self._is_full, self.counts()))
 
     def n_running(self) -> int:
-        """Return how many trials are begun and not ended."""
+        """Return how many trials have started and not ended."""
         return sum(each.running for each in self.counts())
 
     def n_held(self) -> int:
@@ -373,9 +422,33 @@ class Store:
         return sum(not is_dead(lease.owner, lease.expires) for lease in self._leases.all().values())
 
 
+def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
+    """Open the storage of a study as it stands in its folder, with its commands up to now."""
+    spec = read_spec(folder, allow_plugins)
+    vocab_size = int(folder.read(folder.data_file)["vocab_size"])
+    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+    store.poll_commands()
+    return store
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _asked(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     return {name: value for name, value in trial.user_attrs.items() if name in ("enqueued", "retries")}
 
 
-class NoValidSample(Exception):  # noqa: N818 - named for what is missing
-    """Say that a cell's constraints leave the sampler nothing to find."""
+def _distance(one: Cell, other: Cell) -> float:
+    """Return how far two cells are apart: doublings of a number, 1 for another name, or for what one alone changes."""
+
+    def apart(a: Any, b: Any) -> float:
+        both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
+        return abs(math.log2(a / b)) if both_numbers else float(a != b)
+
+    alone = one.values.keys() ^ other.values.keys()
+    both = one.values.keys() & other.values.keys()
+    return len(alone) + sum(apart(one.values[name], other.values[name]) for name in both)

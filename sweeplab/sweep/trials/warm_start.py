@@ -1,89 +1,349 @@
-"""Bring finished trials from elsewhere into a study's cells, before the first trial of each.
+"""Warm starts: finished trials from elsewhere, brought into a study's cells before the first trial of each.
 
-They are Optuna's trials, which a sampler models like its own, and bear a mark. They count towards no budget and are
-never the study's best. Pruners see nothing of their curves: those that ended have none in the storage, and those
-that were cut short have their last value alone, by which TPE ranks them and no pruner judges. Only the pruners'
-`n_startup_trials` counts them.
+A trial fits where the study would train it just so: a cell of the same values, the searched values inside their
+ranges, and all else that moves a loss equal. A table that does not have a hyperparameter is taken to agree.
+
+What fits becomes an Optuna trial, which a sampler models like its own, and bears a mark. It counts towards no budget
+and is never the study's best. Pruners see nothing of its curve: a trial that ended has none in the storage, and one
+that was cut short has its last value alone, by which TPE ranks it and no pruner judges. Only the pruners'
+`n_startup_trials` counts it.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from optuna.trial import FrozenTrial, TrialState, create_trial
-
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.lab.tally import WARM_START
+from sweeplab.hyperparameters import TABLE, Hyperparameter
+from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.lab.storage import WARM_START
+from sweeplab.records.data import DataDescription
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.sweep.trials.known import Known, Source
-from sweeplab.sweep.trials.store import Store
+from sweeplab.study.problems import shown
+from sweeplab.study.search import Scalar
+from sweeplab.study.space import Cell, Space
+from sweeplab.study.spec import TABLE_SUFFIX
+from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+    from sweeplab.study.spec import ObjectiveSpec, StudySpec
+    from sweeplab.sweep.trials.store import Store
+
+# Outcomes of trials that a sampler can learn from.
+LEARNABLE = {state for state in RunState if state.counts_towards_budget}
+# Which column of a table values a trial: the first that is there; losses where the study values a trial by them.
+VALUES, LOSSES = ("value",), ("val_loss",)
+# A loss does not rest on these.
+_IDLE = frozenset(
+    row.name
+    for row in TABLE.values()
+    if row.category in ("logging", "generation") or row.name in ("seed", "device", "compile")
+)
+_CLOSE = 1e-9  # between a number and itself, written with 10 digits or more
+_MOST_PLACES = 5
 
 
-def bring_in(store: Store, sources: Sequence[Source], folder: StudyFolder) -> None:
+@dataclass(frozen=True)
+class FinishedTrial:
+    """A trial of another study, or a line of a table; `iteration` is where it ended, if that is known."""
+
+    place: str
+    values: Mapping[str, Any]
+    outcome: str
+    value: float | None
+    iteration: int | None = None
+
+
+@dataclass(frozen=True)
+class FittingTrial:
+    """A finished trial that fits: the cell that it comes into, and its parameters as Optuna stores them."""
+
+    trial: FinishedTrial
+    cell: Cell
+    parameters: dict[str, Scalar]
+
+
+@dataclass(frozen=True)
+class WarmStartSource:
+    """A study, or a table at its absolute path: its trials that fit, and why the others do not, with their places."""
+
+    name: str
+    fitting: list[FittingTrial]
+    refused: list[str]
+
+
+def read_warm_starts(
+    spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: DataDescription
+) -> list[WarmStartSource]:
+    """Return what a study starts from; a source that was brought in before and is missing by now is left out.
+
+    `data` describes the study's own corpus.
+
+    Raises:
+        BadInput: a source cannot be read, is of other data, or has no trial that fits; says which trials and why.
+    """
+    known = {source for sources in _recorded(folder).values() for source in sources}
+    found: list[WarmStartSource] = []
+    problems: list[Problem] = []
+    for index, name in enumerate(spec.warm_starts):
+        try:
+            found.append(_fitted(name, list(_trials(spec, folder.lab, name, data)), spaces))
+        except BadInput as error:
+            if not (isinstance(error, _Missing) and name in known):
+                place = ("warm_start", index)
+                problems += [spec.problem(place, x.what, x.allowed, x.nearest) for x in error.problems]
+    if problems:
+        raise BadInput(*problems)
+    return found
+
+
+class _Missing(BadInput):
+    """There is nothing where a source should be."""
+
+
+def _fitted(name: str, trials: Sequence[FinishedTrial], spaces: Sequence[Space]) -> WarmStartSource:
+    fitting, refused = [], defaultdict[str, list[str]](list)
+    for trial in trials:
+        try:
+            cell, parameters = _fit(trial, spaces)
+        except _Unfit as reason:
+            refused[str(reason)].append(trial.place)
+        else:
+            fitting.append(FittingTrial(trial, cell, parameters))
+    reasons = [f"{_places(places)}: {reason}" for reason, places in refused.items()]
+    if not fitting:
+        raise BadInput(f"no trial of {name} fits: {'; '.join(reasons) or 'it has none'}")
+    return WarmStartSource(name, fitting, reasons)
+
+
+def _places(places: Sequence[str]) -> str:
+    some = ", ".join(places[:_MOST_PLACES]) + (", …" if len(places) > _MOST_PLACES else "")
+    return f"{len(places)} ({some})" if len(places) > 1 else some
+
+
+# ------------------------------------------------------------------ does a trial fit?
+
+
+class _Unfit(Exception):  # noqa: N818 - a finding, not a failure
+    """Says why a trial does not fit, in words that are the same for all trials of this kind."""
+
+
+def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
+    """Return the cell of a trial and its parameters.
+
+    Raises:
+        _Unfit: it has none.
+    """
+    if trial.outcome not in LEARNABLE:
+        raise _Unfit(f"{trial.outcome}, not finished")
+    if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
+        raise _Unfit("without a value that is a number")
+    grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
+    for name in grid:
+        if name not in trial.values:
+            raise _Unfit(f"without {name}, which is in the grid")
+    agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
+    if not agreeing:
+        raise _Unfit(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
+    space = max(agreeing, key=lambda each: len(each.cell.values))  # one that changes nothing agrees with all
+    try:
+        parameters, ours = space.fitted(trial.values)
+    except ValueError as error:
+        raise _Unfit(str(error)) from error
+    settled = settle_devices(ours)
+    for name, value in trial.values.items():
+        if name not in _IDLE and not _same(value, settled[name]):
+            raise _Unfit(f"{name} is {shown(value)} there and {shown(settled[name])} here")
+    if rule := space.broken(ours):
+        raise _Unfit(f"breaks {rule}")
+    return space.cell, parameters
+
+
+def _agrees(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(name in values and _same(values[name], value) for name, value in wanted.items())
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other))
+    return math.isclose(one, other, rel_tol=_CLOSE) if numbers else bool(one == other)
+
+
+# ------------------------------------------------------------------ where trials come from
+
+
+def _trials(spec: StudySpec, lab: Path, source: str, data: DataDescription) -> Iterator[FinishedTrial]:
+    if source.endswith(TABLE_SUFFIX):
+        return _table_trials(Path(source), spec.objective)
+    return _study_trials(spec, lab, source, data)
+
+
+def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
+    """Yield the trials of another study, each by the run of its first seed."""
+    if name == spec.name:
+        raise BadInput("a study does not start from itself")
+    try:
+        folder = find_study(lab, name)
+    except BadInput as error:
+        raise _Missing(*error.problems) from error
+    theirs = read_spec(folder)
+    if theirs.objective != spec.objective:
+        how = [f"{each.objective.metric}, {each.objective.at}" for each in (theirs, spec)]
+        raise BadInput(f"study {name} values a trial by {how[0]}, and this one by {how[1]}")
+    described = DataDescription.of(folder.read(folder.data_file))
+    if described.token_digest != data.token_digest:
+        raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
+    if described.init_digest != data.init_digest:
+        raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
+    seen = set()
+    for run in folder.runs():
+        place = f"{run.cell}/{run.trial}"
+        if place in seen:
+            continue
+        seen.add(place)
+        values, end = run.read_start().values, run.read_end()
+        if end:
+            yield FinishedTrial(place, values, end.ending.outcome, end.value, end.iteration)
+        else:
+            yield FinishedTrial(place, values, folder.unfinished, None)
+
+
+def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
+    """Yield the rows of a table as `study export` writes it, or of any with the names of hyperparameters.
+
+    Of a table that has one row per run, the first of each trial's.
+    """
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines)
+            known = list(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
+    except FileNotFoundError:
+        raise _Missing(f"no such file: {file}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{file} cannot be read as a table: {error}") from error
+    losses = (*LOSSES, f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
+    columns = (*VALUES, *losses)
+    column = next((name for name in columns if name in known), None)
+    if column is None:
+        raise BadInput(Problem(f"{file} does not say what its trials came to", " | ".join(columns)))
+    seen = set()
+    for line, row in rows:
+        if (trial := tuple(row.get(name) for name in ("study", "cell", "trial"))) != (None, None, None):
+            if trial in seen:
+                continue
+            seen.add(trial)
+        values = {name: text for name, text in row.items() if name in TABLE and text is not None}
+        read = {
+            name: _read(TABLE[name], text) for name, text in values.items() if text or TABLE[name].optional
+        }
+        iteration = _number(row.get("iterations") or "")
+        yield FinishedTrial(
+            f"line {line}",
+            read,
+            row.get("state") or "complete",
+            _number(row[column] or ""),
+            None if iteration is None or not math.isfinite(iteration) else int(iteration),
+        )
+
+
+def _read(row: Hyperparameter, text: str) -> Any:
+    """Return a cell of a table as its hyperparameter's own type; as the text that it is where it is none."""
+    if row.kind == "floats":
+        return _typed(row.name, [_number(part) for part in re.split(r"[\s,]+", text.strip("()[] "))])
+    if text in ("", "None") and row.optional:
+        return None
+    plain: dict[str, Any] = {"True": True, "true": True, "False": False, "false": False}
+    number = _number(text) if row.kind in ("int", "float") else None
+    return _typed(row.name, plain.get(text, text if number is None else number))
+
+
+def _typed(name: str, value: Any) -> Any:
+    try:
+        return TABLE[name].check(value)
+    except (ValueError, OverflowError):
+        return value  # it fits nowhere, and is shown as it is
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------ into the study
+
+
+def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
     """Add the trials to the cells that have none of their own; those that are there already are not added again."""
-    by_cell: dict[int, list[tuple[str, Known]]] = defaultdict(list)
-    for source in sources:
-        for known in source.known:
-            by_cell[known.cell.index].append((source.name, known))
-    for index, trials in by_cell.items():
-        study = store.study(store.cells[index])
-        there = study.get_trials(deepcopy=False)
+    for space in store.spaces:
+        new = [
+            _optuna_trial(source.name, each, space)
+            for source in sources
+            for each in source.fitting
+            if each.cell.index == space.cell.index
+        ]
+        study = store.study(space.cell)
+        there = study.get_trials(deepcopy=False) if new else []
         if any(WARM_START not in trial.user_attrs for trial in there):
-            continue  # the cell has begun
-        distributions = store.spaces[index].distributions()
-        held = {_content(trial) for trial in there}
-        for name, known in trials:
-            trial = _as_trial(name, known, distributions)
-            if _content(trial) not in held:
-                held.add(_content(trial))
+            continue  # the cell has started
+        known = {_content(trial) for trial in there}
+        for trial in new:
+            if (content := _content(trial)) not in known:
+                known.add(content)
                 study.add_trial(trial)
-    _write_down(store, folder)
+    _record(store, folder)
 
 
-def _as_trial(source: str, known: Known, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
-    row = known.row
-    is_valued = RunState(row.outcome).has_value
+def _optuna_trial(source: str, fitting: FittingTrial, space: Space) -> FrozenTrial:
+    from optuna.trial import TrialState, create_trial  # slow to import
+
+    trial, distributions = fitting.trial, space.distributions()
+    is_valued = RunState(trial.outcome).has_value
     last: dict[int, float] = {}
-    if not is_valued and row.iteration is not None and row.value is not None and math.isfinite(row.value):
-        last[row.iteration] = row.value
+    if not is_valued and trial.iteration is not None and trial.value is not None:
+        last = {trial.iteration: trial.value} if math.isfinite(trial.value) else {}
     return create_trial(
         state=TrialState.COMPLETE if is_valued else TrialState.PRUNED,
-        value=row.value if is_valued else None,
-        params=known.parameters,
-        distributions={name: distributions[name] for name in known.parameters},
-        user_attrs={WARM_START: {"from": source, "place": row.place}, "outcome": row.outcome},
+        value=trial.value if is_valued else None,
+        params=fitting.parameters,
+        distributions={name: distributions[name] for name in fitting.parameters},
+        user_attrs={WARM_START: {"from": source, "place": trial.place}, "outcome": str(trial.outcome)},
         intermediate_values=last,
     )
 
 
 def _content(trial: FrozenTrial) -> str:
     """Return what makes a trial the same as another, wherever either was found."""
-    return json.dumps(
-        [
-            sorted(trial.params.items()),
-            trial.state.name,
-            trial.values,
-            sorted(trial.intermediate_values.items()),
-        ]
-    )
+    parameters, reported = sorted(trial.params.items()), sorted(trial.intermediate_values.items())
+    return json.dumps([parameters, trial.state.name, trial.values, reported])
 
 
-def _write_down(store: Store, folder: StudyFolder) -> None:
-    """Write down what stands in the storage by now, for those who look at the study without it."""
+def _record(store: Store, folder: StudyFolder) -> None:
+    """Write how many trials of each source the cells have by now, for what shows the study without its storage."""
     cells: dict[str, dict[str, int]] = {}
     for cell in store.cells:
         trials = store.study(cell).get_trials(deepcopy=False)
         marks = [trial.user_attrs[WARM_START] for trial in trials if WARM_START in trial.user_attrs]
-        sources = Counter(mark["from"] for mark in marks)
-        if sources:
-            cells[cell.key] = dict(sources)
+        if marks:
+            cells[cell.key] = dict(Counter(mark["from"] for mark in marks))
     if cells or folder.warm_start_file.exists():
         write_whole(folder.warm_start_file, json.dumps(cells, indent=1).encode())
+
+
+def _recorded(folder: StudyFolder) -> dict[str, dict[str, int]]:
+    return folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}

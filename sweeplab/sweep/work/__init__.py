@@ -1,1 +1,1 @@
-"""Training the trials: runner, worker, engines, supervisor."""
+"""Training the trials: the runner and its worker processes, and the supervisor of a study."""

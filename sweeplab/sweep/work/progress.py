@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
-from sweeplab.lab.feed import Event
+from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
+from sweeplab.study.spec import Budget
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -44,7 +45,7 @@ class StudyProgress:
 
     plan: Plan
     cells: dict[str, CellProgress]
-    live: dict[tuple[str, int], Event] = field(default_factory=dict)
+    live: dict[tuple[str, int], TrialEvent] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
@@ -59,33 +60,33 @@ class StudyProgress:
 
     def take_in(self, event: Event) -> None:
         """Follow one event of a worker."""
-        kind = event["event"]
-        if kind in ("claimed", "evaluated"):
-            self.live[event["cell"], event["trial"]] = event
-        elif kind in ("ended", "lost", "requeued"):
-            self.live.pop((event["cell"], event["trial"]), None)
-        if kind == "ended":
+        match event:
+            case TrialClaimed() | RunEvaluated():
+                self.live[event.place] = event
+            case TrialEvent():
+                self.live.pop(event.place, None)
+            case StudyError():
+                self.errors.append(event.message)
+        if isinstance(event, TrialEnded):
             self._take_in_end(event)
-        elif kind == "error":
-            self.errors.append(event["message"])
 
-    def _take_in_end(self, event: Event) -> None:
-        outcome, value = event["outcome"], event["value"]
-        self.states[outcome] = self.states.get(outcome, 0) + 1
-        if outcome == "failed":
-            last = (event["error"] or "").strip().splitlines()[-1:]
-            self.errors.append(f"trial {event['trial']} in cell {event['cell']} failed: {''.join(last)}")
+    def _take_in_end(self, event: TrialEnded) -> None:
+        ending = event.ending
+        self.states[ending.outcome] = self.states.get(ending.outcome, 0) + 1
+        if ending.outcome is RunState.FAILED:
+            last = (ending.error or "").strip().splitlines()[-1:]
+            self.errors.append(f"trial {event.trial} in cell {event.cell} failed: {''.join(last)}")
             return
-        cell = self.cells.setdefault(event["cell"], CellProgress())  # one no longer in the grid has none
+        cell = self.cells.setdefault(event.cell, CellProgress())  # one no longer in the grid has none
         cell.counted += 1
-        if RunState(outcome).has_value and (cell.best is None or value < cell.best):
-            cell.best = value
+        if ending.outcome.has_value and ending.value is not None:
+            cell.best = ending.value if cell.best is None else min(cell.best, ending.value)
 
     def follow(self, state: ControlState) -> None:
         """Take over the phase and the budget that the study's commands have set."""
         self.phase = state.phase
-        if state.budget is not None and state.budget != self.plan.budget:
-            self.plan = self.plan.with_budget(state.budget)
+        if state.budget is not None:
+            self.plan = self.plan.with_budget(Budget.model_validate(dict(state.budget)))
 
 
 class Notifier:
@@ -119,11 +120,11 @@ class Notifier:
     ) -> None:
         """Notify how the study ended: its runs by state, its best value, and the first error."""
         lines = [f"runs: {counts(summary['counts']) or 'none'}"]
-        if summary["best_val_loss"] is not None:
-            lines.append(f"best {summary['best_val_loss']:.4f} in {summary['best_run']}")
+        if summary["best_value"] is not None:
+            lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
         lines += [f"error: {errors[0]}"] if errors else []
         lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
-        lines.append(f"look at it: {folder.command('study show')}")
+        lines.append(f"show it: {folder.command('study show')}")
         self._notify(status, "\n".join(lines))
 
     def _notify(self, what: str, text: str) -> None:

@@ -1,16 +1,17 @@
-"""A trial in a worker's hands: one training a seed, their common value, and how they end."""
+"""The runs of one trial, one per seed: their records on disk, their common value, and how they end."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.data.dataset import Dataset
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import (
     MEASURES,
@@ -22,117 +23,130 @@ from sweeplab.records.runs import (
     TrialEnding,
     run_key,
 )
-from sweeplab.study.space import facts
+from sweeplab.study.rules import facts
+from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
-from sweeplab.sweep.work.curves import SeedCurves
-from sweeplab.train.checkpoint import read_snapshot, remove_snapshot
-from sweeplab.train.counting import train_flops, train_tokens
-from sweeplab.train.metrics import worth
-from sweeplab.train.run import Run
-from sweeplab.train.stack import Record, Snapshot
+from sweeplab.train.checkpoint import read_checkpoint, remove_snapshot
+from sweeplab.train.devices import settle_devices
+from sweeplab.train.member import Record
+from sweeplab.train.run import Run, train_flops, train_tokens, worth
 
 
-@dataclass(frozen=True)
+def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
+    """Return the weights that a study's runs start from, or None where they are drawn from their seeds."""
+    return None if spec.init_folder is None else read_checkpoint(spec.init_folder, "model")[0]
+
+
+class SeedCurves:
+    """The losses of a trial's runs; one that has ended counts with its last loss from then on.
+
+    `worth` makes what is reported of a mean loss and its iteration.
+    """
+
+    def __init__(
+        self, seeds: Iterable[int], worth: Callable[[float, int], float] = lambda loss, iteration: loss
+    ) -> None:
+        self._worth = worth
+        self._losses: dict[int, dict[int, float]] = {seed: {} for seed in seeds}
+        self._ended: set[int] = set()
+        self.means: dict[int, float] = {}
+
+    def add(self, seed: int, iteration: int, loss: float, ended: bool = False) -> list[tuple[int, float]]:
+        """Add a loss; return the iterations whose mean is known by it, with what that mean is worth, in order."""
+        self._losses[seed][iteration] = loss
+        if ended:
+            self._ended.add(seed)
+        new = []
+        for each in sorted({i for losses in self._losses.values() for i in losses} - set(self.means)):
+            losses = [self._at(seed, each) for seed in self._losses]
+            if any(loss is None for loss in losses):
+                break
+            mean = sum(loss for loss in losses if loss is not None) / len(losses)
+            self.means[each] = self._worth(mean, each)
+            new.append((each, self.means[each]))
+        return new
+
+    def _at(self, seed: int, iteration: int) -> float | None:
+        losses = self._losses[seed]
+        if iteration in losses:
+            return losses[iteration]
+        last = max(losses, default=None)
+        return losses[last] if last is not None and seed in self._ended and last < iteration else None
+
+    def value(self, at: Literal["best", "final"]) -> float | None:
+        """Return the trial's value: its lowest mean, or the last one."""
+        if not self.means:
+            return None
+        return min(self.means.values()) if at == "best" else self.means[max(self.means)]
+
+
+@dataclass(frozen=True, eq=False)
 class Training:
-    """One seed of a trial: the run to train and the folder it leaves its traces in."""
+    """One run of a trial: what is trained, and the folder of its records."""
 
-    seed: int
+    trial: TrialRuns
     run: Run
     folder: RunFolder
 
-    def snapshot(self) -> Snapshot | None:
-        """Return where an earlier worker left the run, if it left anything."""
-        return read_snapshot(self.folder.path)
 
-
-class ClaimedTrial:
-    """A claimed trial; `values_of(seed)` gives the effective hyperparameters of one of its runs."""
+class TrialRuns:
+    """The runs of one trial, by key; each has its start written down in its folder."""
 
     def __init__(
-        self,
-        spec: StudySpec,
-        folder: StudyFolder,
-        claim: Claim,
-        seeds: Sequence[int],
-        values_of: Callable[[int], Mapping[str, Any]],
+        self, spec: StudySpec, dataset: Dataset, starts: Iterable[tuple[RunFolder, RunStart]]
     ) -> None:
-        self.spec, self.claim = spec, claim
-        shared = values_of(seeds[0])
-        self.curves = SeedCurves(
-            seeds, lambda loss, iteration: worth(spec.objective.metric, loss, iteration, shared)
-        )
+        self.spec, self.dataset = spec, dataset
         self.error: str | None = None  # raised by the metric
-        self.states: dict[int, RunState] = {}
         self.is_stopped = False  # by the study's owner
+        self.states: dict[int, RunState] = {}  # of the runs that have come to their own end, by seed
         self.trainings: dict[str, Training] = {}
-        for seed in seeds:
-            values = values_of(seed)
-            key = run_key(claim.cell.key, claim.number, seed)
-            run_folder = folder.run(claim.cell.key, claim.number, seed)
-            self.trainings[key] = Training(seed, Run(key, values), run_folder)
-            run_folder.write_start(self._start(key, seed, values))
+        for folder, start in starts:
+            folder.write_start(start)
+            self.trainings[start.key] = Training(self, Run(start.key, start.values), folder)
+        self.curves = SeedCurves([each.folder.seed for each in self.trainings.values()], self._worth)
 
-    def _start(self, key: str, seed: int, values: Mapping[str, Any]) -> RunStart:
-        return RunStart(
-            study=self.spec.name,
-            key=key,
-            cell=self.claim.cell.key,
-            trial=self.claim.number,
-            seed=seed,
-            values=Hyperparameters.of(values),
-            sampled=self.claim.sampled,
-            **self.claim.asked,
-            facts=facts(values),
-            threads=torch.get_num_threads(),  # on which the last bits of a larger model rest
-            started=time.time(),
-        )
+    def _worth(self, loss: float, iteration: int) -> float:
+        shared = next(iter(self.trainings.values())).run.values
+        return worth(self.spec.objective.metric, loss, iteration, shared)
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Return the trial's cell and number."""
-        return self.claim.cell.key, self.claim.number
-
-    @property
-    def has_ended(self) -> bool:
-        """Say whether every seed's run has come to its own end."""
-        return len(self.states) == len(self.trainings)
-
-    def recorded_ending(self) -> TrialEnding | None:
-        """Return the ending that an earlier worker wrote down and may not have told, or None."""
-        ends = (training.folder.read_end() for training in self.trainings.values())
-        return next((end.ending for end in ends if end), None)
-
-    def recall(self, key: str, until: int) -> None:
-        """Take in a run's losses up to an iteration, as an earlier worker wrote them down."""
-        training = self.trainings[key]
-        for point in training.folder.points():
-            if point.iteration <= until and point.val_loss is not None:
-                self.curves.add(training.seed, point.iteration, point.val_loss)
+    def outcome(self) -> RunState | None:
+        """Return how the trial ends by what is known of its runs; None while they train."""
+        states = self.states.values()
+        if self.error:
+            return RunState.FAILED
+        if RunState.DIVERGED in states:
+            return RunState.DIVERGED
+        if self.is_stopped:  # while seeds have not started there is no mean, and no value
+            return RunState.STOPPED if self.curves.means else RunState.PRUNED
+        if len(states) < len(self.trainings):
+            return None
+        return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
 
     def write_down(self, record: Record) -> list[tuple[int, float]]:
-        """Append a record to its run's traces; return the iterations at which the trial's mean is now known."""
+        """Append a record to its run's curve; return the iterations at which the trial's mean is known by it."""
         training = self.trainings[record.key]
-        values = training.run.values
+        values, seed = training.run.values, training.folder.seed
         points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
         points.setdefault(record.iteration, {"iteration": record.iteration}).update(
             wall_seconds=record.wall_seconds,
             eval_seconds=record.eval_seconds,
             val_loss=record.val_loss,
+            bits_per_byte=self.dataset.bits_per_byte(record.val_loss, values),
             **record.measures,
         )
         training.folder.append(
             CurvePoint(**point, train_tokens=train_tokens(values, iteration))
             for iteration, point in sorted(points.items())
         )
-        if record.state != "running":
-            self.states[training.seed] = RunState(record.state)
+        has_ended = record.state != "running"
+        if has_ended:
+            self.states[seed] = RunState(record.state)
         if record.state == "diverged":
             return []
         try:
-            return self.curves.add(
-                training.seed, record.iteration, record.val_loss, record.state != "running"
-            )
+            return self.curves.add(seed, record.iteration, record.val_loss, has_ended)
         except Exception as error:  # whatever the user's own metric may raise
             self.error = "".join(traceback.format_exception(error))
             return []
@@ -140,29 +154,29 @@ class ClaimedTrial:
     def ending(self, outcome: RunState, error: str | None = None) -> TrialEnding:
         """Return how the trial ends: its outcome and value, and each seed's own state."""
         cut_short = RunState.PRUNED if outcome is RunState.DIVERGED else outcome
-        states = {each.seed: self.states.get(each.seed, cut_short) for each in self.trainings.values()}
+        seeds = [training.folder.seed for training in self.trainings.values()]
+        states = {seed: self.states.get(seed, cut_short) for seed in seeds}
         # Optuna values what was cut short by its last report.
         is_cut_short = outcome in (RunState.PRUNED, RunState.DIVERGED)
         value = self.curves.value("final" if is_cut_short else self.spec.objective.at)
         return TrialEnding(outcome, value, states, error)
 
-    def close(self, ending: TrialEnding) -> dict[str, float]:
-        """Write every run's end.json and return what the storage keeps of the trial besides its value."""
-        totals = {"train_flops": 0.0, "wall_seconds": 0.0}
+    def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
+        """Write and return how every run ended, unless an earlier worker has written it."""
+        ends = []
         for training in self.trainings.values():
-            end = training.folder.read_end() or self._run_end(training, ending)
+            end = training.folder.read_end() or self._end(training, ending)
             training.folder.write_end(end)
             remove_snapshot(training.folder.path)
-            totals["train_flops"] += end.train_flops
-            totals["wall_seconds"] += end.wall_seconds
-        return totals
+            ends.append(end)
+        return ends
 
-    def _run_end(self, training: Training, ending: TrialEnding) -> RunEnd:
+    def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
         points = training.folder.points()
         evaluated = [(each.val_loss, each) for each in points if each.val_loss is not None]
         best = min(evaluated, key=lambda each: each[0])[1] if evaluated else None
         last = points[-1] if points else CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
-        state = ending.states[training.seed]
+        state = ending.states[training.folder.seed]
         return RunEnd(
             state=state,
             stop_reason=self._stop_reason(state, last.iteration),
@@ -191,3 +205,42 @@ class ClaimedTrial:
             RunState.FAILED: f"an error after iteration {iteration}",
         }
         return reasons[state]
+
+
+class ClaimedTrial(TrialRuns):
+    """A trial of which this worker holds the lease."""
+
+    def __init__(
+        self, spec: StudySpec, dataset: Dataset, folder: StudyFolder, claim: Claim, space: Space
+    ) -> None:
+        self.claim, self.place = claim, (claim.cell.key, claim.number)
+        started = time.time()
+        starts = []
+        for seed in space.seeds:
+            values = settle_devices(space.resolve(claim.sampled, seed))
+            start = RunStart(
+                study=spec.name,
+                key=run_key(*self.place, seed),
+                cell=claim.cell.key,
+                trial=claim.number,
+                seed=seed,
+                values=values,
+                sampled=claim.sampled,
+                **claim.asked,
+                facts=facts(values)._asdict(),
+                threads=torch.get_num_threads(),  # on which the last bits of a larger model rest
+                started=started,
+            )
+            starts.append((folder.run(*self.place, seed), start))
+        super().__init__(spec, dataset, starts)
+
+    def recorded_ending(self) -> TrialEnding | None:
+        """Return the ending that an earlier worker has written, perhaps without telling the storage, or None."""
+        ends = (training.folder.read_end() for training in self.trainings.values())
+        return next((end.ending for end in ends if end), None)
+
+    def restore_curve(self, training: Training, until: int) -> None:
+        """Take in a run's losses up to an iteration, as an earlier worker has written them."""
+        for point in training.folder.points():
+            if point.iteration <= until and point.val_loss is not None:
+                self.curves.add(training.folder.seed, point.iteration, point.val_loss)

@@ -7,7 +7,6 @@ process, however that ends. It refuses a study that others train with other code
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -18,11 +17,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sweeplab.lab.feed import Event
+from sweeplab.lab.events import Event, WorkerDone, WorkerExited, WorkerReady, event_line, read_event
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.resources import WorkerResources
+from sweeplab.study.plan import WorkerResources
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
@@ -111,8 +110,8 @@ class WorkerPool:
         assert process.stdout is not None
         for line in process.stdout:
             with suppress(ValueError):  # a line that a kill has torn
-                self._events.put({"worker": index, **json.loads(line)})
-        self._events.put({"worker": index, "event": "exited", "code": process.wait()})
+                self._events.put(read_event(line, index))
+        self._events.put(WorkerExited(worker=index, code=process.wait()))
 
     def listen(self, stopping: bool) -> None:
         """Handle the workers' events for some time; one that dies, unless all are `stopping`, is replaced."""
@@ -120,10 +119,11 @@ class WorkerPool:
         with suppress(queue.Empty):
             while (left := tick - time.monotonic()) > 0:
                 event = self._events.get(timeout=left)
-                if event["event"] == "done":
-                    self._done[event["worker"]] = event["revision"]
-                elif event["event"] == "exited":
-                    self._handle_exit(event["worker"], event["code"], stopping)
+                match event:
+                    case WorkerDone(worker=int(index)):
+                        self._done[index] = event.revision
+                    case WorkerExited(worker=int(index)):
+                        self._handle_exit(index, event.code, stopping)
                 self._on_event(event)
 
     def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
@@ -181,40 +181,36 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def emit(event: dict[str, Any]) -> None:
+    def emit(event: Event) -> None:
         try:
-            print(json.dumps(event), file=events, flush=True)
+            print(event_line(event), file=events, flush=True)
         except BrokenPipeError:  # nobody listens any more: save the runs, and fail none of them
             closed.set()
 
     import torch
 
-    from sweeplab.lab.versions import differences, versions
+    from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.sample import keep_sample
-    from sweeplab.study.cells import cells
-    from sweeplab.study.datasets import study_dataset
-    from sweeplab.study.file.reading import read_study
-    from sweeplab.sweep.trials.store import Store
+    from sweeplab.study.inputs import study_dataset
+    from sweeplab.sweep.trials.store import open_store
     from sweeplab.sweep.work.runner import Runner
 
     torch.set_num_threads(int(threads))
     folder = StudyFolder(Path(lab), name)
-    # Whoever runs the study has allowed these plugins, with these digests.
-    spec = read_study(folder.canonical_file, allow_plugins=True)
-    dataset = study_dataset(spec)
-    vocab_size = dataset.tokenizer.vocab_size
-    store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
-    store.poll_commands()
-    theirs = store.commands.state.start.get("versions", {})
-    if not force and (different := differences(versions(dataset.token_digest), theirs)):
+    store = open_store(
+        folder, allow_plugins=True
+    )  # whoever runs the study has allowed these, by their digests
+    dataset = study_dataset(store.spec)
+    theirs = store.commands.state.start.versions
+    if not force and (different := version_differences(versions(dataset.token_digest), theirs)):
         others = "the study's other workers have another version of"
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
-    emit({"event": "ready"})
-    Runner(spec, store, dataset, folder, emit, closed.is_set).work()
+    emit(WorkerReady())
+    Runner(store.spec, store, dataset, folder, emit, closed.is_set).work()
     if not closed.is_set():
         keep_sample(folder, dataset)
-    emit({"event": "done", "revision": NO_REVISION if closed.is_set() else store.commands.state.revision})
+    emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))
     return 0
 
 

@@ -1,17 +1,13 @@
-"""The optimizers: a file each, one table."""
+"""The optimizers, by name. A new one is a class in a file here, and a row of OPTIMIZERS."""
 
 from __future__ import annotations
 
 from sweeplab.train.optimizers.adafactor import Adafactor
-from sweeplab.train.optimizers.adam import Adam
-from sweeplab.train.optimizers.adamw import AdamW
 from sweeplab.train.optimizers.base import Optimizer
-from sweeplab.train.optimizers.base import Rates as Rates
-from sweeplab.train.optimizers.lion import Lion
+from sweeplab.train.optimizers.elementwise import SGD, Adam, AdamW, Lion
 from sweeplab.train.optimizers.muon import Muon
-from sweeplab.train.optimizers.sgd import SGD
 
-OPTIMISERS: dict[str, type[Optimizer]] = {
+OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
     "adam": Adam,
     "sgd": SGD,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
-from sweeplab.train.optimizers.base import Optimizer, Rates, decay_, places
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, decay_, places
 
 DECAY_POWER = -0.8
 SMALLEST = 1e-30  # the paper's epsilon_1: added to a squared gradient
@@ -27,8 +27,6 @@ LARGEST_UPDATE = 1.0
 
 class Adafactor(Optimizer):
     """Second moments by rows and columns, and clipped updates."""
-
-    meaning = "second moments factored into rows and columns, clipped updates (Shazeer & Stern 2018)"
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
@@ -45,7 +43,7 @@ class Adafactor(Optimizer):
         return {"row_means": self._n_rows, "column_means": self._n_columns, "second": self._n_second}
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)
@@ -72,7 +70,7 @@ class Adafactor(Optimizer):
 
 
 def _along(values: Tensor, like: Tensor) -> Tensor:
-    """Return a number a run [K] in the shape that multiplies a tensor [K, …]."""
+    """Return one number per run [K] in the shape that multiplies a tensor [K, …]."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 

@@ -1,7 +1,7 @@
 """What an optimizer of a stack is, and what several of them need.
 
-Legend: K runs, P the row size. Weights, gradient and state are rows of buffers, a run a row; hyperparameters are
-a number a run. torch's own optimizers take one learning rate for a tensor, not one a row.
+Legend: K runs, P the row size. Weights, gradient and state are buffers with one row per run; hyperparameters are
+one number per run. torch's own optimizers take one learning rate for a tensor, not one per row.
 
 On the CPU a run's bits are the same in any row of any stack. On whole rows, which are whole blocks, any operation
 keeps to that; on a part of a row only those that round once (a product, a sum, a root), for torch computes a loop's
@@ -12,14 +12,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from sweeplab.model.layout import BLOCK, Layout
-from sweeplab.model.weights import Weight
+from sweeplab.model.weights import Weight, learning_rate_factor
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Rows = Float[Tensor, "K P"]
+else:
+    Rows = Tensor
 
 _Key = TypeVar("_Key")
 
@@ -37,36 +45,45 @@ class Rates(NamedTuple):
 
 
 class Optimizer(ABC):
-    """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here."""
+    """Updates the weights of a stack's runs; its state lies in buffers of the stack's, named and sized here.
 
-    meaning: ClassVar[str]
+    `rows` are the buffers in which a run has a number per weight.
+    """
+
+    rows: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
-    @abstractmethod
     def buffers(self) -> dict[str, int]:
         """Return the length of a run's row in each buffer of state, by name; whole blocks, zero at the start."""
+        return dict.fromkeys(self.rows, self.layout.row_size)
+
+    @cached_property
+    def learning_rate_spans(self) -> list[tuple[slice, float]]:
+        """Return the stretches of a row that share a learning rate, and its factor: one stretch, but under muP."""
+        ratio = self.layout.shape.width_ratio
+        return spans(self.layout, lambda weight: learning_rate_factor(weight.name, len(weight.shape), ratio))
 
     @abstractmethod
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
-        """Update weights and state in place; the gradient [K, P] is used up."""
+        """Update weights and state in place; the gradient is used up."""
 
 
-def column(values: Iterable[float], like: Tensor) -> Tensor:
-    """Return a number a run as a column [K, 1] that multiplies rows."""
+def column(values: Iterable[float], like: Tensor) -> Float[Tensor, "K 1"]:
+    """Return one number per run as a column that multiplies rows."""
     return torch.tensor(list(values), device=like.device)[:, None]
 
 
-def decay_(weights: Tensor, n_decayed: int, rates: Sequence[Rates]) -> None:
+def decay_(weights: Rows, n_decayed: int, rates: Sequence[Rates]) -> None:
     """Shrink the first n_decayed columns: Loshchilov and Hutter's decoupled weight decay."""
     shrink = column((1.0 - rate.learning_rate * rate.weight_decay for rate in rates), weights)
     weights[:, :n_decayed].mul_(shrink)
 
 
-def add_l2_(gradient: Tensor, weights: Tensor, n_decayed: int, rates: Sequence[Rates]) -> None:
+def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: Sequence[Rates]) -> None:
     """Add the gradient of half weight_decay times the squares of the first n_decayed columns."""
     decays = column((rate.weight_decay for rate in rates), weights)
     gradient[:, :n_decayed].add_(weights[:, :n_decayed] * decays)

@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.layout import Layout
-from sweeplab.model.parametrization import kind
-from sweeplab.model.weights import Weight
-from sweeplab.train.optimizers.adamw import adam_
-from sweeplab.train.optimizers.base import Optimizer, Rates, column, decay_, places, spans
+from sweeplab.model.weights import Weight, role_of
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, column, decay_, places, spans
+from sweeplab.train.optimizers.elementwise import adam_
 
 # Jordan's quintic a x + b x^3 + c x^5, steepest at zero: singular values end between about 0.7 and 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -36,8 +35,6 @@ ADAMW_SIZE = 0.2
 
 class Muon(Optimizer):
     """Orthogonal steps for hidden matrices, AdamW for the rest."""
-
-    meaning = "orthogonalised momentum for hidden matrices, AdamW for the rest (Jordan et al. 2024)"
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
@@ -56,7 +53,7 @@ class Muon(Optimizer):
         return {"first": self.layout.row_size, "second": self._n_second}
 
     def update_(
-        self, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor], rates: Sequence[Rates]
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
     ) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)
@@ -103,7 +100,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 def _is_hidden(weight: Weight) -> bool:
-    return kind(weight.name, len(weight.shape)) == "hidden"
+    return role_of(weight.name, len(weight.shape)) == "hidden"
 
 
 def _matrices(weight: Weight, layout: Layout) -> Iterator[slice]:

@@ -1,0 +1,167 @@
+"""Tokenizers that learn their tokens from the training split: byte-pair encoding, and frequent words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.data.tokenizers.base import N_BYTES, Ids, LearnedTokenizer, utf8
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+
+# Characters to cut into tokens at once: the library keeps a hundred bytes a token.
+PIECE = 2**20
+END_OF_TEXT = "<|endoftext|>"
+BEFORE_A_BLANK = re.compile(r"(?<=\S)(?=[ \t\r\n])")
+
+
+@final
+@dataclass(frozen=True)
+class BpeTokenizer(LearnedTokenizer):
+    """Byte-pair encoding as GPT-2's: frequent sequences of bytes within a word; knows every text.
+
+    `definition` is the library's own tokenizer.json, which other programs read too.
+    """
+
+    name: ClassVar[str] = "bpe"
+    default_size: ClassVar[int] = 1024
+    definition: str
+
+    @cached_property
+    def _library(self) -> Library:
+        from tokenizers import Tokenizer as Library
+
+        try:
+            return Library.from_str(self.definition)
+        except Exception as error:  # the library raises that and nothing narrower
+            raise ValueError(f"no definition of a bpe tokenizer: {error}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of bytes and merged sequences."""
+        return int(self._library.get_vocab_size())
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Return GPT-2's end of text, which tokenizers made elsewhere may have."""
+        found = self._library.token_to_id(END_OF_TEXT)
+        return None if found is None else int(found)
+
+    @classmethod
+    def _learned(cls, text: str, vocab_size: int) -> Self:
+        from tokenizers import Tokenizer as Library
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        library = Library(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        library.train_from_iterator(_pieces(text), trainer)
+        return cls.from_json({"definition": json.loads(library.to_str())})
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of the merged sequences."""
+        utf8(text)  # the library's own refusal names neither character nor place
+        cut = [self._library.encode(piece).ids for piece in _pieces(text)]
+        return np.concatenate([np.array(ids, np.uint16) for ids in cut]) if cut else np.empty(0, np.uint16)
+
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
+        """Return the text of the ids' bytes."""
+        return str(self._library.decode(self._known(ids).tolist(), skip_special_tokens=False))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the library's definition."""
+        return {"name": self.name, "definition": json.loads(self.definition)}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any]) -> Self:
+        """Take the library's definition from the description."""
+        return cls(json.dumps(description.get("definition"), ensure_ascii=False, separators=(",", ":")))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield the text in pieces, cut before a blank where words are cut anyway: GPT-2's pattern looks across none."""
+    start = 0
+    while found := BEFORE_A_BLANK.search(text, start + PIECE):
+        yield text[start : found.start()]
+        start = found.start()
+    if start < len(text):
+        yield text[start:]
+
+
+# A word or a run of signs, with the blank before it; or other blanks. Whatever the text, nothing lies between two.
+WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
+
+
+@final
+@dataclass(frozen=True)
+class WordTokenizer(LearnedTokenizer):
+    """One token a word, of the most frequent ones; others are spelled in bytes, so that it knows every text."""
+
+    name: ClassVar[str] = "word"
+    default_size: ClassVar[int] = 4096
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.words)) < len(self.words):
+            raise ValueError("a word tokenizer's words are all distinct")
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: N_BYTES + rank for rank, word in enumerate(self.words)}
+
+    @cached_property
+    def _spelled(self) -> list[bytes]:
+        return [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of bytes and words."""
+        return N_BYTES + len(self.words)
+
+    @classmethod
+    def _learned(cls, text: str, vocab_size: int) -> Self:
+        """Take the most frequent words of more than a byte; of equal ones those that are first in the alphabet."""
+        counts = Counter(WORD.findall(text))
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        long = [word for word in ranked if len(word.encode()) > 1]
+        return cls(tuple(long[: vocab_size - N_BYTES]))
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of the words, or of their bytes."""
+        utf8(text)
+        found: list[int] = []
+        for word in WORD.findall(text):
+            known = self._ids.get(word)
+            if known is None:
+                found.extend(word.encode())
+            else:
+                found.append(known)
+        return np.array(found, np.uint16)
+
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
+        """Return the text of the words and bytes."""
+        return b"".join(self._spelled[each] for each in self._known(ids).tolist()).decode(errors="replace")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the words."""
+        return {"name": self.name, "words": list(self.words)}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any]) -> Self:
+        """Take the words from the description."""
+        return cls(tuple(description.get("words", ())))

@@ -1,0 +1,331 @@
+"""Folders of the package `transformers`: written so that `from_pretrained` opens them, read as checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from sweeplab.data.objectives import OBJECTIVES, settled_objective, special_tokens
+from sweeplab.data.objectives.pairs import PairsObjective
+from sweeplab.data.objectives.span import Span
+from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
+from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.files import write_whole
+from sweeplab.hf.architectures import ARCHITECTURES, LAYOUT, LAYOUT_KEY, Architecture
+from sweeplab.hf.tokenizers import Definition, read_tokenizer, write_tokenizer
+from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.model.accounting import n_params
+from sweeplab.model.requirements import why_not
+from sweeplab.model.shape import ModelShape, settled
+from sweeplab.tracking.loading import LoadedRun
+from sweeplab.train.checkpoint import write_checkpoint
+from sweeplab.train.devices import settle_devices
+
+
+def architecture_of(shape: ModelShape) -> Architecture:
+    """Return the class that expresses a model.
+
+    Raises:
+        BadInput: none does; says which choices the closest one of its family cannot express, and what it can.
+    """
+    of_family = (each for each in ARCHITECTURES.values() if each.fixed["family"] == shape.family)
+    unmet = {each.model_type: each.unmet(shape) for each in of_family}
+    nearest = min(unmet, key=lambda name: len(unmet[name]))
+    found = ARCHITECTURES[nearest]
+    if not unmet[nearest]:
+        return found
+    names = dict.fromkeys(name for each in unmet[nearest] for name in sorted(each.names))
+    given = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
+    allowed = "; ".join(each.text for each in unmet[nearest])
+    raise BadInput(Problem(f"{found.class_name} cannot express {given}", allowed))
+
+
+def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architecture:
+    """Write config.json, model.safetensors, generation_config.json, tokenizer.json and tokenizer_config.json.
+
+    Raises:
+        BadInput: no class expresses the run, or the folder holds a model and is not to be replaced.
+    """
+    architecture = architecture_of(run.model.shape)
+    if (folder / "config.json").exists() and not force:
+        raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
+    tokens = _token_ids(run)
+    config = (
+        architecture.config(run.values)
+        | tokens
+        | {LAYOUT_KEY: {name: getattr(run.values, name) for name in LAYOUT}}
+    )
+    links, weights = architecture.links(run.model.shape, config), run.model.weights
+    tensors = dict(links.constant)
+    for link in links.found:
+        tensors |= link.give(weights[link.ours])
+    written = {
+        **_tokenizer_files(run),
+        "generation_config.json": tokens | _sampling(run),
+        "config.json": config,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
+        for name, content in written.items():
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            write_whole(folder / name, f"{text}\n".encode())
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=folder)) from error
+    return architecture
+
+
+def _token_ids(run: LoadedRun) -> dict[str, int | None]:
+    """Return the special tokens that config.json names; what a target starts with there pads as well."""
+    special = run.special
+    found = {f"{name}_token_id": special.get(name) for name in (BOS, EOS, PAD)}
+    if run.model.shape.of_family.reads_source:
+        found["decoder_start_token_id"] = special.get(BOS)
+        found["pad_token_id"] = special.get(PAD, special.get(BOS))
+    return found
+
+
+def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
+    """Return the tokenizer's two files; a run of bare ids has none."""
+    if isinstance(run.tokenizer, IdsTokenizer):
+        return {}
+    definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
+    written = {number: content for content, number in definition["model"]["vocab"].items()}
+    special = run.special
+    named = {f"{name}_token": written[special[name]] for name in (BOS, EOS, PAD, MASK) if name in special}
+    sentinels = [
+        written[special[name]] for index in range(len(special)) if (name := sentinel(index)) in special
+    ]
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": run.model.shape.block_size,
+        # Without it types of tokens are among them, which GPT-2 would take for more tokens.
+        "model_input_names": ["input_ids", "attention_mask"],
+        **named,
+        **({"extra_special_tokens": sentinels} if sentinels else {}),
+    }
+    return {"tokenizer.json": definition, "tokenizer_config.json": config}
+
+
+def _sampling(run: LoadedRun) -> dict[str, Any]:
+    """Return how the run's hyperparameters say that it is to be sampled from; 0 and 1 switch off there."""
+    if run.model.shape.of_family.transforms:
+        return {}
+    values = run.values
+    return {
+        "do_sample": True,
+        "temperature": values.temperature,
+        "top_k": values.top_k or 0,
+        "top_p": values.top_p or 1.0,
+        "max_new_tokens": values.max_new_tokens,
+    }
+
+
+# What releases before 4 called a norm's gain and bias.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was brought in; `without` says why the tokenizer is not the folder's own, where it is not."""
+
+    family: str
+    n_params: int
+    tokenizer: str
+    without: str
+
+
+def import_folder(source: Path, target: Path, name: str, force: bool = False) -> Imported:
+    """Write a checkpoint of a folder's model.
+
+    Raises:
+        BadInput: the folder lacks something, or holds what no run here can be; or there is a checkpoint already.
+    """
+    if (target / "model.json").exists() and not force:
+        raise BadInput(
+            Problem("there is a run already", "--name for another name, --force to replace it", file=target)
+        )
+    config = _json(source / "config.json")
+    architecture = _architecture(config)
+    tensors = _tensors(source, architecture)
+    values = _values(architecture, config, tensors)
+    shape = ModelShape.named(values)
+    weights = _weights(architecture, shape, config, tensors)
+    definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
+    tokenizer, why = _tokenizer(definition, shape)
+    special = _special(source, config, definition, shape)
+    values["objective"] = _objective(values, special)
+    own = {"special": special} if special != _special_tokens(values) else {}
+    facts = {
+        "run": name,
+        "kind": "imported",
+        "values": values,
+        **own,
+        "tokenizer": tokenizer.to_json(),
+        "val_loss": None,
+        "iteration": 0,
+    }
+    try:
+        write_checkpoint(target, "model", weights, facts)
+    except OSError as error:
+        raise BadInput(Problem(error.strerror or str(error), file=target)) from error
+    return Imported(shape.family, n_params(shape), tokenizer.name, why)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(Problem(getattr(error, "strerror", None) or f"no JSON: {error}", file=file)) from error
+    if not isinstance(content, dict):
+        raise BadInput(Problem("no object in it", file=file))
+    return content
+
+
+def _architecture(config: Mapping[str, Any]) -> Architecture:
+    kind = str(config.get("model_type"))
+    if kind not in ARCHITECTURES:
+        known = " | ".join(ARCHITECTURES)
+        raise BadInput(
+            Problem(f"config.json is of the model_type {kind!r}", known, nearest(kind, ARCHITECTURES))
+        )
+    return ARCHITECTURES[kind]
+
+
+def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
+    """Return the folder's tensors, named as the class with its head names them."""
+    index = source / "model.safetensors.index.json"
+    files = _parts(index) if index.exists() else ["model.safetensors"]
+    found: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            found |= load_file(source / file)
+        except (OSError, SafetensorError) as error:
+            what = f"cannot be read as safetensors, the one format that is ({error})"
+            raise BadInput(Problem(what, file=source / file)) from error
+    for old, new in RENAMED.items():
+        found = {name.replace(old, new): tensor for name, tensor in found.items()}
+    if architecture.prefix and not any(name.startswith(architecture.prefix) for name in found):
+        found = {architecture.prefix + name: tensor for name, tensor in found.items()}
+    return found
+
+
+def _parts(index: Path) -> list[str]:
+    """Return the files that an index names."""
+    held = _json(index).get("weight_map")
+    if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
+        raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
+    return sorted({*held.values()})
+
+
+def _values(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Return effective hyperparameters: what config.json says, and the table's defaults.
+
+    A head that is not the embeddings is none that is tied to them, whatever config.json says of it.
+    """
+    tied: dict[str, Any] = {}
+    head, embedding = (tensors.get(name) for name in (architecture.head, architecture.embedding))
+    if head is not None and embedding is not None and not torch.equal(head, embedding):
+        tied = {"tie_weights": False, "tie_scale": False}
+    try:
+        said = {**config.get(LAYOUT_KEY, {})}
+        read = architecture.values(config) | tied | {name: said[name] for name in LAYOUT if name in said}
+        known = {name: TABLE[name].check(value) for name, value in read.items()}
+        values = settled(settle_devices(Hyperparameters.of(known)))
+    except ValueError as error:
+        raise BadInput(f"of config.json, {error}") from error
+    except (ArithmeticError, AttributeError, TypeError) as error:
+        raise BadInput("config.json has what is no value of a model's") from error
+    if reason := why_not(ModelShape.named(values)):
+        raise BadInput(f"config.json is of a model that cannot be: {reason}")
+    return {name: values[name] for name in TABLE}
+
+
+def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
+    """Return what a model has learned: as an export says it, else as its family and its special tokens do."""
+    found = settled_objective(Hyperparameters.of(values), of_pairs=False)
+    if values["family"] not in OBJECTIVES[found].families:
+        raise BadInput(f"config.json is of the objective {found}, which is none of a {values['family']}'s")
+    # Without a token that stands for a span it can only find one text from another.
+    return PairsObjective.name if found == Span.name and sentinel(0) not in special else found
+
+
+def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the special tokens that a run of these values has where it came with none of its own."""
+    try:
+        return special_tokens(Hyperparameters.of(values)).ids
+    except ValueError as error:  # a block_size may have no room for them
+        raise BadInput(f"of config.json, {error}") from error
+
+
+def _weights(
+    architecture: Architecture, shape: ModelShape, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    links = architecture.links(shape, config)
+    if missing := sorted(links.names - tensors.keys()):
+        raise BadInput(f"the folder's tensors lack {missing[0]}, which {architecture.class_name} has")
+    beside = re.compile("|".join((re.escape(architecture.head), *architecture.beside)))
+    if others := sorted(name for name in tensors.keys() - links.names if not beside.fullmatch(name)):
+        raise BadInput(f"the folder's tensors have {others[0]}, for which no run here has a place")
+    return {link.ours: link.take(tensors) for link in links.found}
+
+
+def _tokenizer(definition: Definition | None, shape: ModelShape) -> tuple[Tokenizer, str]:
+    """Return the tokenizer, or that of bare ids and the reason."""
+    why = "there is no tokenizer.json"
+    if definition is not None:
+        try:
+            found = read_tokenizer(definition)
+            if found.vocab_size <= shape.vocab_size:
+                return found, ""
+            why = f"tokenizer.json has {found.vocab_size:,} tokens, and the model {shape.vocab_size:,}"
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"tokenizer.json is none that we have: {error}"
+    return IdsTokenizer(shape.vocab_size), why
+
+
+def _special(
+    source: Path, config: Mapping[str, Any], definition: Definition | None, shape: ModelShape
+) -> dict[str, int]:
+    """Return the ids of special tokens by our names, as config.json and the tokenizer's own files tell them."""
+    listed = (definition or {}).get("added_tokens")
+    added = {
+        each["content"]: each.get("id")
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("content"), str)
+    }
+    file = source / "tokenizer_config.json"
+    named = _json(file) if file.exists() else {}
+    first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
+    found: dict[str, Any] = {
+        PAD: config.get("pad_token_id"),
+        BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else None),
+        EOS: _first(config.get("eos_token_id")),
+        MASK: added.get(_content(named.get("mask_token"))),
+    }
+    for index in range(len(added)):
+        found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
+    return {
+        name: each for name, each in found.items() if isinstance(each, int) and 0 <= each < shape.vocab_size
+    }
+
+
+def _first(ids: Any) -> Any:
+    return ids[0] if isinstance(ids, list) and ids else ids
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")

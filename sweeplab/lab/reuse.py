@@ -1,0 +1,128 @@
+"""Study files made from a study: the study under another name, or one of its trials to be trained again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import AUTO
+from sweeplab.lab.best import Trial
+from sweeplab.lab.listing import check_free, read_spec
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.file.document import REMOVED, edited
+from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.template import study_file
+from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
+from sweeplab.study.problems import Location
+from sweeplab.study.rules import facts
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+DIGEST_CHARACTERS = 12
+LONGEST_NAME = 100
+# Parts of a study file that are written in more than one way, so that a change of one replaces it all.
+_WHOLE = ("sampler", "pruner")
+
+
+def clone_text(folder: StudyFolder, name: str, overrides: Sequence[str] = ()) -> str:
+    """Return the study file of a study as it was last run, with another name and `name=value` overrides.
+
+    Comments and all that does not change stay as the user wrote them. Paths are absolute, and what plugins provide
+    is left out: they are imported anew.
+
+    Raises:
+        BadInput: the name is taken or is none, or an override is wrong.
+    """
+    check_free(folder.lab, name)
+    wanted = read_study(folder.canonical_file, overrides, name).as_written()
+    # The names of its parts are known without its plugins.
+    known = [f"plugins={json.dumps(wanted['plugins'])}"] if "plugins" in wanted else []
+    if known:
+        wanted["plugins"] = [each["file"] for each in wanted["plugins"]]
+    written = folder.study_file.read_text(encoding="utf-8-sig")
+    try:
+        said = read_text(written, folder.study_file, known).as_written()
+        text = edited(written, _changes(said, wanted))
+        if known or read_text(text, folder.study_file).as_written() == wanted:
+            return text
+    except BadInput:  # the file says a whole study only with the overrides of its run
+        pass
+    return study_file(wanted, [f"Study {folder.name}, as {name}"])
+
+
+def _changes(said: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[Location, Any]:
+    """Return what is to be set and removed in a file that says one study so that it says another."""
+    changes: dict[Location, Any] = {}
+    for part in dict.fromkeys([*said, *wanted]):
+        old, new = said.get(part), wanted.get(part)
+        if old == new:
+            continue
+        if part in _WHOLE or not isinstance(old, dict) or not isinstance(new, dict):
+            changes[part,] = REMOVED if new is None else new
+            continue
+        for key in dict.fromkeys([*old, *new]):
+            if key not in new or (new[key] is None and part != "fixed"):  # there null switches a thing off
+                changes[part, key] = REMOVED
+            elif key not in old or old[key] != new[key]:
+                changes[part, key] = new[key]
+    return changes
+
+
+def rerun_text(trial: Trial) -> str:
+    """Return the study file of one trial, all of whose hyperparameters are fixed, this machine's included.
+
+    On a CPU it comes to the same loss, bit for bit, and says so where that is certain: what a run computes rests on
+    its hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short
+    goes on to its end.
+    """
+    folder = trial.study
+    spec = read_spec(folder)
+    study, data = spec.as_written(), folder.read(folder.data_file)
+    order = spec.seed_numbers
+    written: Mapping[str, Any] = {
+        "name": _name(trial),
+        "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
+        "data": study["data"],
+        "fixed": {
+            name: list(value) if isinstance(value, tuple) else value for name, value in trial.values.items()
+        },
+        "objective": study["objective"],
+        "budget": {"trials_per_cell": 1},
+        "pruner": "none",
+        "seeds": sorted(trial.seeds, key=order.index),  # a mean's last bit rests on their order
+        "engine": {"workers": 1, "threads": trial.start.threads},
+        "track": study["track"],
+        "init_from": study.get("init_from"),
+    }
+    said = f"{spec.objective.metric} {trial.value!r}" if trial.value is not None else "no value"
+    if trial.is_cut_short:
+        again = "It was cut short, and is trained to its end here."
+    elif _is_exact(trial, spec):
+        again = "On this machine, with the same packages, it comes to this value again, to the last bit."
+    else:
+        again = "It comes to this value again, but for what sums over several threads, or a GPU, round."
+    comments = [
+        f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {said}.",
+        f"Its text has the sha256 {data['text_digest'][:DIGEST_CHARACTERS]}…, "
+        f"its tokens {data['token_digest'][:DIGEST_CHARACTERS]}….",
+        again,
+    ]
+    return study_file(written, comments)
+
+
+def _name(trial: Trial) -> str:
+    cell = "" if trial.cell == "all" else "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
+    end = f"-{trial.number}"
+    return f"{trial.study.name}{cell}"[: LONGEST_NAME - len(end)] + end
+
+
+def _is_exact(trial: Trial, spec: StudySpec) -> bool:
+    """Say whether a rerun has the same bits: on several threads, those of a larger model rest on its stack's size."""
+    values, threads = trial.start.values, trial.start.threads
+    was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
+    is_small = facts(values).n_params < CPU_STACK_BELOW_PARAMS
+    return values.device == "cpu" and (threads == 1 or was_alone or is_small)

@@ -1,0 +1,260 @@
+"""What a person is shown of the lab: its studies, one study, one trial, and how two studies differ; as plain data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from sweeplab.data.task import task_of
+from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.lab.best import Trial, best_by_task, has_one_task, pick_trial, read_trials
+from sweeplab.lab.identity import Difference, differences
+from sweeplab.lab.listing import study_names
+from sweeplab.lab.storage import count_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
+
+_CELLS_NAMED = 3
+
+# ------------------------------------------------------------------ studies
+
+
+def study_rows(lab: Path) -> list[dict[str, Any]]:
+    """Return one row per study: its trials by state, its best value, where it lies."""
+    rows = []
+    for name in study_names(lab):
+        folder = StudyFolder(lab, name)
+        cells = count_trials(folder).values()
+        states = sum((each.states for each in cells), Counter[str]())
+        best = min((each.best for each in cells if each.best is not None), default=None)
+        rows.append(
+            {
+                "name": name,
+                "trials": sum(states.values()),
+                "states": dict(states),
+                "best_value": best if best is not None and has_one_task(folder) else None,
+                "folder": str(folder.path),
+            }
+        )
+    return rows
+
+
+def states_in_words(states: Mapping[str, int]) -> str:
+    """Write how many runs or trials are in each state."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+
+
+def show_study(folder: StudyFolder) -> dict[str, Any]:
+    """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
+
+    `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
+    a warm start brought in, `baselines` the n-gram baseline of each cell. Values are of the `metric`.
+    Cells stand in the order of the grid; those that it no longer has come last. There is no best of unlike tasks.
+    """
+    # What was checked when it was run is read as it stands: the rules of samplers alone take Optuna to import.
+    plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
+    trials, unfinished = read_trials(folder), folder.unfinished
+    by_cell: dict[str, list[Trial]] = {cell["cell"]: [] for cell in plan["cells"]}
+    for trial in trials:
+        by_cell.setdefault(trial.cell, []).append(trial)
+    counts, baselines = count_trials(folder), folder.baselines
+    # How many trials of each source came into which cell, counted in no other number.
+    warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
+    by_task = best_by_task(folder, trials) if has_one_task(folder) else []
+    return {
+        "name": folder.name,
+        "metric": plan["metric"],
+        "trials_per_cell": study["budget"]["trials_per_cell"],
+        "cells": [
+            _cell_row(folder, cell, own, unfinished)
+            | {"enqueued": counts[cell].states["enqueued"] if cell in counts else 0}
+            | {"known": sum(warm_start.get(cell, {}).values())}
+            | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
+            for cell, own in by_cell.items()
+        ],
+        "warm_start": warm_start,
+        "baselines": baselines,
+        "best": _best_run(by_task[0][0]) if by_task else None,
+        "failures": [
+            {"key": run_key(trial.cell, trial.number, seed), "error": last_line(trial.ending.error)}
+            for trial in trials
+            if trial.ending
+            for seed, state in trial.ending.states.items()
+            if state is RunState.FAILED
+        ],
+    }
+
+
+def _cell_row(folder: StudyFolder, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:
+    by_task = best_by_task(folder, trials)
+    best = by_task[0][0] if len(by_task) == 1 else None
+    states = Counter(end.state for trial in trials for end in trial.ends)
+    states[unfinished] += sum(len(trial.runs) - len(trial.ends) for trial in trials)
+    shown = [*(state for state in RunState if state.is_finished), unfinished]
+    return {
+        "cell": cell,
+        "n_params": trials[0].start.facts["n_params"] if trials else None,
+        "trials": sum(trial.ending.outcome.counts_towards_budget for trial in trials if trial.ending),
+        **{str(state): states[state] for state in shown},
+        "best_value": best.value if best else None,
+        **{name: _mean_over_seeds(best, f"best_{name}") for name in MEASURES},
+    }
+
+
+def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
+    """Return the mean of a number over those of a trial's runs that have it."""
+    found = [value for end in trial.ends if (value := getattr(end, name)) is not None] if trial else []
+    return mean(found) if found else None
+
+
+def _best_run(trial: Trial) -> dict[str, Any]:
+    key, folder = trial.start.key, str(trial.runs[0].path)
+    return {"key": key, "value": trial.value, "sampled": trial.start.sampled, "folder": folder}
+
+
+def last_line(text: str | None) -> str:
+    """Return the last line of a traceback: what was raised."""
+    return (text or "").strip().rpartition("\n")[2]
+
+
+def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say what n-grams reach, in one line for each of the cells that differ in it."""
+    cells: dict[str, list[str]] = {}
+    for cell, each in baselines.items():
+        said = f"{each['loss']:.4f} nats/token, by {each['method']}, order {each['order']}"
+        cells.setdefault(said, []).append(cell)
+    return [
+        f"n-gram baseline{'' if len(cells) == 1 else ' of ' + _cells_in_words(own)}: {said}"
+        for said, own in cells.items()
+    ]
+
+
+def _cells_in_words(cells: list[str]) -> str:
+    more = len(cells) - _CELLS_NAMED
+    return ", ".join(cells) if more <= 0 else f"{', '.join(cells[:_CELLS_NAMED])} and {more} more cells"
+
+
+# ------------------------------------------------------------------ one trial
+
+
+def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
+    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time.
+
+    Raises:
+        BadInput: no trial of this number has started, or several cells have one.
+    """
+    trial = pick_trial(folder, read_trials(folder), number, cell)
+    study = folder.read(folder.canonical_file)  # which was checked when it was run
+    return {
+        "study": folder.name,
+        "cell": trial.cell,
+        "trial": number,
+        "state": trial.state,
+        "metric": study["objective"]["metric"],
+        "value": trial.value,
+        "error": trial.ending.error if trial.ending else None,
+        "retries": trial.start.retries,
+        "facts": trial.start.facts,
+        "hyperparameters": [
+            {"name": name, "value": value, "from": _origin(name, value, study, trial.start)}
+            for name, value in trial.values.items()
+        ],
+        "runs": [_run(run, folder.unfinished) for run in trial.runs],
+    }
+
+
+def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
+    """Say where a hyperparameter's value came from."""
+    if name in start.sampled:
+        return "enqueued" if name in (start.enqueued or {}) else "searched"
+    if name in study["grid"]:
+        return "grid"
+    if any(name in changes and changes[name] == value for changes in study.get("cells", ())):
+        return "cells"
+    if name in study["search"] and "expr" in study["search"][name]:
+        return "derived"
+    fixed = study["fixed"]
+    origin, given = ("fixed", fixed[name]) if name in fixed else ("default", TABLE[name].default)
+    return f"{origin}, auto" if given == AUTO and value != AUTO else origin
+
+
+def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
+    start, end, points, checkpoint = run.read_start(), run.read_end(), run.points(), run.checkpoint()
+    wall_seconds = points[-1].wall_seconds if points else 0.0
+    evaluations = [point.eval_seconds for point in points if point.eval_seconds is not None]
+    evaluation = sum(evaluations) if evaluations else None
+    ended = end.ended if end else time.time()
+    return {
+        "key": start.key,
+        "seed": start.seed,
+        "state": end.state if end else unfinished,
+        "stop_reason": end.stop_reason if end else None,
+        "iteration": points[-1].iteration if points else 0,
+        "best_val_loss": end.best_val_loss if end else None,
+        "curve": [
+            {name: getattr(point, name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
+            for point in points
+        ],
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "seconds": {
+            "waiting": max(0.0, ended - start.started - wall_seconds),
+            "training": None if evaluation is None else wall_seconds - evaluation,
+            "evaluation": evaluation,
+            "total": wall_seconds,
+        },
+        "folder": str(run.path),
+    }
+
+
+# ------------------------------------------------------------------ two studies
+
+
+def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
+    """Return how two studies differ, as plain data: by kind, a list of `place`, `a` and `b`.
+
+    Results are the best values of every cell that either has, whether they differ or not. Losses of unlike text or
+    unlike tasks have no change; of one text in unlike tokens they are told in bits per byte, as `measure` says.
+    """
+    ours, theirs = (each.read(each.data_file) for each in (a, b))
+    one, other = (each.read(each.canonical_file) | {"name": None} for each in (a, b))
+    measure = "value" if ours["token_digest"] == theirs["token_digest"] else "best_bits_per_byte"
+    return {
+        "a": a.name,
+        "b": b.name,
+        "file": _plain(differences(one, other)),
+        "data": _plain(differences(ours, theirs)),
+        "code": _plain(differences(a.read(a.code_file), b.read(b.code_file))),
+        "measure": measure,
+        "results": _results(a, b, measure, is_one_text=ours["text_digest"] == theirs["text_digest"]),
+    }
+
+
+def _plain(found: list[Difference]) -> list[dict[str, Any]]:
+    return [each._asdict() for each in found]
+
+
+def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:
+    ours, theirs = (_best_by_cell(each, measure) for each in (a, b))
+    rows = []
+    for cell in dict.fromkeys([*ours, *theirs]):
+        (one, task), (other, its_task) = ours.get(cell, (None, "")), theirs.get(cell, (None, ""))
+        change = None if one is None or other is None else other - one
+        comparable = is_one_text and task == its_task
+        rows.append({"place": cell, "a": one, "b": other, "change": change if comparable else None})
+    return rows
+
+
+def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
+    """Return each cell's lowest number that its runs ended with, and the task that it is of."""
+    best: dict[str, tuple[float, str]] = {}
+    for trial in read_trials(folder):
+        values = [getattr(end, measure) for end in trial.ends if trial.has_value]
+        lowest = min((value for value in values if value is not None), default=math.inf)
+        if lowest < best.get(trial.cell, (math.inf, ""))[0]:
+            best[trial.cell] = lowest, task_of(trial.start.values)
+    return best

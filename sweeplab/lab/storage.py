@@ -1,0 +1,177 @@
+"""The database of a study's trials: opened so that several processes may write to it, and counted without Optuna.
+
+Optuna's own reading loads every trial whole; a list of many studies shows a few sums of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from sweeplab.records.folders import StudyFolder
+
+# Where the trials of new studies are stored, if not in files.
+VARIABLE = "SWEEPLAB_STORAGE"
+
+BUSY_SECONDS = 60
+# An execution option: what is asked under it only reads, and waits for no writer.
+READS = {"sweeplab_reads": True}
+
+# What marks a trial in Optuna's storage that came from elsewhere; its value there says where it is from.
+WARM_START = "warm_start"
+# Trials of Optuna's that are none of the study's own: known from elsewhere, or left over of what came to nothing.
+VOID = ("infeasible", "withdrawn", WARM_START)
+
+_QUERY = f"""
+SELECT study_name, state, outcome.value_json, COUNT(*), MIN(value)
+FROM trials
+JOIN studies USING (study_id)
+LEFT JOIN trial_values USING (trial_id)
+LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id AND outcome.key = 'outcome'
+WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {VOID})
+GROUP BY study_name, state, outcome.value_json
+"""
+_Row = tuple[str, str, str | None, int, float | None]
+
+
+@dataclass
+class TrialCounts:
+    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of any."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    best: float | None = None
+
+
+def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
+    """Return the counts of every cell that has a trial.
+
+    Raises:
+        BadInput: the storage cannot be read.
+    """
+    unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
+    found: dict[str, TrialCounts] = {}
+    for name, state, outcome, count, value in _rows(folder):
+        counts = found.setdefault(name.partition("/")[2], TrialCounts())
+        counts.states[json.loads(outcome) if outcome else unfinished[state]] += count
+        if value is not None and (counts.best is None or value < counts.best):
+            counts.best = value
+    return found
+
+
+def _rows(folder: StudyFolder) -> list[_Row]:
+    if folder.storage_file.exists():
+        return _rows_elsewhere(folder)
+    database = f"{folder.database.absolute().as_uri()}?mode=ro"  # a missing file is not to be made here
+    try:
+        with closing(sqlite3.connect(database, uri=True)) as connection:
+            return connection.execute(_QUERY).fetchall()
+    except sqlite3.Error as error:
+        raise BadInput(f"{folder.database}: {error}; {folder.command('doctor')} says more") from error
+
+
+def _rows_elsewhere(folder: StudyFolder) -> list[_Row]:
+    from sqlalchemy import text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        engine = open_database(folder.storage_url)
+        with engine.connect() as connection:
+            rows = [(*row,) for row in connection.execute(text(_QUERY))]
+        engine.dispose()
+    except SQLAlchemyError as error:
+        raise BadInput(f"the storage of study {folder.name} does not answer: {_reason(error)}") from error
+    return rows
+
+
+def choose_storage(folder: StudyFolder) -> None:
+    """Settle where a new study's trials are stored: where SWEEPLAB_STORAGE says, else in a file of its own.
+
+    In PostgreSQL a study has a schema of its own: what is done to one touches no other.
+
+    Raises:
+        BadInput: SWEEPLAB_STORAGE names no such database, or it does not answer.
+    """
+    asked = os.environ.get(VARIABLE)
+    if not asked or folder.storage_file.exists() or folder.database.exists():
+        return
+    from sqlalchemy import create_engine, make_url
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+    from sqlalchemy.schema import CreateSchema
+
+    try:
+        url = make_url(asked)
+    except ArgumentError:
+        url = None
+    if url is None or url.get_backend_name() != "postgresql":
+        shown = url.render_as_string() if url else "what it holds"
+        raise BadInput(
+            Problem(f"{VARIABLE}: {shown} is no storage", "postgresql://USER:PASSWORD@HOST/DATABASE")
+        )
+    schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    url = url.set(drivername="postgresql+psycopg")
+    try:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(CreateSchema(schema))
+        engine.dispose()
+    except ModuleNotFoundError as error:
+        raise BadInput(f"{VARIABLE} needs psycopg: pip install 'sweeplab[postgres]'") from error
+    except SQLAlchemyError as error:
+        raise BadInput(f"{VARIABLE}: {url.render_as_string()} does not answer: {_reason(error)}") from error
+    own = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
+    # It may hold a password.
+    folder.storage_file.touch(mode=0o600)
+    folder.storage_file.write_text(own.render_as_string(hide_password=False), encoding="utf-8")
+
+
+def _reason(error: Exception) -> str:
+    return str(error.__cause__ or error).strip().partition("\n")[0]
+
+
+def engine_arguments(url: str) -> dict[str, Any]:
+    """Return what SQLAlchemy is to be told besides the URL."""
+    return {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
+
+
+def open_database(url: str) -> Engine:
+    """Open a storage without Optuna, for what stands beside its tables."""
+    from sqlalchemy import create_engine
+
+    return serialize(create_engine(url, **engine_arguments(url)))
+
+
+def serialize(engine: Engine) -> Engine:
+    """Let the processes that write to an SQLite file take turns; other databases do by themselves.
+
+    A transaction that starts by reading and goes on to write gives SQLite no way to wait for its turn, and two
+    workers would run one trial: every transaction takes the write lock first, but for those that only read.
+    Write-ahead log, so readers never wait.
+    """
+    if engine.dialect.name != "sqlite":
+        return engine
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        reads = connection.get_execution_options().keys() & READS
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    engine.dispose()
+    return engine

@@ -1,0 +1,258 @@
+"""Text out of a trained model: sampled, searched for by beams, contrasted with another model, or filled in.
+
+Everything asks a `Next` which token comes next: a `Reader` of one model, or a `Contrast` of two.
+
+Legend: B sequences that are continued side by side, T tokens found so far, V vocab_size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sweeplab.data.batches import Batch
+from sweeplab.data.prompts import Prompt
+from sweeplab.model.passes import KVCache, Weights
+from sweeplab.model.positions import POSITIONS
+from sweeplab.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+LENGTH_PENALTY = 0.6
+CONTRAST_ALPHA = 0.1  # as published
+
+
+@runtime_checkable
+class Next(Protocol):
+    """What says how good each token would be next."""
+
+    def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return scores of the token after found ones, which continue those of the call before."""
+
+    def choose(self, rows: Int[Tensor, "b"]) -> None:
+        """Go on with these of the B sequences, each as often as it is named."""
+
+
+class Reader:
+    """Scores next tokens by their log-probability under one model; what stands for no text has none.
+
+    With a cache no token is read twice. It ends where positions are bounded: past block_size tokens the model reads
+    the last block_size of them, each at another position than before, so all of them are read again for each token.
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        weights: Weights,
+        prompt: Prompt,
+        n_tokens: int,
+        caches: bool = True,
+    ) -> None:
+        """Take a lone run's weights; text is what has an id below `n_tokens`."""
+        self.transformer, self.weights = transformer, weights
+        device = weights["token_embedding"].device
+        self._start = torch.tensor([*prompt.start], device=device)
+        self._source = None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
+        self._barred = barred(transformer.shape.vocab_size, n_tokens, prompt).to(device)
+        is_bounded = POSITIONS[transformer.shape.positions].is_bounded
+        self._most = transformer.shape.block_size if is_bounded else None
+        self._cache = KVCache() if caches else None
+
+    @torch.inference_mode()
+    def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return log-probabilities of the token after found ones."""
+        n_sequences = len(found)
+        text = torch.cat([self._start.expand(n_sequences, -1), found.to(self._start.device)], dim=1)
+        if self._most and text.shape[1] > self._most:
+            text = text[:, -self._most :]
+            self._cache = self._cache and KVCache()
+        if self._cache:
+            text = text[:, self._cache.length :]
+        source = None if self._source is None else self._source.expand(1, n_sequences, -1)
+        logits = self.transformer.next_logits(
+            self.weights, Batch(text[None], text[None], source), self._cache
+        )
+        return logits[0].log_softmax(dim=-1).masked_fill(self._barred, -torch.inf)
+
+    def choose(self, rows: Int[Tensor, "b"]) -> None:
+        """Go on with these of the B sequences."""
+        if self._cache:
+            self._cache.choose(rows)
+
+
+def barred(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
+    """Return which ids stand neither for text nor for what may be found beside it."""
+    ids = torch.arange(vocab_size)
+    return (ids >= n_tokens) & ~torch.isin(ids, torch.tensor([*prompt.markers], dtype=torch.long))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Scores tokens by contrastive decoding (Li et al., 2022, "Contrastive decoding: open-ended text generation …").
+
+    A score is log p_expert - log p_amateur, of tokens that the expert finds plausible, and no others.
+
+    Plausible is what has at least alpha times the probability of the expert's best token. The amateur's temperature
+    is 1, as published for OPT (GPT-2's was 0.5).
+    """
+
+    expert: Next
+    amateur: Next
+    alpha: float = CONTRAST_ALPHA
+
+    def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return scores of the token after found ones."""
+        expert = self.expert(found)
+        worst = expert.max(dim=-1, keepdim=True).values + math.log(self.alpha)
+        # Barred tokens have no probability for either: they are not compared.
+        return torch.where(expert >= worst, expert - self.amateur(found), -torch.inf)
+
+    def choose(self, rows: Int[Tensor, "b"]) -> None:
+        """Go on with these of the B sequences."""
+        self.expert.choose(rows)
+        self.amateur.choose(rows)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
+
+    Greedy takes the best one, and the first of equally good ones.
+
+    top_k keeps the k best tokens, top_p the fewest best ones whose probabilities reach p: of what top_k has kept,
+    and at least one.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    greedy: bool = False
+
+    def probabilities(self, scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
+        """Return the probabilities with which tokens of these scores are drawn; of greedy, a one."""
+        # Sorted in the order of ids where scores are equal, on any device.
+        ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
+        if self.greedy:
+            kept = torch.zeros_like(ranked)
+            kept[..., 0] = 1.0
+        else:
+            if self.top_k is not None:
+                ranked[..., self.top_k :] = -torch.inf
+            # The best score first made 0: by a temperature close to 0 it would be divided to infinity.
+            kept = ((ranked - ranked[..., :1]) / self.temperature).softmax(dim=-1)
+            if self.top_p is not None:
+                before = kept.cumsum(dim=-1) - kept
+                kept = kept * (before < self.top_p)
+                kept = kept / kept.sum(dim=-1, keepdim=True)
+        return torch.zeros_like(kept).scatter(-1, order, kept)
+
+
+class Sampler:
+    """Draws tokens, on the CPU and by a generator of its own: a seed says what it draws on any device."""
+
+    def __init__(self, how: Sampling, seed: int = 0) -> None:
+        self.how = how
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, scores: Float[Tensor, "V"]) -> int:
+        """Draw a token by scores."""
+        chances = self.how.probabilities(scores.cpu())
+        if self.how.greedy:
+            return int(chances.argmax())
+        return int(torch.multinomial(chances, 1, generator=self._generator))
+
+
+def sample(next_: Next, sampler: Sampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
+    """Yield tokens as they are drawn, up to the prompt's end, its room, or so many."""
+    found: list[int] = []
+    while len(found) < min(max_new_tokens, prompt.room or max_new_tokens):
+        token = sampler(next_(torch.tensor([found], dtype=torch.long))[0])
+        found.append(token)
+        yield token
+        if token == prompt.end:
+            return
+
+
+class Beam(NamedTuple):
+    """A text that was found, with its log-probability and the score by which it ranks."""
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+
+
+def penalty(length: int, alpha: float = LENGTH_PENALTY) -> float:
+    """Return what a log-probability is divided by (Wu et al., "Google's neural machine translation system", 2016)."""
+    return float(((5 + length) / 6) ** alpha)
+
+
+def beam_search(
+    next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int, alpha: float = LENGTH_PENALTY
+) -> list[Beam]:
+    """Return the best `n_beams` texts that were found, best first, by log-probability over `penalty`.
+
+    A text ends with the prompt's end, or where there is no more room. As many unfinished texts as there are beams go on
+    beside the finished ones. The search is over once none of them can come to a better score: log-probabilities only
+    fall, and none is divided by more than the longest.
+    """
+    most = min(max_new_tokens, prompt.room or max_new_tokens)
+    done: list[Beam] = []
+    found, totals = torch.empty(1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.float64)
+    for length in range(1, most + 1):
+        # Of twice as many no more than half can end here, one for each unfinished text.
+        rows, tokens, totals = _best(totals[:, None] + next_(found).double().cpu(), 2 * n_beams)
+        found = torch.cat([found[rows], tokens[:, None]], dim=1)
+        closed = (tokens == (-1 if prompt.end is None else prompt.end)) | (length == most)
+        done += [
+            Beam(text.tolist(), float(total), float(total) / penalty(length, alpha))
+            for text, total in zip(found[closed], totals[closed], strict=True)
+        ]
+        done = sorted(done, key=lambda beam: -beam.score)[:n_beams]
+        rows, found, totals = (each[~closed][:n_beams] for each in (rows, found, totals))
+        is_settled = len(done) == n_beams and float(totals[:1].sum()) / penalty(most, alpha) <= done[-1].score
+        if not len(rows) or is_settled:
+            break
+        next_.choose(rows)
+    return done
+
+
+def _best(scores: Float[Tensor, "B V"], count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return row, token and score of the best of scores, at most `count`, and none that is barred."""
+    ranked, order = scores.flatten().sort(descending=True, stable=True)
+    count = min(count, int(ranked.isfinite().sum()))
+    return order[:count] // scores.shape[1], order[:count] % scores.shape[1], ranked[:count]
+
+
+@torch.inference_mode()
+def hole_scores(
+    transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int
+) -> Float[Tensor, "n_holes V"]:
+    """Return the log-probabilities of what stands in each hole, given all that does not."""
+    device = weights["token_embedding"].device
+    tokens = torch.tensor([[[*prompt.start]]], device=device)
+    logits = transformer.logits(weights, Batch(tokens, tokens))[0, [*prompt.holes]]
+    missing = barred(transformer.shape.vocab_size, n_tokens, prompt).to(device)
+    return logits.log_softmax(dim=-1).masked_fill(missing, -torch.inf)
+
+
+def fill(
+    transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, sampler: Sampler
+) -> Sequence[int]:
+    """Return the prompt's tokens with every hole of an encoder filled, the surest first: one pass for each.
+
+    Each that is filled is read by those that are left, so nothing can be cached.
+    """
+    while prompt.holes:
+        scores = hole_scores(transformer, weights, prompt, n_tokens)
+        surest = int(scores.max(dim=-1).values.argmax())
+        place, token = prompt.holes[surest], sampler(scores[surest])
+        start = [*prompt.start[:place], token, *prompt.start[place + 1 :]]
+        holes = [hole for hole in prompt.holes if hole != place]
+        prompt = Prompt(start, holes, markers=prompt.markers, end=prompt.end)
+    return prompt.start

@@ -1,0 +1,233 @@
+"""The data of a page: runs, curves and points, each worked out once, and what their columns are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pandas import DataFrame, Series
+
+from sweeplab.analysis.fit.assessment import Assessment, assess, find_law
+from sweeplab.analysis.misfit.form import Misfit, misfit
+from sweeplab.analysis.points import Points, study_points
+from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
+from sweeplab.analysis.sweep.trials import Sweep, sweep_of
+from sweeplab.analysis.trials import WORST_FIRST, plain
+from sweeplab.errors import BadInput
+from sweeplab.formatting import counts
+from sweeplab.hyperparameters import TABLE
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.work.pruned import Audited, audited_trials
+
+if TYPE_CHECKING:
+    from sweeplab.analysis.studies import Studies
+    from sweeplab.analysis.trials import StudyDesign
+
+# Columns of the runs that are measured or computed, with their axis titles.
+FACTS = {
+    "n_params": "parameters",
+    "n_params_active": "parameters active for each token",
+    "n_params_non_embedding": "parameters without embeddings",
+    "train_tokens": "training tokens",
+    "train_flops": "training FLOPs",
+    "wall_seconds": "wall time (s)",
+}
+LOSSES = {
+    "best_val_loss": "validation loss (nats/token)",
+    "final_val_loss": "final validation loss (nats/token)",
+}
+CURVES = {
+    "val_loss": "validation loss (nats/token)",
+    "train_loss": "training loss (nats/token)",
+    "bits_per_byte": "validation loss (bits/byte)",
+    "exact_match": "exact matches (share of targets)",
+    "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
+    "expert_use_max": "largest share of one expert, in the worst layer",
+    "expert_use_entropy": "entropy of expert use, in the worst layer",
+    "learning_rate": "learning rate",
+    "grad_norm": "gradient norm",
+    "tokens_per_second": "tokens per second",
+}
+PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
+# What a law reads, from a study or any table.
+ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C", "loss": "loss"}
+N_REFITS = 400
+
+_RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
+_CURVE_COLUMNS = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
+Result = TypeVar("Result")
+
+
+def title_of(column: str) -> str:
+    """Return the axis title of a hyperparameter or of a fact."""
+    row = TABLE.get(column)
+    if row is None:
+        return FACTS.get(column, column)
+    return f"{column} ({row.unit})" if row.unit else column
+
+
+def states_in_words(states: Series) -> str:
+    """Say how many there are in each state: 24 complete, 3 pruned."""
+    found = states.value_counts()
+    return counts({state: found[state] for state in reversed(WORST_FIRST) if state in found})
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """The runs and curves of studies, which a page of a table does not have, and the points that laws read.
+
+    `read_curve` is called for a metric when a panel first needs its curves. `studied` has the studies themselves,
+    where they are at hand, and `lab` is where they and their ledger lie.
+    """
+
+    runs: DataFrame
+    read_curve: Callable[[str], DataFrame]
+    table: Points | None = None
+    studied: Studies | None = None
+    lab: Path | None = None
+    _kept: dict[Hashable, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_study(
+        cls,
+        runs: DataFrame,
+        curves: DataFrame | Callable[[str], DataFrame],
+        studied: Studies | None = None,
+        lab: Path | None = None,
+    ) -> ReportData:
+        """Return the data of a page of studies; both tables may be empty, and curves may be read by metric."""
+        if callable(curves):
+            return cls(plain(runs, _RUN_COLUMNS), curves, studied=studied, lab=lab)
+        whole = plain(curves, _CURVE_COLUMNS)
+        return cls.of_study(runs, lambda metric: whole[whole["metric"] == metric], studied, lab)
+
+    @classmethod
+    def of_table(cls, found: Assessment) -> ReportData:
+        """Return the data of a table's page: the law that was fitted to it, and its points."""
+        report = cls(DataFrame(), lambda metric: DataFrame(), table=found.points)
+        report._kept["assess", found.fit.law.name, found.delta] = found
+        return report
+
+    @property
+    def study(self) -> str:
+        """Return the name of the study, or of the first of several.
+
+        Raises:
+            BadInput: it has no runs.
+        """
+        self.check_runs()
+        return str(self.runs["study"].iloc[0])
+
+    def check_runs(self) -> None:
+        """Make sure that there are runs.
+
+        Raises:
+            BadInput: there are none.
+        """
+        if self.runs.empty:
+            raise BadInput("the study has no runs yet")
+
+    @property
+    def loss_title(self) -> str:
+        """Return the metric by which trials are valued, with its unit where it has one."""
+        own = {spec.objective.metric for spec in self.studied.specs.values()} if self.studied else set()
+        return "loss (nats/token)" if own <= {"val_loss"} else " or ".join(sorted(own))
+
+    @property
+    def objective(self) -> str:
+        """Return by which evaluation the studies value a run: the best, where they do not agree."""
+        own = {spec.objective.at for spec in self.studied.specs.values()} if self.studied else set()
+        return own.pop() if len(own) == 1 else "best"
+
+    @property
+    def baselines(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the n-gram baseline of each cell; of several studies, that of the first that has the cell."""
+        own = self.studied.baselines.values() if self.studied else ()
+        return {cell: each for cells in reversed([*own]) for cell, each in cells.items()}
+
+    @property
+    def design(self) -> StudyDesign | None:
+        """Return what the studies have in their grids, and search; None for a table without a record."""
+        return self.studied.design if self.studied else None
+
+    def curves(self, metric: str, study: str | None = None) -> DataFrame:
+        """Return a metric's curves, of all runs or of one study's."""
+        curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))
+        return curves[curves["study"] == study] if study and "study" in curves else curves
+
+    @property
+    def curves_read(self) -> list[DataFrame]:
+        """Return the curves that panels have asked for, one table per metric."""
+        return [kept for key, kept in self._kept.items() if isinstance(key, tuple) and key[0] == "curves"]
+
+    @property
+    def sweeps(self) -> Sequence[Sweep]:
+        """Return each study's trials.
+
+        Raises:
+            BadInput: no study has a run.
+        """
+        self.check_runs()
+        designs = self.studied.designs if self.studied else {}
+        by_study = self.runs.groupby("study", sort=False)
+        return self.once("sweeps", lambda: [sweep_of(own, designs.get(str(name))) for name, own in by_study])
+
+    def audited(self, study: str) -> list[Audited]:
+        """Return the study's pruned trials that were trained to their end after all."""
+        lab = self.lab
+        return self.once(
+            ("audited", study),
+            lambda: audited_trials(StudyFolder(lab, study)) if lab and self.studied else [],
+        )
+
+    @property
+    def points(self) -> Points:
+        """Return the points that laws are fitted to.
+
+        Raises:
+            BadInput: no run has ended with a loss, or no law may be fitted to the table.
+        """
+        if self.table is not None:
+            return self.table
+        self.check_runs()
+        return self.once("points", self.studied.points if self.studied else lambda: study_points(self.runs))
+
+    def assessment(self, law: str, delta: str = "auto") -> Assessment:
+        """Return a law's fit to the points, with every interval and verdict.
+
+        Raises:
+            BadInput: the points allow no fit.
+        """
+        key = ("assess", law, delta)
+        return self.once(key, lambda: assess(self.points, find_law(law), delta, n_refits=N_REFITS))
+
+    def misfit(self, law: str, delta: str = "auto") -> Misfit:
+        """Return what the residuals of a law's fit say of its form.
+
+        Raises:
+            BadInput: the points allow no fit.
+        """
+        found = self.assessment(law, delta)
+        return self.once(("misfit", law, delta), lambda: misfit(found.points, found.fit))
+
+    def importances(self, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
+        """Return the importances of a study's hyperparameters."""
+        return self.once(("importances", sweep.name, evaluator), lambda: importances(sweep, evaluator))
+
+    def once(self, key: Hashable, work: Callable[[], Result]) -> Result:
+        """Return what `work` gives, or raise what it raises; the second time without working.
+
+        Raises:
+            BadInput: what the work refuses.
+        """
+        if key not in self._kept:
+            try:
+                self._kept[key] = work()
+            except BadInput as refused:
+                self._kept[key] = refused
+        kept = self._kept[key]
+        if isinstance(kept, BadInput):
+            raise kept
+        return kept  # type: ignore[no-any-return]

@@ -1,0 +1,118 @@
+"""What dashboards are made of: items of several kinds, each with its options, checked with their place in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sweeplab.errors import BadInput, nearest
+from sweeplab.hyperparameters import TABLE
+from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.problems import Location, Problems, SourceMap
+
+MAX_BYTES = 2**18
+
+
+class Option(NamedTuple):
+    """What an option may be: one of the allowed values, or any text where there are none.
+
+    An option of `many` takes a list of them too. One that is `needed` says what it takes.
+    """
+
+    allowed: Sequence[str] = ()
+    many: bool = False
+    needed: str = ""
+
+
+COMMON = {"title": Option(), "width": Option(("full", "half"))}
+LOG = Option(("x", "y"), many=True)
+PARAMS = Option(tuple(TABLE), many=True)
+Kinds = Mapping[str, Mapping[str, Option]]
+
+
+@dataclass(frozen=True)
+class PanelSpec:
+    """One panel as a dashboard asks for it; options that it does not name have the panel's own defaults."""
+
+    panel: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    width: str = "full"
+
+
+def default_dashboard(page: str) -> Path:
+    """Return the dashboard that a page has when nobody gives one.
+
+    The dashboards lie in the package where it is installed, and beside it in the repository.
+    """
+    package = Path(__file__).parents[1]
+    folder = package / "dashboards"
+    return (folder if folder.is_dir() else package.parent / "dashboards") / f"{page}.yaml"
+
+
+def read_checked(
+    file: Path, parts: Sequence[str], check: Callable[[Mapping[str, Any], Problems], None]
+) -> dict[str, Any]:
+    """Read a dashboard whose parts are checked.
+
+    Raises:
+        BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
+    """
+    problems = Problems(SourceMap(file))
+    document = parse(file_text(file, MAX_BYTES), problems)
+    if not problems.found and not isinstance(document, dict):
+        problems.add((), "this is no dashboard", " ".join(f"{part}:" for part in parts))
+    if not problems.found:
+        for key in document:
+            if key not in parts:
+                what, near = f"the dashboard has no part {key!r}", nearest(str(key), parts)
+                problems.add((key,), what, ", ".join(parts), near, at_key=True)
+        check(document, problems)
+    if problems.found:
+        raise BadInput(*problems.found)
+    return dict(document)
+
+
+def check_items(items: Sequence[Any], what: str, kinds: Kinds, problems: Problems) -> None:
+    """Check a list of panels or of charts: each has a kind, and options of that kind."""
+    for index, item in enumerate(items):
+        place: Location = (f"{what}s", index)
+        kind = item.get(what) if isinstance(item, dict) else None
+        if kind is None:
+            problems.add(place, f"this is no {what}", f"{what}: " + " | ".join(kinds))
+        elif kind not in list(kinds):
+            near = nearest(str(kind), kinds)
+            problems.add((*place, what), f"unknown {what} {kind!r}", ", ".join(kinds), near)
+        else:
+            options = {what: Option(), **COMMON, **kinds[kind]}
+            for name, option in options.items():
+                if option.needed and name not in item:
+                    problems.add(place, f"{kind} needs {name}: …", option.needed)
+            check_options(item, options, place, problems)
+
+
+def check_options(
+    written: Mapping[str, Any], options: Mapping[str, Option], place: Location, problems: Problems
+) -> None:
+    """Check that there are no options but these, and that each has a value that it may have."""
+    for name, value in written.items():
+        if name not in options:
+            problems.unknown((*place, name), list(options), "option")
+            continue
+        for each in listed(value) if options[name].many else [value]:
+            check_value(each, options[name], (*place, name), problems)
+
+
+def check_value(value: Any, option: Option, place: Location, problems: Problems) -> None:
+    """Check one value of an option."""
+    if option.allowed and value not in option.allowed:
+        few = ", ".join(option.allowed) if len(option.allowed) < 8 else ""
+        name = [part for part in place if isinstance(part, str)][-1]
+        problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), option.allowed))
+
+
+def listed(written: Any) -> list[Any]:
+    """Return what is written as a list."""
+    return written if isinstance(written, list) else [written]

@@ -1,0 +1,289 @@
+"""A law over one of its columns: the points, the law through them with its band, and where it ends.
+
+A line belongs to one value of what is held: tokens where the law is drawn over parameters, the compute-optimal
+sizes where it is drawn over FLOPs. It goes on beyond the points only as far as its loss is identified there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from pandas import DataFrame, concat
+
+from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, Assessment, gate, judge
+from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of
+from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
+from sweeplab.errors import BadInput
+from sweeplab.formatting import listed, short
+from sweeplab.report.data import ROLES, ReportData
+from sweeplab.report.options import Option
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.fit import LAW, ROLES_OF_SIZE, about_fit
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
+
+BEYOND = 10.0  # how far a line goes on beyond the points, as a factor, while it is identified
+MOST_LINES = 7
+_SOME_LINES = 4  # of a table in which nothing is held
+_OTHER = {"params": "tokens", "tokens": "params"}
+_OPTIMAL = "compute-optimal"
+_KNOTS = 4  # where the band is computed inside of the points; between them its width is interpolated
+_MORE_KNOTS = 3
+_STEPS = 8  # points of the line from one knot to the next
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawPanel(
+    Panel, name="law", heading="Scaling law", source="points", options={**LAW, "x": Option(ROLES_OF_SIZE)}
+):
+    """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
+
+    Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
+    `low` and `high` are the band at each x by itself; `lines` are the groups of the points, in order; `edge` is
+    the largest x of the points.
+    """
+
+    lines: tuple[str, ...]
+    edge: float
+
+    @classmethod
+    def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto", x: str = "params") -> Panel:
+        """Draw a law with its band over N, D or C."""
+        found = report.assessment(law, delta)
+        columns = found.points.columns
+        if x not in columns:
+            raise BadInput(f"the table has no {x}")
+        groups = _lines(found, x)
+        edge = float(columns[x].max())
+        bands = [(name, band(found, at, low, high, BEYOND * edge)) for name, low, high, at in groups.lines]
+        measured = DataFrame(
+            {
+                "what": "measured",
+                "line": [groups.names[at] for at in groups.belongs],
+                x: columns[x],
+                "loss": _at_lines(found, groups, x) if groups.moved else columns["loss"],
+                "measured loss": columns["loss"],
+            }
+        ).sort_values([x, "loss"])
+        notes = [f"Lines: {found.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
+        if groups.moved:
+            notes.append("Points are brought to what their line holds by the law, each with its residual.")
+        return cls(
+            title=f"{found.fit.law.name}: loss against {ROLES[x]}",
+            data=concat([measured, *(each.rows(name, x) for name, each in bands)], ignore_index=True),
+            notes=(*notes, *_ended(bands, x)),
+            method=about_fit(found),
+            x=Axis(x, ROLES[x], True),
+            y=Axis("loss", ROLES["loss"], True),
+            lines=tuple(groups.names),
+            edge=edge,
+        )
+
+    def draw(self, figure: Figure) -> None:
+        """Draw points, lines and bands; a line is dashed beyond the points, and what lies there is shaded."""
+        data, x = self.data, self.x.column
+        own = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
+        for look in [*looks(self.lines), *(Look(name, GREY) for name in own)]:
+            rows, group = data[data["line"] == look.name], {"legendgroup": look.name}
+            line = rows[rows["what"] != "measured"]
+            if len(line):
+                look.band(figure, line, x)
+            hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
+            for what, dash in (("law", "solid"), ("beyond", "4px 4px")):
+                part = line[line["what"] == what]
+                if what == "beyond" and len(part):  # from the last point on
+                    part = line.loc[[part.index[0] - 1, *part.index]]
+                if len(part) > 1:
+                    ends = f"{hover} (%{{customdata[0]:.4f}} to %{{customdata[1]:.4f}})"
+                    is_named = what == "law" and look.name in own
+                    named = {**group, "showlegend": is_named, "line": {"dash": dash}}
+                    look.line(figure, part, x, "loss", ends, ["low", "high"], **named)
+            points = rows[rows["what"] == "measured"]
+            if len(points):
+                size = {"size": 8 if len(data) < 600 else 5}
+                look.points(figure, points, x, "loss", hover, marker=size, **group)
+        figure.update_yaxes(**self.y.around(data[["loss", "low", "high"]]))
+        settings = self.x.around(data[x])
+        figure.update_xaxes(**settings)
+        if (data["what"] == "beyond").any():
+            high = settings["range"][1]
+            figure.add_vrect(x0=self.edge, x1=10**high, fillcolor=SHADE, line_width=0, layer="below")
+            at = {"x": high, "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "top"}
+            figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
+        figure.update_layout(height=470, showlegend=len(self.lines) + len(own) > 1)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss.
+
+    `moved` says that points have to be brought to their line.
+    """
+
+    names: Sequence[str]
+    belongs: NDArray[np.intp]
+    lines: Sequence[tuple[str, float, float, Callable[[float], Quantity]]]
+    moved: bool = False
+
+
+def _lines(found: Assessment, x: str) -> _Lines:
+    """Return how the points and the lines of a law are grouped over one column."""
+    columns, law, center = found.points.columns, found.fit.law, found.fit.center
+    ends = (float(columns[x].min()), float(columns[x].max()))
+    if x == "flops" and {"params", "tokens"} <= set(law.columns):
+        per_param_token = found.points.flops_per_param_token
+        names, belongs, _ = _groups("params", columns["params"])
+        line = (_OPTIMAL, *ends, lambda at: optimum_of(law, center, at, per_param_token)[-1])
+        return _Lines(names, belongs, [line])
+    if x not in law.columns:
+        raise BadInput(f"{law.name} does not read {x}")
+    if law.columns == (x,):
+        line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
+        return _Lines(["measured"], np.zeros(found.points.n, np.intp), [line])
+    label, values, other_at = _held(columns, x)
+    names, belongs, levels = _groups(label, values)
+    lines = []
+    for group, (name, level) in enumerate(zip(names, levels, strict=True)):
+        own = columns[x][belongs == group]
+
+        def at(value: float, level: float = level) -> Quantity:
+            return loss_at(law, center, {x: value, _OTHER[x]: other_at(value, level)})
+
+        lines.append((name, float(own.min()), float(own.max()), at))
+    return _Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
+
+
+def _at_lines(found: Assessment, groups: _Lines, x: str) -> Array:
+    """Return the loss of each point as if it held what its line holds, [n]."""
+    fit, column = found.fit, found.points.columns[x]
+    at_line = [
+        groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
+        for group, value in zip(groups.belongs, column, strict=True)
+    ]
+    return np.asarray(np.exp(at_line + fit.residuals()))
+
+
+def _held(columns: Mapping[str, Array], x: str) -> tuple[str, Array, Callable[[float, float], float]]:
+    """Return what a line holds: the other column, or tokens per parameter where these have fewer values."""
+    other = columns[_OTHER[x]]
+    ratio = columns["tokens"] / columns["params"]
+    if len(_distinct(ratio)) < len(_distinct(other)):
+        sign = 1.0 if x == "params" else -1.0
+        return "tokens per parameter", ratio, lambda value, level: value * level**sign
+    return _OTHER[x], other, lambda value, level: level
+
+
+def _groups(label: str, values: Array) -> tuple[list[str], NDArray[np.intp], list[float]]:
+    """Return groups of near values: their names, the group of each value, and the value that stands for each."""
+    levels = _distinct(values)
+    about = ""
+    if len(levels) > MOST_LINES:
+        inner = (np.arange(_SOME_LINES) + 0.5) / _SOME_LINES
+        levels, about = np.exp(np.quantile(np.log(values), inner)), "about "
+    belongs = np.abs(np.log(values)[:, None] - np.log(levels)).argmin(1)
+    names = [f"{label} {about}{short(level)}" for level in levels]
+    return names, belongs, [float(level) for level in levels]
+
+
+def _distinct(values: Array) -> Array:
+    return np.asarray(np.unique([float(f"{value:.3g}") for value in values]))
+
+
+def _ended(bands: Sequence[tuple[str, Band]], x: str) -> list[str]:
+    """Say which lines end early, and where; of lines that end at one place the first one's reason is given."""
+    places: dict[str, list[tuple[str, str]]] = {}
+    for name, line in bands:
+        if line.ends:
+            far = (
+                f"beyond {x} {short(float(f'{line.x[-1]:.2g}'))}"
+                if line.beyond.any()
+                else "beyond the points"
+            )
+            places.setdefault(far, []).append((name, line.ends))
+    return [
+        f"No line goes {far}{'' if len(ended) == len(bands) else f' at {listed([name for name, _ in ended])}'}: "
+        f"there the loss is not identified ({ended[0][1]})."
+        for far, ended in places.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A line at `x` with its pointwise band; `beyond` marks what is outside of the points.
+
+    `ends` says why the line stops before the end that was asked for, and is empty where it does not.
+    """
+
+    x: Array
+    value: Array
+    low: Array
+    high: Array
+    beyond: NDArray[np.bool_]
+    ends: str
+
+    def rows(self, name: str, x: str) -> DataFrame:
+        """Return the band as rows of a panel's data, over the column x."""
+        what = np.where(self.beyond, "beyond", "law")
+        ends = {"loss": self.value, "low": self.low, "high": self.high}
+        return DataFrame({"what": what, "line": name, x: self.x, **ends})
+
+
+def band(found: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float) -> Band:
+    """Return the line of a loss, or of another log, from `low` to `high`, where the points are, and on to `limit`.
+
+    The band is the profile's interval at each x by itself; where the design cannot hold the law, it is that of
+    the bootstrap, and the line stays with the points.
+    """
+    fit = found.fit
+    lacking = gate(at(high), found.points, fit)
+    inside = np.geomspace(low, high, _KNOTS) if high > low * (1 + 1e-9) else np.array([high])
+    outside = np.geomspace(high, limit, _MORE_KNOTS + 1)[1:] if limit > high and not lacking else np.array([])
+    of = {x: at(x) for x in map(float, np.concatenate([inside, outside]))}
+    if lacking:
+        knots = [(x, *_refitted(found, quantity)) for x, quantity in of.items()]
+    else:
+        intervals = dict(zip(of, profiles(fit, list(of.values()), found.shared), strict=True))
+        knots = [(x, *_profiled(found, of[x], intervals[x])) for x in map(float, inside)]
+    ends = "; ".join(lacking)
+    for x in map(float, outside):
+        interval = intervals[x]
+        verdict = judge(of[x], interval, fit, ())
+        if verdict.verdict == NOT_IDENTIFIED:
+            ends = verdict.reason
+            break
+        knots.append((x, interval.value - interval.low, interval.high - interval.value))
+    known, below, above = np.array(knots).T
+    log_x = np.unique(
+        np.concatenate([np.linspace(start, end, _STEPS + 1) for start, end in pairwise(np.log(known))])
+        if len(known) > 1
+        else np.log(known)
+    )
+    log_value = np.array([at(math.exp(x)).measure(fit.theta[None])[0][0] for x in log_x])
+    widths = [np.interp(log_x, np.log(known), side) for side in (below, above)]
+    return Band(
+        x=np.exp(log_x),
+        value=np.exp(log_value),
+        low=np.exp(log_value - widths[0]),
+        high=np.exp(log_value + widths[1]),
+        beyond=log_x > math.log(high) + 1e-9,
+        ends=ends,
+    )
+
+
+def _profiled(found: Assessment, quantity: Quantity, interval: Interval) -> tuple[float, float]:
+    """Return how far the interval goes below and above the log; a limit that is not there is far."""
+    if interval.open_low or interval.open_high:
+        return _refitted(found, quantity)
+    return interval.value - interval.low, interval.high - interval.value
+
+
+def _refitted(found: Assessment, quantity: Quantity) -> tuple[float, float]:
+    value = float(quantity.measure(found.fit.theta[None])[0][0])
+    if found.refits is None:
+        return 0.0, 0.0
+    low, high = np.quantile(quantity.measure(found.refits.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return max(value - float(low), 0.0), max(float(high) - value, 0.0)

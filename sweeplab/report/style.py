@@ -1,0 +1,185 @@
+"""How every figure looks: colors, axes with round numbers, and the marks that figures share.
+
+Ink, grid and ground are left to the page's style, so that a figure can be dark.
+Colors run in order of size from indigo over magenta to orange: apart for the color-blind along blue-yellow,
+and each at least 3:1 against white and against near-black. The marker's shape says the same once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, TypeAlias
+
+import numpy as np
+from pandas import DataFrame, Series
+
+from sweeplab.formatting import short
+
+Figure: TypeAlias = Any  # Plotly's, which has no types, and is imported when the first figure is made
+ORDERED = ((72, 92, 214), (190, 70, 160), (222, 110, 30))
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
+GREY = "rgb(128,128,128)"
+FAINT = "rgba(128,128,128,0.45)"
+SHADE = "rgba(128,128,128,0.13)"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+
+
+def colors(n: int) -> list[str]:
+    """Return `n` colors in order, evenly spread from the scale's one end to the other."""
+    places = np.linspace(0, len(ORDERED) - 1, n)
+    channels = [np.interp(places, range(len(ORDERED)), each) for each in zip(*ORDERED, strict=True)]
+    return [f"rgb({','.join(f'{part:.0f}' for part in color)})" for color in zip(*channels, strict=True)]
+
+
+GOOD, MIDDLE, BAD = colors(3)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one line or group of points is called, and how it differs from the others."""
+
+    name: str
+    color: str
+    symbol: str = "circle"
+
+    def points(
+        self,
+        figure: Figure,
+        rows: DataFrame,
+        x: Any,
+        y: Any,
+        hover: str = "",
+        columns: Sequence[str] = (),
+        /,
+        **settings: Any,
+    ) -> None:
+        """Draw a marker for each row.
+
+        `x` and `y` are columns, or the values themselves. In `hover` the `columns` are `%{customdata[0]}` …
+        """
+        marker = {"color": self.color, "symbol": self.symbol, "size": 7, **settings.pop("marker", {})}
+        figure.add_scatter(
+            **self._trace(rows, x, y, hover, columns), mode="markers", marker=marker, **settings
+        )
+
+    def line(
+        self,
+        figure: Figure,
+        rows: DataFrame,
+        x: Any,
+        y: Any,
+        hover: str = "",
+        columns: Sequence[str] = (),
+        /,
+        **settings: Any,
+    ) -> None:
+        """Draw a line through the rows, as `points`; with markers where their `size` is given."""
+        if size := settings.pop("size", 0):
+            settings |= {"marker": {"color": self.color, "symbol": self.symbol, "size": size}}
+        line = {"color": self.color, "width": 2, **settings.pop("line", {})}
+        mode = "lines+markers" if size else "lines"
+        figure.add_scatter(**self._trace(rows, x, y, hover, columns), mode=mode, line=line, **settings)
+
+    def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
+        """Shade what lies between the columns low and high, under the legend's entry of the look."""
+        around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
+        shade = {"fill": "toself", "fillcolor": faded(self.color, 0.16), "line": {"width": 0}}
+        self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
+
+    def _trace(self, rows: DataFrame, x: Any, y: Any, hover: str, columns: Sequence[str]) -> dict[str, Any]:
+        x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
+        said = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+        return {
+            "x": x,
+            "y": y,
+            "name": self.name,
+            **said,
+            **({"customdata": rows[list(columns)]} if columns else {}),
+        }
+
+
+def looks(names: Sequence[object]) -> list[Look]:
+    """Return a look for each name: the colors in order, the symbols over and over."""
+    return [Look(*each) for each in zip(map(str, names), colors(len(names)), cycle(SYMBOLS), strict=False)]
+
+
+def by_look(data: DataFrame, column: str) -> Iterator[tuple[Look, DataFrame]]:
+    """Yield the rows of each value of a column with its look, in the order of the data."""
+    for look in looks(list(dict.fromkeys(data[column]))):
+        yield look, data[data[column] == look.name]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: the column it shows, its title with the unit, and the values to mark if there are few."""
+
+    column: str
+    title: str
+    log: bool = False
+    marks: tuple[float, ...] = ()
+
+    def over(self, low: float, high: float) -> dict[str, Any]:
+        """Return Plotly's settings of an axis that shows `low` to `high`."""
+        ticks = [tick for tick in self.marks or ticks_of(low, high, self.log) if low <= tick <= high]
+        return {
+            "type": "log" if self.log else "linear",
+            "range": [math.log10(low), math.log10(high)] if self.log else [low, high],
+            "title": {"text": self.title},
+            "tickvals": ticks,
+            "ticktext": [short(tick) for tick in ticks],
+            "zeroline": False,
+        }
+
+    def around(self, values: DataFrame | Series, *others: float) -> dict[str, Any]:
+        """Return Plotly's settings of an axis that shows all values, with some room on both sides."""
+        known = values.to_numpy(float).ravel()
+        low, high = (float(end(np.append(known, others))) for end in (np.nanmin, np.nanmax))
+        return self.over(*padded(low, high, self.log))
+
+
+def padded(low: float, high: float, log: bool) -> tuple[float, float]:
+    """Return a range with some room on both sides."""
+    if log:
+        room = (high / low) ** 0.05 if high > low else 1.1
+        return low / room, high * room
+    room = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
+    return low - room, high + room
+
+
+def ticks_of(low: float, high: float, log: bool) -> list[float]:
+    """Return four to nine round values from `low` to `high`; on a log axis of decades 1, 2 and 5 of each."""
+    if log:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8)):
+            values = [digit * 10.0**decade for decade in decades for digit in digits]
+            inside = [value for value in values if low <= value <= high]
+            if len(inside) >= 4:
+                return inside
+    power = 10.0 ** math.floor(math.log10((high - low) / 8))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= (high - low) / 8)
+    return [round(index * step, 12) for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **more: Any) -> dict[str, Any]:
+    """Return Plotly's settings of error bars from one column to another."""
+    ends = {"array": rows[high] - rows[value], "arrayminus": rows[value] - rows[low]}
+    return {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 4, **more}
+
+
+def name_rows(figure: Figure, names: Sequence[str]) -> None:
+    """Name the rows of a figure from the first down."""
+    marks = {"tickvals": list(range(len(names))), "ticktext": list(names), "automargin": True}
+    figure.update_yaxes(**marks, range=[len(names) - 0.5, -0.5], showgrid=False, zeroline=False)
+
+
+def faded(color: str, share: float) -> str:
+    """Return a color with this opacity."""
+    return color.replace("rgb(", "rgba(").replace(")", f",{share:g})")
+
+
+def spaced(name: object) -> str:
+    """Return a cell's name with a space after each comma, so that it may be broken there."""
+    return str(name).replace(",", ", ")

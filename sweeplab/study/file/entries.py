@@ -1,0 +1,205 @@
+"""One hyperparameter's value, range or choices as a study file writes them, checked against the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from sweeplab.errors import nearest
+from sweeplab.hyperparameters import TABLE, Hyperparameter
+from sweeplab.study.expressions import ALLOWED, Expression
+from sweeplab.study.problems import Location, Problems, dotted, shown
+from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
+
+SUGGESTED = "suggested"
+_RANGE = ("min", "max", "log", "step", "when")
+# The forms of an entry of `search`: what each is known by, and the keys that it may have.
+FORMS: dict[str, tuple[str, ...]] = {
+    "expr": ("expr",),
+    "divides": ("divides", "min", "max", "when"),
+    "choices": ("choices", "when"),
+    "min": _RANGE,
+    "max": _RANGE,
+}
+_FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {divides, min, max} | {expr}"
+
+
+def is_searched(row: Hyperparameter) -> bool:
+    """Say whether a hyperparameter may stand under `search`: the machine's own may not."""
+    return row.name != "seed" and row.category != "precision"
+
+
+def expression(written: Any, path: Location, problems: Problems) -> Expression | None:
+    """Return a text as an expression, or None where it is none."""
+    if not isinstance(written, str):
+        problems.add(path, f"{dotted(path)} is {shown(written)}", "an expression, such as max_iters // 10")
+        return None
+    try:
+        return Expression(written)
+    except ValueError as error:
+        problems.add(path, f"{dotted(path)}: {error}", ALLOWED)
+        return None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a study file has at one place for a hyperparameter; what is wrong with it is added to the problems."""
+
+    row: Hyperparameter
+    value: Any
+    path: Location
+    problems: Problems
+
+    def wrong(self, allowed: str, near: str = "", what: str = "") -> None:
+        """Add a problem: that the value is what it is, unless `what` says more."""
+        self.problems.add(self.path, what or f"{self} is {shown(self.value)}", allowed, near)
+
+    def __str__(self) -> str:
+        return dotted(self.path)
+
+    def _at(self, key: str | int) -> Written:
+        return replace(self, value=self.value[key], path=(*self.path, key))
+
+    def literal(self) -> Iterator[Any]:
+        """Yield the value as the row's own type, or nothing where it is wrong."""
+        try:
+            yield self.row.check(self.value)
+        except (ValueError, OverflowError):
+            near = nearest(self.value, self.row.choices) if isinstance(self.value, str) else ""
+            under_search = "; ranges and expressions stand under search"
+            self.wrong(self.row.allowed + (under_search if isinstance(self.value, Mapping) else ""), near)
+
+    def literals(self) -> tuple[Any, ...]:
+        """Return the distinct values of a list."""
+        if not isinstance(self.value, list | tuple) or not self.value:
+            self.wrong(f"a list of one or more of: {self.row.allowed}")
+            return ()
+        values: list[Any] = []
+        for index in range(len(self.value)):
+            each = self._at(index)
+            for value in each.literal():
+                if value in values:
+                    each.wrong("", what=f"{self} has {shown(value)} twice")
+                else:
+                    values.append(value)
+        return tuple(values)
+
+    def entry(self) -> SearchSpec | None:
+        """Return an entry of `search` typed, or None where it is wrong."""
+        before = len(self.problems.found)
+        if self.value == SUGGESTED and self.row.suggested is not None:
+            return replace(self, value=self.row.suggested).entry()
+        entry: SearchSpec | None = None
+        form = next((key for key in FORMS if isinstance(self.value, Mapping) and key in self.value), None)
+        if isinstance(self.value, list | tuple):
+            entry = Choices(self.literals())
+        elif form is None:
+            self._no_form()
+        else:
+            for key in self.value:
+                if key not in FORMS[form]:
+                    self.problems.unknown((*self.path, key), FORMS[form], "key")
+            match form:
+                case "expr":
+                    expr = self._expression("expr")
+                    entry = Derived(expr) if expr else None
+                case "choices":
+                    entry = Choices(self._at("choices").literals(), self._expression("when"))
+                case "divides":
+                    entry = self._divisors()
+                case _:
+                    entry = self._range()
+        return entry if len(self.problems.found) == before else None
+
+    def _no_form(self) -> None:
+        allowed, near = _FORMS_IN_WORDS, ""
+        if self.value == SUGGESTED:
+            self.wrong(allowed, what=f"the table suggests no range of {self.row.name}")
+            return
+        if self.row.suggested is not None:
+            allowed = f"{SUGGESTED} | {allowed}"
+        if isinstance(self.value, Mapping):
+            near = nearest(str(next(iter(self.value), "")), FORMS)
+        elif isinstance(self.value, str):
+            near = nearest(self.value, [SUGGESTED])
+        else:
+            allowed += "; a single value stands under fixed"
+        self.wrong(allowed, near)
+
+    def _expression(self, key: str) -> Expression | None:
+        return expression(self.value[key], (*self.path, key), self.problems) if key in self.value else None
+
+    def _divisors(self) -> Divisors | None:
+        of, row = self._at("divides"), self.row
+        whole = [
+            name for name, each in TABLE.items() if each.kind == "int" and name not in (row.name, "seed")
+        ]
+        if row.kind != "int":
+            of.wrong(row.allowed, what=f"{row.name} divides nothing")
+            return None
+        if of.value not in whole:
+            near = nearest(str(of.value), whole)
+            of.wrong("the name of a hyperparameter that is a whole number", near)
+        ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
+        when = self._expression("when")
+        return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
+
+    def _range(self) -> Range | None:
+        if self.row.kind not in ("int", "float"):
+            self.wrong(f"a list of choices: {self.row.allowed}", what=f"{self.row.name} has no range")
+            return None
+        log, step = self.value.get("log", False), self.value.get("step")
+        if not isinstance(log, bool):
+            self._at("log").wrong("true or false")
+        when, ends = self._expression("when"), self._ends()
+        if ends is None:
+            return None
+        low, high = ends
+        if low == high:
+            what = f"{self} is empty: min and max are both {low:g}"
+            self.wrong("a single value stands under fixed", what=what)
+        if log is True and low <= 0:
+            what = f"{self} is logarithmic and starts at {low:g}"
+            self._at("min").wrong("a min above 0, or no log", what=what)
+        if step is not None:
+            step = self._at("step")._step(low, high, log is True)
+        return Range(low, high, log is True, step, when, self.row.kind == "int")
+
+    def _ends(self) -> tuple[float, float] | None:
+        """Return min and max, or None where they are wrong."""
+        ends: list[float] = []
+        for key in ("min", "max"):
+            if key not in self.value:
+                self.wrong(self.row.allowed, what=f"{self} has no {key}")
+            elif isinstance(self.value[key], bool) or not isinstance(self.value[key], int | float):
+                self._at(key).wrong(self.row.allowed)
+            else:
+                ends += self._at(key).literal()
+        if len(ends) < 2:
+            return None
+        low, high = ends
+        if low > high:
+            self.wrong("min below max", what=f"{self} is inverted: min {low:g} is above max {high:g}")
+            return None
+        return low, high
+
+    def _step(self, low: float, high: float, log: bool) -> float | None:
+        """Return the step in the row's own type, or None where it is wrong."""
+        step, whole = self.value, self.row.kind == "int"
+        number = isinstance(step, int | float) and not isinstance(step, bool) and 0 < step < math.inf
+        if not number or (whole and step != int(step)):
+            self.wrong(f"{'a whole number' if whole else 'a number'} above 0")
+        elif log:
+            what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
+            self.wrong("either log or step", what=what)
+        elif (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step)):
+            steps = int((high - low) / step)
+            near = " or ".join(f"{low + count * step:g}" for count in (steps, steps + 1) if count)
+            what = f"{self}: max {high:g} is no whole number of steps above min {low:g}"
+            self.wrong(f"such as max {near}", what=what)
+        else:
+            return int(step) if whole else float(step)
+        return None

@@ -1,0 +1,261 @@
+"""What a study's runs train on, and what they start from: its data, and the weights of another run (no torch)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.data.baselines import find_baseline
+from sweeplab.data.batches import Pairs
+from sweeplab.data.corpora import CORPORA
+from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
+from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
+from sweeplab.data.objectives.pairs import share_cut
+from sweeplab.data.prompts import own_special_tokens
+from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
+from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
+from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
+from sweeplab.records.data import DataDescription
+from sweeplab.study.problems import shown
+from sweeplab.study.rules import follows
+
+if TYPE_CHECKING:
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.study.space import Space
+    from sweeplab.study.spec import StudySpec
+
+# Draws of a cell's space until one meets the study's rules.
+N_DRAWS = 64
+# What says nothing of a model that is trained already.
+_FREE = {"init"}
+# What `open_start` raises for a folder without a checkpoint, or with what is none.
+NO_CHECKPOINT = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+
+# ------------------------------------------------------------------ data
+
+
+def study_dataset(spec: StudySpec) -> Dataset:
+    """Return a study's data, from the cache if it has them; with the tokenizer of the run that it starts from.
+
+    Raises:
+        BadInput: as `prepare` and `read_start` do.
+    """
+    data, start = spec.data, read_start(spec)
+    given = start.tokenizer if start else None
+    return prepare(data.corpus, data.tokenizer, spec.data_path, vocab_size=data.vocab_size, given=given)
+
+
+def placed_dataset(spec: StudySpec) -> Dataset:
+    """Return a study's data.
+
+    Raises:
+        BadInput: there are none; points at the line of the study that names them.
+    """
+    try:
+        return study_dataset(spec)
+    except BadInput as error:
+        name = "path" if spec.data.path else "corpus"
+        with spec.blaming(("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)):
+            raise
+
+
+def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
+    """Return a study's data as they were when it was run.
+
+    Raises:
+        BadInput: they have changed since.
+    """
+    dataset = study_dataset(spec)
+    known = DataDescription.of(folder.read(folder.data_file))
+    if dataset.token_digest != known.token_digest:
+        raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
+    return dataset
+
+
+def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
+    """Return what a study records of its data, and of the weights that its runs start from."""
+    start = read_start(spec)
+    return DataDescription(
+        corpus=spec.data.corpus,
+        tokenizer=spec.data.tokenizer,
+        vocab_size=dataset.tokenizer.vocab_size,
+        train_tokens=len(dataset.train),
+        val_tokens=len(dataset.val),
+        val_targets=dataset.val_targets,
+        val_bytes=dataset.val_bytes,
+        text_digest=dataset.text_digest,
+        token_digest=dataset.token_digest,
+        init_digest=start.digest if start else None,
+    )
+
+
+def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:
+    """Keep the n-gram baseline of each cell, for a typical trial of it, beside the study's results."""
+    found = {}
+    for space in spaces:
+        valid = (each for each in space.draws(N_DRAWS) if space.broken(each) is None)
+        if (typical := next(valid, None)) and (baseline := find_baseline(dataset, typical)):
+            found[space.cell.key] = asdict(baseline)
+    write_whole(folder.baselines_file, json.dumps(found, indent=1).encode())
+
+
+def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparameters]) -> list[str]:
+    """Make sure that every split has rows of block_size tokens; return warnings of what these cut off.
+
+    Raises:
+        BadInput: a split is too short, or rows cut off what the targets need; points at the line that says so.
+    """
+    found = []
+    settings = {tuple(values[name] for name in SETTINGS): values for values in trials}
+    for values in sorted(settings.values(), key=lambda each: -each.block_size):
+        with spec.blaming(spec.place_of("block_size", values.block_size) or ("data",)):
+            dataset.check_fits(values)
+            found.append(_cut_warning(spec, dataset, values))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _cut_warning(spec: StudySpec, dataset: Dataset, values: Hyperparameters) -> str | None:
+    """Return how many pairs lose the end of their source to block_size; None where none does.
+
+    Raises:
+        BadInput: some do of a corpus whose targets follow from whole sources only.
+    """
+    if not isinstance(dataset.train, Pairs) or not (share := share_cut(dataset.train, values)):
+        return None
+    # What room a source has is the family's: a decoder has it beside the target.
+    said = f"block_size {values.block_size} of family {values.family} cuts the source of {share:.0%} of the pairs"
+    if CORPORA[spec.data.corpus].needs_whole:
+        raise BadInput(f"{said}, and their targets follow from the whole of it")
+    return said
+
+
+# ------------------------------------------------------------------ weights to start from
+
+
+@dataclass(frozen=True)
+class Start:
+    """The run in a folder with a checkpoint; `digest` is that of its weights' file."""
+
+    folder: Path
+    file: Path
+    values: Hyperparameters
+    special: Mapping[str, int] | None
+    description: Mapping[str, Any]
+    digest: str
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """Return the run's model."""
+        return ModelShape.of(self.values)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Return the run's tokenizer."""
+        return load_tokenizer(self.description)
+
+    @property
+    def _bound(self) -> list[str]:
+        """Return the hyperparameters of a model that a trial's has to share."""
+        # Only learned positions have a weight for each place; others take any length.
+        free = _FREE if self.shape.positions == "learned" else _FREE | {"block_size"}
+        return [name for name in FIELDS if name not in free]
+
+    @property
+    def model_values(self) -> dict[str, Any]:
+        """Return what a study has to say for its model to be the run's: all that does not follow by itself."""
+        theirs = vars(self.shape)
+        auto = {name for name in SETTLED if follows(name, theirs)}
+        if theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values):
+            auto.add("vocab_size")
+        return {
+            name: theirs[name]
+            for name in self._bound
+            if name not in auto and theirs[name] != TABLE[name].default
+        }
+
+    @property
+    def why_not(self) -> str | None:
+        """Say why a study cannot go on from the run: its special tokens have other ids; None where it can."""
+        theirs, ours = self.special or {}, special_tokens(self.values)
+        moved = (name for name in ours.names if theirs.get(name, ours[name]) != ours[name])
+        if name := next(moved, None):
+            return f"has its special token {name} at {theirs[name]}, and a study's come last: at {ours[name]}"
+        return None
+
+    def differences(self, values: Hyperparameters) -> dict[str, str]:
+        """Return in which hyperparameters a trial's model is another one than the run's, with words.
+
+        What follows from others in both is left out.
+        """
+        theirs, ours = vars(self.shape), vars(ModelShape.of(values))
+        return {
+            name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
+            for name in self._bound
+            if theirs[name] != ours[name] and not (follows(name, theirs) and follows(name, ours))
+        }
+
+
+def open_start(folder: Path) -> Start:
+    """Return the run in a folder; what is not there or is no run's raises one of NO_CHECKPOINT."""
+    facts = json.loads((folder / "model.json").read_bytes())
+    start = Start(
+        folder,
+        folder / facts["tensors"],
+        Hyperparameters.from_json(facts["values"]),
+        own_special_tokens(facts),
+        facts["tokenizer"],
+        facts["sha256"],
+    )
+    _ = start.shape, start.tokenizer  # raise here what they raise
+    return start
+
+
+def read_start(spec: StudySpec) -> Start | None:
+    """Return what a study's runs start from, or None for random weights.
+
+    Raises:
+        BadInput: the folder has no checkpoint, its tokenizer is not the one that the study names, or its special
+            tokens are not where those of a study's runs are.
+    """
+    if (folder := spec.init_folder) is None:
+        return None
+    try:
+        start = open_start(folder)
+    except NO_CHECKPOINT as error:
+        what = f"init_from: there is no checkpoint in {folder}"
+        raise BadInput(spec.problem(("init_from",), what, "a folder with model.json")) from error
+    if why_not := start.why_not:
+        raise BadInput(spec.problem(("init_from",), f"init_from: the run in {folder} {why_not}"))
+    if (name := start.tokenizer.name) != spec.data.tokenizer:
+        what = f"the run in {folder} has tokenizer {name}"
+        raise BadInput(spec.problem(("data", "tokenizer"), what, f"tokenizer: {name}"))
+    if spec.data.vocab_size is not None:
+        what = f"vocab_size is the tokenizer's, which is that of the run in {folder}"
+        raise BadInput(spec.problem(("data", "vocab_size"), what, "none beside init_from"))
+    return start
+
+
+def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> None:
+    """Make sure that every trial's model is the one that it starts from, and that its weights are whole.
+
+    Raises:
+        BadInput: one is not; says in what.
+    """
+    if start is None:
+        return
+    content = start.file.read_bytes() if start.file.exists() else b""
+    if hashlib.sha256(content).hexdigest() != start.digest:
+        what = f"init_from: {start.file} is not what was written there: its hash differs"
+        raise BadInput(spec.problem(("init_from",), what))
+    for values in trials:
+        if different := start.differences(values):
+            what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
+            place = spec.place(*different, default=("init_from",))
+            raise BadInput(spec.problem(place, what, "a model as the run's"))

@@ -1,0 +1,98 @@
+"""Where in a study file a thing stands, and the problems found in it, each at its place.
+
+A location is a path in the document: `("search", "learning_rate", "max")`; list items are numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeplab.errors import Problem, nearest
+
+Location = tuple[str | int, ...]
+Mark = tuple[int, int]
+
+# Where the hyperparameters of a study stand.
+SECTIONS = ("fixed", "grid", "search")
+# Longer lists of allowed names would drown the one that was meant.
+MOST_NAMED = 20
+
+
+def dotted(path: Location) -> str:
+    """Write a location as a person writes it: `search.learning_rate.max`, `seeds[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "the study"
+
+
+def shown(value: Any) -> str:
+    """Write a value about as YAML writes it, cut to what fits in a line."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@dataclass
+class SourceMap:
+    """Lines and columns, from 1, of every key and value of a document; and the overrides laid over it.
+
+    `overrides` holds the words of the command line that gave a location its value.
+    """
+
+    file: Path | None = None
+    keys: dict[Location, Mark] = field(default_factory=dict)
+    values: dict[Location, Mark] = field(default_factory=dict)
+    overrides: dict[Location, str] = field(default_factory=dict)
+
+    def forget(self, path: Location) -> None:
+        """Drop what is known of a location and all below it."""
+        for known in (self.keys, self.values, self.overrides):
+            for each in [each for each in known if each[: len(path)] == path]:
+                del known[each]
+
+    def problem(
+        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+    ) -> Problem:
+        """Return a problem at the value of `path` (or its key), or at the nearest place around it."""
+        for length in range(len(path), -1, -1):
+            around = path[:length]
+            if words := self._override(around):
+                return Problem(f"{words}: {what}", allowed, nearest)
+            known = [self.keys, self.values] if at_key or around != path else [self.values, self.keys]
+            for marks in known:
+                if around in marks:
+                    return Problem(what, allowed, nearest, self.file, *marks[around])
+        return Problem(what, allowed, nearest, self.file)
+
+    def _override(self, path: Location) -> str:
+        """Return the words that gave a location its value, or made it where the file has none."""
+        if path in self.overrides or path in self.values or not path:
+            return self.overrides.get(path, "")
+        return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")
+
+
+@dataclass
+class Problems:
+    """Collects every problem of a document, to be said together."""
+
+    source: SourceMap
+    found: list[Problem] = field(default_factory=list)
+
+    def add(
+        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+    ) -> None:
+        """Add a problem at a location."""
+        self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
+
+    def unknown(self, path: Location, known: Sequence[str], kind: str, near: str = "") -> None:
+        """Add that the last name of `path` is none of `known`."""
+        name = str(path[-1])
+        near = near or nearest(name, known)
+        allowed = ", ".join(known)
+        if len(known) > MOST_NAMED:
+            allowed = "" if near else "`sweeplab hyperparameters` lists them"
+        self.add(path, f"{dotted(path[:-1])} has no {kind} {shown(name)}", allowed, near, at_key=True)

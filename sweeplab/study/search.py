@@ -1,0 +1,210 @@
+"""What stands under `search`: ranges and choices that Optuna samples, divisors, and what follows from the others."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.study.expressions import Expression
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import BaseTrial
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Every number (or whole number) from `min` to `max`, both included."""
+
+    min: float
+    max: float
+    log: bool = False
+    step: float | None = None
+    when: Expression | None = None
+    integer: bool = False
+
+    def written(self) -> dict[str, Any]:
+        """Return the entry as a study file writes it, fit for JSON."""
+        log = {"log": True} if self.log else {}
+        step = {"step": self.step} if self.step is not None else {}
+        return {"min": self.min, "max": self.max, **log, **step, **_when(self.when)}
+
+    @property
+    def count(self) -> int | None:
+        """Return how many values there are; None where they cannot be counted."""
+        return round((self.max - self.min) / self._step) + 1 if self._step else None
+
+    def distribution(self) -> BaseDistribution:
+        """Return the range as Optuna's distribution."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        return IntDistribution(**self._optuna) if self.integer else FloatDistribution(**self._optuna)
+
+    def suggest(self, trial: BaseTrial, name: str) -> Any:
+        """Ask Optuna for a value; return it as the hyperparameter's own type."""
+        if self.integer:
+            return trial.suggest_int(name, **self._optuna)
+        # From a range of hardly any width some samplers draw a number of NumPy's.
+        return self.decoded(float(trial.suggest_float(name, **self._optuna)))
+
+    def decoded(self, stored: Any) -> Any:
+        """Return a value that Optuna stores as the hyperparameter's own type."""
+        # 3 * 0.05 is 0.15000000000000002: nobody wrote that.
+        return float(f"{stored:.12g}") if self.step and not self.integer else stored
+
+    def stored(self, value: Any) -> Scalar:
+        """Return a value as Optuna stores it.
+
+        Raises:
+            ValueError: the range has no such value; says which it has.
+        """
+        if self.min <= value <= self.max:
+            near = self.stored_at(round((value - self.min) / self._step)) if self._step else value
+            if math.isclose(near, value, rel_tol=1e-9):
+                return near
+        raise ValueError(
+            f"{self.min:g} to {self.max:g}" + (f" in steps of {self._step:g}" if self._step else "")
+        )
+
+    def stored_at(self, index: int) -> float:
+        """Return the value of an index, from 0, as Optuna stores it."""
+        value = self.min + index * (self._step or 1)
+        return int(value) if self.integer else min(value, self.max)
+
+    def at(self, share: float) -> float:
+        """Return the stored value at a share from 0 to 1 of the way through the range."""
+        if self.count is not None and not self.log:
+            return self.stored_at(min(int(share * self.count), self.count - 1))
+        # As Optuna does: a whole number stands for the interval around it.
+        margin = 0.5 if self.integer else 0.0
+        low, high = self.min - margin, self.max + margin
+        value = low * (high / low) ** share if self.log else low + share * (high - low)
+        value = min(max(round(value) if self.integer else value, self.min), self.max)
+        return int(value) if self.integer else value
+
+    @property
+    def _step(self) -> float | None:
+        return self.step or (1 if self.integer else None)
+
+    @property
+    def _optuna(self) -> dict[str, Any]:
+        kind: type = int if self.integer else float
+        step = None if self._step is None else kind(self._step)
+        return {"low": kind(self.min), "high": kind(self.max), "step": step, "log": self.log}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of a list of values. Optuna keeps scalars only: a tuple is stored as its JSON text."""
+
+    values: tuple[Any, ...]
+    when: Expression | None = None
+
+    def written(self) -> dict[str, Any]:
+        """Return the entry as a study file writes it, fit for JSON."""
+        values = [list(each) if isinstance(each, tuple) else each for each in self.values]
+        return {"choices": values, **_when(self.when)}
+
+    @property
+    def count(self) -> int:
+        """Return how many values there are."""
+        return len(self.values)
+
+    def distribution(self) -> BaseDistribution:
+        """Return the choices as Optuna's distribution."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self._stored)
+
+    def suggest(self, trial: BaseTrial, name: str) -> Any:
+        """Ask Optuna for a value; return it as the hyperparameter's own type."""
+        return self.decoded(trial.suggest_categorical(name, self._stored))
+
+    def decoded(self, stored: Any) -> Any:
+        """Return a value that Optuna stores as the hyperparameter's own type."""
+        return self.values[self._stored.index(stored)]
+
+    def stored(self, value: Any) -> Scalar:
+        """Return a value as Optuna stores it.
+
+        Raises:
+            ValueError: it is none of the choices; says which they are.
+        """
+        if value in self.values:
+            return self._stored[self.values.index(value)]
+        raise ValueError(" | ".join(json.dumps(each) for each in self.values))
+
+    def stored_at(self, index: int) -> Scalar:
+        """Return the value of an index, from 0, as Optuna stores it."""
+        return self._stored[index]
+
+    def at(self, share: float) -> Scalar:
+        """Return the stored value at a share from 0 to 1 of the way through the choices."""
+        return self._stored[min(int(share * self.count), self.count - 1)]
+
+    @property
+    def _stored(self) -> tuple[Scalar, ...]:
+        if any(isinstance(each, tuple) for each in self.values):
+            return tuple(json.dumps(each) for each in self.values)
+        return self.values
+
+
+@dataclass(frozen=True)
+class Divisors:
+    """The divisors of another hyperparameter, from `min` to `max`."""
+
+    of: str
+    min: int
+    max: int
+    when: Expression | None = None
+
+    def written(self) -> dict[str, Any]:
+        """Return the entry as a study file writes it, fit for JSON."""
+        return {"divides": self.of, "min": self.min, "max": self.max, **_when(self.when)}
+
+    def choices(self, of: int) -> Choices:
+        """Return the divisors of a value of the other hyperparameter."""
+        return Choices(tuple(n for n in range(self.min, min(self.max, of) + 1) if of % n == 0))
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Computed from the others, never sampled."""
+
+    expr: Expression
+
+    def written(self) -> dict[str, Any]:
+        """Return the entry as a study file writes it, fit for JSON."""
+        return {"expr": self.expr.text}
+
+
+Sampled = Range | Choices
+SearchSpec = Range | Choices | Divisors | Derived
+
+
+def needs(entry: SearchSpec) -> frozenset[str]:
+    """Return the names whose values an entry has to know first."""
+    if isinstance(entry, Derived):
+        return entry.expr.names
+    names = entry.when.names if entry.when else frozenset[str]()
+    return names | {entry.of} if isinstance(entry, Divisors) else names
+
+
+def stored_values(entry: Sampled) -> Iterator[Scalar]:
+    """Yield every value as Optuna stores it, in order.
+
+    Raises:
+        ValueError: they cannot be counted.
+    """
+    if entry.count is None:
+        raise ValueError("a continuous range has no list of values")
+    return (entry.stored_at(index) for index in range(entry.count))
+
+
+def _when(when: Expression | None) -> dict[str, str]:
+    return {"when": when.text} if when else {}

@@ -1,0 +1,336 @@
+"""MLflow's own pages: a study's view in them, and a process of ours that serves them to this machine alone.
+
+MLflow's pages keep a shared view as JSON in an experiment's tag, and take it up when a link names its key. Neither
+is documented: the keys below are those that MLflow 3.17's own pages read, and a test reads them off the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+from urllib.error import URLError
+
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
+from sweeplab.tracking.experiment import Experiment
+from sweeplab.tracking.tracker import FACTS, TOTALS
+
+# ------------------------------------------------------------------ a view of a study
+
+TAGS = ("state", "cell", "trial", "seed")
+NUMBERS = (*TOTALS, *FACTS)
+SEARCHED = "searched"
+X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
+# Whatever the charts leave out: MLflow adds a chart for it here, and here it is folded.
+THE_REST = "Model metrics"
+# State, cell and what was searched are tags: they come first, then the numbers, of which there are few.
+COMPARED = ("Tags", "Model metrics", "Parameters")
+# On a screen of 1080 lines both kinds of row are in sight.
+CARD_PIXELS = {1: 600, 2: 280}
+TAG_BYTES = 20_000
+WORKFLOW = "workflowType=machine_learning"  # and not that of agents
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart: a line's `y` is a curve, a scatter's axes are numbers or hyperparameters; compare has none."""
+
+    kind: Literal["line", "scatter", "compare"]
+    title: str = ""
+    x: str = ""
+    y: str = ""
+    log: tuple[str, ...] = ()
+    width: Literal["full", "half"] = "full"
+
+
+@dataclass(frozen=True)
+class View:
+    """What MLflow shows of a study; `name` tells views of one study apart."""
+
+    name: str
+    columns: tuple[str, ...]
+    sort: str
+    descending: bool
+    charts: tuple[Chart, ...]
+
+    @property
+    def key(self) -> str:
+        """Return the view's key in a link and in the experiment's tag."""
+        return f"sweeplab-{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}"
+
+
+@dataclass(frozen=True)
+class StudyPages:
+    """Where MLflow shows one study: its experiment, its parent run, and the key of its view."""
+
+    experiment: str
+    parent: str
+    key: str
+
+    def links(self, server: str) -> dict[str, str]:
+        """Return the links on a server, given as `http://host:port`.
+
+        To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
+        """
+        runs = f"{server}/#/experiments/{self.experiment}/runs"
+        shared = f"{WORKFLOW}&viewStateShareKey={self.key}&compareRunsMode="
+        return {
+            "charts": f"{runs}?{shared}CHART",
+            "table": f"{runs}?{shared}TABLE",
+            "study": f"{runs}/{self.parent}?{WORKFLOW}",
+        }
+
+
+def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]) -> StudyPages:
+    """Write the view to the study's experiment, and return the pages that show it.
+
+    Raises:
+        BadInput: tracking has no such study, or the view is larger than a tag may be.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    there = Experiment(lab, study, uri)
+    with reaching(there.uri):
+        experiment = there.find()
+        if not experiment or not (parent := there.run(study)):
+            raise BadInput(f"{there.place} has no study {study!r}: nothing of it was run yet")
+        run_id = str(parent.info.run_id)
+        text = json.dumps(state(view, run_id, searched))
+        if len(text.encode()) > TAG_BYTES:
+            raise BadInput(f"{view.name}: too many columns and charts; MLflow keeps {TAG_BYTES:,} bytes")
+        there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
+    return StudyPages(experiment, run_id, view.key)
+
+
+def state(view: View, parent: str, searched: Sequence[str]) -> dict[str, Any]:
+    """Return the view as MLflow's pages read it: of the runs under `parent`, and unfolded without that filter."""
+    named = [name for each in view.columns for name in (searched if each == SEARCHED else [each])]
+    columns = [_column(name) for name in dict.fromkeys(named)]
+    rows = _rows(view.charts)
+    charts = [_chart(chart, f"chart-{i}-{j}", f"row-{i}") for i, row in enumerate(rows) for j, chart in row]
+    return {
+        "searchFilter": f"tags.`mlflow.parentRunId` = '{parent}'",
+        "orderByKey": _column(view.sort),
+        "orderByAsc": not view.descending,
+        "selectedColumns": columns,
+        "columnOrder": columns,
+        "runsExpanded": {parent: True},
+        "columnWidths": {column: 50 + 8 * len(column.split("`")[1]) for column in columns},
+        "runsHiddenMode": "SHOW_ALL",
+        "compareRunCharts": charts,
+        "compareRunSections": [
+            *(_section(f"row-{i}", _title(row, i), len(row)) for i, row in enumerate(rows)),
+            _section("rest", THE_REST, 3, display=False),
+        ],
+        "isAccordionReordered": True,
+        "hideEmptyCharts": False,
+    }
+
+
+def _column(name: str) -> str:
+    if name in TAGS:
+        return f"tags.`sweeplab.{name}`"
+    return f"metrics.`{name}`" if name in NUMBERS else f"params.`{name}`"
+
+
+def _rows(charts: Sequence[Chart]) -> list[list[tuple[int, Chart]]]:
+    """Lay charts out: two halves that follow each other share a row."""
+    rows: list[list[tuple[int, Chart]]] = []
+    for chart in charts:
+        if rows and len(rows[-1]) == 1 and rows[-1][0][1].width == chart.width == "half":
+            rows[-1].append((1, chart))
+        else:
+            rows.append([(0, chart)])
+    return rows
+
+
+def _title(row: Sequence[tuple[int, Chart]], number: int) -> str:
+    """Return what stands above a row: MLflow titles its charts by the names of their numbers alone."""
+    return " · ".join(chart.title for _, chart in row if chart.title) or f"Row {number + 1}"
+
+
+def _section(uuid: str, name: str, columns: int, display: bool = True) -> dict[str, Any]:
+    return {
+        "uuid": uuid,
+        "name": name,
+        "display": display,
+        "columns": columns,
+        "cardHeight": CARD_PIXELS.get(columns, 330),
+        "isReordered": True,
+        "deleted": False,
+        "isGenerated": False,
+    }
+
+
+def _chart(chart: Chart, uuid: str, row: str) -> dict[str, Any]:
+    common = {"uuid": uuid, "metricSectionId": row, "deleted": False, "isGenerated": False}
+    return common | _OPTIONS[chart.kind](chart)
+
+
+def _line(chart: Chart) -> dict[str, Any]:
+    metric = f"{chart.y}_by_tokens" if chart.x == "train_tokens" else chart.y
+    return {
+        "type": "LINE",
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "xAxisKey": X_AXES[chart.x],
+        "useGlobalXaxisKey": False,
+        "xAxisScaleType": _scale(chart, "x"),
+        "scaleType": _scale(chart, "y"),
+        "lineSmoothness": 0,
+        "useGlobalLineSmoothing": False,
+        "range": {},
+    }
+
+
+def _scatter(chart: Chart) -> dict[str, Any]:
+    axes = {f"{axis}axis": _axis(name) for axis, name in (("x", chart.x), ("y", chart.y))}
+    return {"type": "SCATTER", "runsCountToCompare": 100, **axes}
+
+
+def _compare(chart: Chart) -> dict[str, Any]:
+    shown = {"showDifferencesOnly": True, "showChangeFromBaseline": False, "baselineColumnUuid": ""}
+    return {"type": "DIFFERENCE", "chartName": chart.title, "compareGroups": list(COMPARED), **shown}
+
+
+_OPTIONS: Mapping[str, Callable[[Chart], dict[str, Any]]] = {
+    "line": _line,
+    "scatter": _scatter,
+    "compare": _compare,
+}
+
+
+def _scale(chart: Chart, axis: str) -> str:
+    return "log" if axis in chart.log else "linear"
+
+
+def _axis(name: str) -> dict[str, str]:
+    return {"key": name, "type": "METRIC" if name in NUMBERS else "PARAM"}
+
+
+# ------------------------------------------------------------------ a server of the pages
+
+HOST, PORT = "127.0.0.1", 5000
+PORTS_TRIED = 20
+START_SECONDS, END_SECONDS = 120.0, 5.0
+POLL_SECONDS = 0.1
+# Jobs, pickles and the assistant's shell run what others wrote; none is needed to look at numbers. The assistant
+# cannot be left out, but it can be forbidden to run anything on this machine outside of a container.
+SAFE = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_ENABLE_ASSISTANT_SANDBOX": "true",
+    "MLFLOW_ENABLE_REMOTE_ASSISTANT": "false",
+    "MLFLOW_ENABLE_AI_GATEWAY": "false",
+    "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
+    "DO_NOT_TRACK": "true",
+}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that was started; `url` answers once `wait_until_ready` has returned."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+    @property
+    def url(self) -> str:
+        """Return the address that links start with."""
+        return f"http://{HOST}:{self.port}"
+
+    def wait_until_ready(self) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            TrackingUnavailable: it ended instead, or does not answer for minutes.
+        """
+        # A proxy of the environment's has no business with this machine's own address.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(POLL_SECONDS)
+                raise TrackingUnavailable(self._last_words())
+            with suppress(URLError, OSError), opener.open(f"{self.url}/health", timeout=5):
+                return
+        raise TrackingUnavailable(f"{START_SECONDS:.0f} s are not enough; {self._last_words()}")
+
+    def wait(self) -> None:
+        """Wait until the server ends by itself.
+
+        Raises:
+            TrackingUnavailable: always, with the server's last words.
+        """
+        self.process.wait()
+        raise TrackingUnavailable(self._last_words())
+
+    def end(self) -> None:
+        """End the server and what it started; nothing if it has ended."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            # The group outlives its first process where that was killed and its child was not.
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_SECONDS)
+
+    def _last_words(self) -> str:
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").strip().splitlines()
+        errors = [line for line in lines if re.search(r"(error|exception)\)?: ", line, re.IGNORECASE)]
+        return f"MLflow's server: {(errors or lines or [f'ended with code {self.process.poll()}'])[-1]}"
+
+
+def free_port(wanted: int = PORT) -> int:
+    """Return the first free port from `wanted` on, or any that is free where many are taken."""
+    for port in (*range(wanted, min(wanted + PORTS_TRIED, 2**16)), 0):
+        with socket.socket() as tried:
+            # As the server does: a port is free though a connection of its last holder is still fading.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                tried.bind((HOST, port))
+                return int(tried.getsockname()[1])
+    raise OSError(f"{HOST} has no free port")
+
+
+@contextmanager
+def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
+    """Start MLflow's server of the database at `uri` on a free port of this machine; end it on leaving.
+
+    Only this machine reaches it. It runs no jobs, reads no pickles, and sends no telemetry.
+    """
+    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
+    command += ["--workers", "1", "--no-serve-artifacts"]
+    # The database by the environment: its address may hold a password, and arguments are for all to see.
+    places = {
+        "MLFLOW_BACKEND_STORE_URI": uri,
+        "MLFLOW_DEFAULT_ARTIFACT_ROOT": str(artifact_location(lab, uri)),
+    }
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **SETTINGS, **SAFE, **places},
+            cwd=tempfile.gettempdir(),  # where what libraries read beside them, such as .env, is nobody's
+            start_new_session=True,
+        )
+        server = Server(port, process, log)
+        try:
+            yield server
+        finally:
+            server.end()

@@ -1,0 +1,179 @@
+"""One run in a stack: where it stands, what its evaluations say, and what it hands out.
+
+A run's iterations, schedule and stopping are its own, never the stack's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from sweeplab.data.generators import generator_key
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.train.optimizers.base import Rates
+from sweeplab.train.run import Run, drop_chances, train_tokens
+from sweeplab.train.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+State = Literal["running", "complete", "stopped", "diverged"]
+
+# A run whose loss rises this far above where it started learns nothing any more.
+DIVERGED_ABOVE_START = 3.0
+
+
+class Point(TypedDict):
+    """A point of the training curve: means over the steps since the last one, with the rate of the last step."""
+
+    iteration: int
+    wall_seconds: float
+    train_loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens_per_second: float
+
+
+@dataclass
+class Record:
+    """What one run's evaluation found.
+
+    `best` has the lowest loss so far and its iteration, `points` the training curve since the record before;
+    `eval_seconds`, a part of `wall_seconds`, is what this evaluation took. `measures` are what it found besides the
+    loss: of pairs `exact_match`, the share of targets found whole; of hidden tokens `pseudo_perplexity`; of experts
+    how they are used.
+    """
+
+    key: str
+    iteration: int
+    val_loss: float
+    state: State
+    best: tuple[float, int]
+    wall_seconds: float
+    eval_seconds: float
+    points: list[Point]
+    measures: dict[str, float]
+
+
+@dataclass
+class Snapshot:
+    """All that a run needs to go on elsewhere to the same bits: its rows and the numbers beside them."""
+
+    rows: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+
+@dataclass
+class Progress:
+    """A run's evaluations in brief: its best, when to lower the rate, when to stop; part of every snapshot.
+
+    `reference` is the last loss that was an improvement by min_delta; `n_bad` counts evaluations since.
+    """
+
+    first: float = math.nan
+    best: float = math.inf
+    best_iteration: int = 0
+    reference: float = math.inf
+    n_bad: int = 0
+    n_bad_at_rate: int = 0
+    n_halvings: int = 0
+
+    def evaluated(self, val_loss: float, iteration: int, values: Hyperparameters) -> State:
+        """Take in an evaluation and return the run's state after it."""
+        if iteration == 0:
+            self.first = val_loss
+        if not math.isfinite(val_loss) or val_loss > DIVERGED_ABOVE_START * self.first:
+            return "diverged"
+        if val_loss < self.best:
+            self.best, self.best_iteration = val_loss, iteration
+        if val_loss < self.reference - values.min_delta:
+            self.reference = val_loss
+            self.n_bad = self.n_bad_at_rate = 0
+        else:
+            self.n_bad += 1
+            self.n_bad_at_rate += 1
+        if iteration >= values.max_iters:
+            return "complete"
+        if values.patience is not None and self.n_bad >= values.patience:
+            return "stopped"
+        plateau = values.lr_decay and values.scheduler_type == "plateau"
+        if plateau and self.n_bad_at_rate >= values.patience_lr:
+            self.n_halvings += 1
+            self.n_bad_at_rate = 0
+        return "running"
+
+
+@dataclass
+class Member:
+    """A live run; the `counted` steps since its last point took from `point_seconds` to `wall_seconds`."""
+
+    run: Run
+    dropout_key: int
+    drop_chances: Mapping[str, float]
+    iteration: int = 0
+    evaluated: int = -1
+    counted: int = 0
+    wall_seconds: float = 0.0
+    point_seconds: float = 0.0
+    points: list[Point] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
+
+    @classmethod
+    def of(cls, run: Run, numbers: Mapping[str, Any] | None = None) -> Member:
+        """Return a run at its start, or where the numbers of a snapshot left it."""
+        known = {**(numbers or {})}
+        progress = Progress(**known.pop("progress", {}))
+        dropout_key = generator_key(run.values.seed, "dropout")
+        return cls(run, dropout_key, drop_chances(run.values), **known, progress=progress)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what a snapshot keeps of a run beside its rows."""
+        named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")
+        return {name: getattr(self, name) for name in named} | {"progress": asdict(self.progress)}
+
+    def is_due(self) -> bool:
+        """Say whether an evaluation comes before the next step."""
+        values = self.run.values
+        at_mark = self.iteration % values.eval_interval == 0 or self.iteration == values.max_iters
+        return at_mark and self.evaluated < self.iteration
+
+    def has_point(self) -> bool:
+        """Say whether the step just done ends a stretch of the training curve."""
+        return self.iteration % self.run.values.log_interval == 0 or self.is_due()
+
+    def add_point(self, loss: float, norm: float, rate: float) -> None:
+        """Add a point to the curve from sums over the steps since the last one."""
+        now, then = (train_tokens(self.run.values, self.iteration - back) for back in (0, self.counted))
+        self.points.append(
+            {
+                "iteration": self.iteration,
+                "wall_seconds": self.wall_seconds,
+                "train_loss": loss / self.counted,
+                "grad_norm": norm / self.counted,
+                "learning_rate": rate,
+                "tokens_per_second": (now - then) / (self.wall_seconds - self.point_seconds),
+            }
+        )
+        self.counted, self.point_seconds = 0, self.wall_seconds
+
+    def rates(self) -> Rates:
+        """Return the hyperparameters of the next step."""
+        values = self.run.values
+        rate = learning_rate(values, self.iteration, self.progress.n_halvings)
+        return Rates(
+            rate, values.weight_decay, *values.betas, values.eps, values.momentum, self.iteration + 1
+        )
+
+    def record(self, measures: dict[str, float], seconds: float) -> Record:
+        """Take in an evaluation that took so many seconds and return its record."""
+        val_loss = measures.pop("val_loss")
+        self.wall_seconds += seconds
+        self.point_seconds += seconds  # the curve's tokens per second leave evaluation out
+        self.evaluated = self.iteration
+        state = self.progress.evaluated(val_loss, self.iteration, self.run.values)
+        points, self.points = self.points, []
+        best = (self.progress.best, self.progress.best_iteration)
+        key, wall_seconds = self.run.key, self.wall_seconds
+        return Record(key, self.iteration, val_loss, state, best, wall_seconds, seconds, points, measures)

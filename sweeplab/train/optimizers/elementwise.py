@@ -1,0 +1,124 @@
+"""The optimizers that treat every number of a row alike: SGD, Adam, AdamW and Lion.
+
+SGD has Polyak's momentum, as torch.optim.SGD computes it without dampening. Adam: Kingma and Ba, "Adam: a method for
+stochastic optimization" (2015), as torch.optim.Adam. AdamW: Loshchilov and Hutter, "Decoupled weight decay
+regularization" (2019), as torch.optim.AdamW. Lion: Chen et al., "Symbolic discovery of optimization algorithms" (2023),
+algorithm 2; its steps are as large as the learning rate in every number: the authors take a rate 3 to 10 times smaller
+than AdamW's, a weight decay as many times larger, and betas (0.9, 0.99).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, add_l2_, column, decay_
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum, not Nesterov's; its weight decay is an L2 term of the gradient."""
+
+    rows = ("momentum",)
+
+    def update_(
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
+    ) -> None:
+        """Update weights and momentum in place."""
+        add_l2_(gradient, weights, self.layout.n_decayed, rates)
+        momentum = state["momentum"]
+        momentum.mul_(column((rate.momentum for rate in rates), weights)).add_(gradient)
+        weights.sub_(momentum * column((rate.learning_rate for rate in rates), weights))
+
+
+class Adam(Optimizer):
+    """Adam, its weight decay an L2 term of the gradient (of matrices and embeddings only), and so of the moments."""
+
+    rows = ("first", "second")
+
+    def update_(
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
+    ) -> None:
+        """Update weights and moments in place."""
+        add_l2_(gradient, weights, self.layout.n_decayed, rates)
+        adam_(weights, gradient, state["first"], state["second"], rates)
+
+
+class AdamW(Optimizer):
+    """Adam with weight decay outside of the gradient; under muP each weight has its own learning rate."""
+
+    rows = ("first", "second")
+
+    def update_(
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
+    ) -> None:
+        """Update weights and moments in place."""
+        decay_(weights, self.layout.n_decayed, rates)
+        first, second = state["first"], state["second"]
+        for span, factor in self.learning_rate_spans:
+            adam_(weights[:, span], gradient[:, span], first[:, span], second[:, span], rates, factor)
+
+
+class Lion(Optimizer):
+    """The sign of a momentum, with decoupled weight decay; under muP each weight has its own learning rate."""
+
+    rows = ("momentum",)
+
+    def update_(
+        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
+    ) -> None:
+        """Update weights and momentum in place."""
+        momentum = state["momentum"]
+        beta1 = column((rate.beta1 for rate in rates), weights)
+        beta2 = column((rate.beta2 for rate in rates), weights)
+        mixed = (momentum * beta1).add_(gradient * (1.0 - beta1))
+        signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # torch's sign hides a run that diverged
+        momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
+        decay_(weights, self.layout.n_decayed, rates)
+        rate = column((rate.learning_rate for rate in rates), weights)
+        for span, factor in self.learning_rate_spans:
+            weights[:, span].sub_(signs[:, span] * (rate * factor))
+
+
+def adam_(
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float = 1.0
+) -> None:
+    """Take Adam's step without any decay, with `factor` times the learning rate of each run."""
+    update = _fused_rows if weights.device.type == "cpu" else _together
+    update(weights, gradient, first, second, rates, factor)
+
+
+def _fused_rows(
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float
+) -> None:
+    """Update row by row with torch's fused kernel: on a CPU one pass over memory instead of eight."""
+    for row, rate in enumerate(rates):
+        torch._fused_adamw_(
+            [weights[row]],
+            [gradient[row]],
+            [first[row]],
+            [second[row]],
+            [],
+            [torch.tensor(float(rate.step))],
+            lr=rate.learning_rate * factor,
+            beta1=rate.beta1,
+            beta2=rate.beta2,
+            weight_decay=0.0,
+            eps=rate.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _together(
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float
+) -> None:
+    """Update all rows at once: on a GPU a few kernels instead of a few a row."""
+    first.lerp_(gradient, column((1.0 - rate.beta1 for rate in rates), weights))
+    beta2 = column((rate.beta2 for rate in rates), weights)
+    second.mul_(beta2).add_(gradient.square() * (1.0 - beta2))
+    denominator = second.sqrt() / column(((1.0 - rate.beta2**rate.step) ** 0.5 for rate in rates), weights)
+    denominator += column((rate.eps for rate in rates), weights)
+    size = column((factor * rate.learning_rate / (1.0 - rate.beta1**rate.step) for rate in rates), weights)
+    weights.sub_(size * first / denominator)

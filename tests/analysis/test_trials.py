@@ -1,0 +1,50 @@
+"""The grid of a study is what its record says, however long its cells' names are."""
+
+from __future__ import annotations
+
+from analysis.planted_sweep import DESIGN, SEARCH, plant_sweep
+
+from sweeplab.analysis.sweep.trials import sweep_of
+from sweeplab.analysis.trials import StudyDesign, grid_of, searched_of, with_models
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.space import LONGEST_KEY, Cell
+
+LONG = (
+    *("scheduler_type", "tie_weights", "vocab_size", "block_size", "batch_size", "n_head", "max_iters"),
+    *("eval_interval", "eval_iters", "grad_clip", "patience", "optimizer", "n_layer", "n_embd"),
+)
+
+
+def cut_names():
+    """Return a sweep whose cells have names that are cut before the hyperparameters that differ."""
+    runs = plant_sweep(4)
+    keys = [Cell(0, {name: row[name] for name in LONG}).key for row in runs.to_dict("records")]
+    assert all(len(key) > LONGEST_KEY and "n_embd" not in key for key in keys)
+    return runs.assign(cell=keys)
+
+
+def test_a_long_name_hides_no_hyperparameter_of_the_grid() -> None:
+    runs, design = cut_names(), StudyDesign(LONG, SEARCH)
+    assert runs["cell"].nunique() == 6
+    assert grid_of(runs, design) == list(LONG)
+    sweep = sweep_of(runs, design)
+    assert set(LONG) <= set(sweep.trials)
+    assert [each.name for each in sweep.grid] == ["n_layer", "n_embd"]
+    assert grid_of(runs) == ["n_layer", "n_embd"], "without a record, what differs between cells alone"
+    assert set(searched_of(runs, design)) == set(SEARCH)
+    whole = with_models(plant_sweep(4))
+    assert with_models(runs)["model"].tolist() == whole["model"].tolist()
+    assert whole["model"].nunique() == 6
+
+
+def test_a_design_is_what_the_study_file_says(tmp_path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "name: small\ndata: {corpus: python-docs, tokenizer: char}\n"
+        "cells: [{n_head: 2}, {n_head: 4}]\n"
+        "grid: {n_layer: [1, 2], n_embd: [32, 64]}\n"
+        "search: {learning_rate: {min: 1e-4, max: 1e-1, log: true}, dropout: {min: 0.0, max: 0.5}}\n"
+    )
+    design = StudyDesign.of(read_study(file))
+    assert design.grid == ("n_head", *DESIGN.grid)
+    assert list(design.search) == ["learning_rate", "dropout"]

@@ -1,0 +1,379 @@
+"""What the doctor finds in a study that was harmed, and whether the cure that it prints is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from sweeplab import load_study
+from sweeplab.doctor import Check, examine
+from sweeplab.doctor.machine import (
+    cpu_quota,
+    device_check,
+    disk_check,
+    lab_checks,
+    own_metadata,
+    package_checks,
+    python_check,
+    thread_check,
+    tracking_check,
+)  # fmt: skip
+from sweeplab.records.folders import StudyFolder
+from sweeplab.tracking.connection import connect, tracking_uri
+
+STUDY = """\
+name: ill
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, n_embd: 8, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 10, eval_iters: 1, grad_clip: null, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 3}
+pruner: {type: none}
+engine: {workers: 1}
+"""
+CLAIM = """
+import os, sys
+from pathlib import Path
+from sweeplab.doctor.check import OpenedStudy
+from sweeplab.records.folders import StudyFolder
+store = OpenedStudy(StudyFolder(Path(sys.argv[1]), "ill")).store
+object.__setattr__(store.spec.budget, "trials_per_cell", 4)
+store.commands.add("start", {})
+print(store.claim().number, flush=True)
+os._exit(0) if sys.argv[2] == "die" else sys.stdin.read()
+"""
+OF_THE_STUDY = ("tracking", "storage", "workers", "leases", "runs", "agreement")
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lab with a study of three finished trials."""
+    place = tmp_path_factory.mktemp("healthy")
+    (place / "ill.yaml").write_text(STUDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        assert load_study(place / "ill.yaml", lab=place / "lab").run().status == "complete"
+    return place / "lab"
+
+
+@pytest.fixture
+def study(healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
+    """Return a copy of the study that may be harmed."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return StudyFolder(Path(shutil.copytree(healthy, tmp_path / "lab")), "ill")
+
+
+def of_the_study(study: StudyFolder) -> list[Check]:
+    return [check for check in examine(study.lab, study) if check.name in OF_THE_STUDY]
+
+
+def wrong(study: StudyFolder) -> Check:
+    """Return the one check that is not ok."""
+    (check,) = [check for check in of_the_study(study) if check.verdict != "ok"]
+    return check
+
+
+def follow(cure: str) -> None:
+    """Do what a cure says, word for word."""
+    program = 'sweeplab() { "$PYTHON" -c "from sweeplab.cli import main; main()" "$@"; }; '
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHON": sys.executable, "PATH": path}
+    done = subprocess.run(["bash", "-ec", program + cure], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def runs(study: StudyFolder) -> list[Path]:
+    return [run.path for run in study.runs()]
+
+
+def mlflow_runs(study: StudyFolder) -> tuple[object, list]:
+    client = connect(study.lab, tracking_uri(study.lab))
+    experiment = client.get_experiment_by_name("ill").experiment_id
+    return client, list(client.search_runs([experiment], "tags.`sweeplab.trial` LIKE '%'"))
+
+
+def execute(study: StudyFolder, statement: str, database: str = "studies/ill/trials.db") -> None:
+    with closing(sqlite3.connect(study.lab / database, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def test_a_healthy_study(study: StudyFolder) -> None:
+    assert [(check.name, check.verdict, check.found) for check in of_the_study(study)] == [
+        ("tracking", "ok", "answers; studies: 1"),
+        ("storage", "ok", "whole; trials: 3"),
+        ("workers", "ok", "trials being trained: 0, waiting to be continued: 0"),
+        ("runs", "ok", "whole: 3"),
+        ("agreement", "ok", "runs that agree: 3"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_gone(study: StudyFolder) -> None:
+    subprocess.run([sys.executable, "-c", CLAIM, str(study.lab), "die"], check=True, capture_output=True)
+    check = wrong(study)
+    assert (check.name, check.verdict) == ("workers", "warn")
+    assert check.found == "trials of workers that are gone: all #3"
+    follow(check.cure)
+    assert [each.found for each in of_the_study(study)[-3:]] == [
+        "trials being trained: 0, waiting to be continued: 0", "whole: 4", "runs that agree: 4",
+    ]  # fmt: skip
+
+
+def test_a_worker_that_is_there(study: StudyFolder) -> None:
+    command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout and worker.stdout.readline() == b"3\n"
+        found = {check.name: check for check in of_the_study(study)}
+        assert worker.stdin and not worker.stdin.close()
+    assert found["workers"].found == "trials being trained: 1, waiting to be continued: 0"
+    assert found["workers"].verdict == "ok"
+
+
+@pytest.mark.parametrize("table", ["sweeplab_lease", "sweeplab_lock"])
+def test_a_worker_that_hangs(table: str, study: StudyFolder) -> None:
+    command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout and worker.stdout.readline() == b"3\n"
+        if table == "sweeplab_lock":
+            execute(study, "INSERT INTO sweeplab_lock SELECT 'storage', owner, 1 FROM sweeplab_lease")
+        else:
+            execute(study, "UPDATE sweeplab_lease SET expires = 1")
+        check = wrong(study)
+        kill, _, again = check.cure.partition(" && ")
+        assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study resume ")
+        worker.kill()
+    said = {
+        "sweeplab_lease": "trials of workers that are there and do nothing: all #3",
+        "sweeplab_lock": f"process {worker.pid} keeps the storage's lock: no trial starts or ends",
+    }
+    assert (check.name, check.verdict, check.found) == ("workers", "bad", said[table])
+    assert wrong(study).found == "trials of workers that are gone: all #3"
+
+
+def test_a_run_that_mlflow_lost(study: StudyFolder) -> None:
+    client, (first, *_) = mlflow_runs(study)
+    client.delete_run(first.info.run_id)
+    check = wrong(study)
+    number = first.data.tags["sweeplab.trial"]
+    assert (check.name, check.verdict) == ("agreement", "bad")
+    assert check.found == f"runs were sent and are not whole in MLflow: all #{number} seed 0"
+    follow(check.cure)
+    assert of_the_study(study)[-1].found == "runs that agree: 3"
+
+
+@pytest.mark.slow
+def test_a_run_that_was_not_sent(study: StudyFolder) -> None:
+    client, (first, *_) = mlflow_runs(study)
+    client.delete_run(first.info.run_id)
+    (study.run("all", int(first.data.tags["sweeplab.trial"]), 0).path / "shipped").unlink()
+    check = wrong(study)
+    assert (check.name, check.verdict) == ("agreement", "warn")
+    assert check.found.startswith("runs have not been sent to MLflow yet: all #")
+    follow(check.cure)
+    assert of_the_study(study)[-1].found == "runs that agree: 3"
+
+
+@pytest.mark.slow
+def test_a_value_that_differs(study: StudyFolder) -> None:
+    client, (first, *_) = mlflow_runs(study)
+    client.log_metric(first.info.run_id, "value", 9.5, step=10_000)
+    check = wrong(study)
+    number = first.data.tags["sweeplab.trial"]
+    assert (check.name, check.verdict) == ("agreement", "bad")
+    assert f"all #{number} seed 0 (value " in check.found and "in Optuna, 9.5 in MLflow)" in check.found
+    follow(check.cure)
+    assert of_the_study(study)[-1].found == "runs that agree: 3"
+
+
+def test_a_state_that_differs(study: StudyFolder) -> None:
+    client, (first, *_) = mlflow_runs(study)
+    client.set_tag(first.info.run_id, "sweeplab.state", "pruned")
+    assert "(complete on disk, pruned in MLflow)" in wrong(study).found
+
+
+def test_a_run_that_is_twice_in_mlflow(study: StudyFolder) -> None:
+    client, (first, *_) = mlflow_runs(study)
+    again = client.create_run(first.info.experiment_id, tags=dict(first.data.tags))
+    client.log_metric(again.info.run_id, "value", first.data.metrics["value"])
+    client.set_tag(again.info.run_id, "sweeplab.state", "complete")
+    check = wrong(study)
+    assert check.found.startswith("runs are more than once in MLflow: all #")
+    follow(check.cure)
+    assert of_the_study(study)[-1].found == "runs that agree: 3"
+
+
+def cut_end(run: Path) -> None:
+    (run / "end.json").write_text('{"state": "comp')
+
+
+def remove_end(run: Path) -> None:
+    (run / "end.json").unlink()
+
+
+def remove_folder(run: Path) -> None:
+    shutil.rmtree(run)
+
+
+def leave_temporary(run: Path) -> None:
+    (run / "end.json.tmp").write_text("{")
+
+
+def remove_weights(run: Path) -> None:
+    next((run / "best").glob("*.safetensors")).unlink()
+
+
+def leave_folder(run: Path) -> None:
+    (run.parent / "9-0").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "verdict", "found"),
+    [
+        (cut_end, "bad", "files that are no JSON: all/0-0/end.json"),
+        (remove_end, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
+        (remove_folder, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
+        (remove_weights, "bad", "checkpoints without their weights: all/0-0/best"),
+        (leave_temporary, "warn", "files that a kill left unfinished: all/0-0/end.json.tmp"),
+        (leave_folder, "warn", "folders of no trial: all/9-0"),
+    ],
+)
+def test_what_is_half_written(
+    harm: Callable[[Path], None], verdict: str, found: str, study: StudyFolder
+) -> None:
+    harm(runs(study)[0])
+    check = wrong(study)
+    assert (check.name, check.verdict, check.found) == ("runs", verdict, found)
+    if verdict == "warn":
+        follow(check.cure)
+        assert all(each.verdict == "ok" for each in of_the_study(study))
+
+
+@pytest.mark.slow
+def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> None:
+    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
+    folder = study.run("all", 0, 0).path
+    (folder / "end.json").write_text("{")
+    found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
+    assert found["runs"].found == "files that are no JSON, of runs that have not ended: all/0-0/end.json"
+    follow(found["runs"].cure)
+    assert all(each.verdict == "ok" for each in of_the_study(study))
+
+
+@pytest.mark.slow
+def test_an_end_of_which_the_storage_was_not_told(study: StudyFolder) -> None:
+    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
+    found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
+    assert found.keys() == {"workers", "runs"}
+    assert found["runs"].found == "runs that ended, of which the storage was not told: all/0-0"
+    follow(found["runs"].cure)
+    assert all(each.verdict == "ok" for each in of_the_study(study))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("trials.db", "not a database"), ("study.json", "its description cannot be read")]
+)
+def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> None:
+    for beside in study.path.glob(f"{name}*"):
+        beside.unlink()
+    missing = wrong(study)
+    (study.path / name).write_text("no longer what it was " * 99)
+    broken = wrong(study)
+    assert {missing.name, broken.name} == {"storage"} and {missing.verdict, broken.verdict} == {"bad"}
+    assert said in broken.found and broken.cure
+    assert name == "study.json" or "unable to open" in missing.found
+
+
+def test_a_storage_of_another_version(study: StudyFolder) -> None:
+    execute(study, "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
+    optuna = wrong(study)
+    assert (optuna.name, optuna.verdict) == ("storage", "bad")
+    assert f"optuna storage upgrade --storage {study.storage_url}" in optuna.cure
+
+
+def test_a_tracking_database_of_another_version(study: StudyFolder) -> None:
+    execute(study, "UPDATE alembic_version SET version_num = 'an older one'", "mlflow.db")
+    mlflow = wrong(study)
+    assert (mlflow.name, mlflow.verdict) == ("tracking", "bad")
+    assert mlflow.cure == f"copy the database, then: mlflow db upgrade sqlite:///{study.lab / 'mlflow.db'}"
+
+
+def test_all_studies_of_a_lab(study: StudyFolder) -> None:
+    (study.lab / "studies" / "killed").mkdir()
+    found = [check for check in examine(study.lab) if check.name == "storage"]
+    assert [(check.verdict, check.found) for check in found] == [
+        ("ok", "whole; trials: 3"), ("warn", "folders of studies that never started: killed"),
+    ]  # fmt: skip
+    follow(found[1].cure)
+    assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]
+
+
+def test_a_tracking_database_that_is_broken(study: StudyFolder) -> None:
+    (study.lab / "mlflow.db").write_text("no longer what it was " * 99)
+    check = wrong(study)
+    assert (check.name, check.verdict) == ("tracking", "bad") and "not a database" in check.found
+
+
+def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        check = tracking_check(tmp_path, f"http://me:secret@127.0.0.1:{closed.getsockname()[1]}")
+    assert check.verdict == "bad" and "start the server" in check.cure
+    assert "secret" not in check.looked_at + check.found
+    assert tracking_check(tmp_path, "ftp://x").verdict == "bad"
+    assert tracking_check(tmp_path).found == "will be made by the first study that is run"
+
+
+def test_packages_are_compared_with_their_floors() -> None:
+    needed = ["numpy>=1", "no-such-package>=2,<3", "rich>=999", "torch>=999; python_version < '3'"]
+    absent, old, rest = package_checks(needed)
+    assert (absent.name, absent.verdict, absent.found) == ("no-such-package", "bad", "not installed")
+    assert absent.cure == "pip install 'no-such-package<3,>=2'"
+    assert (old.name, old.verdict, old.found) == ("rich", "bad", version("rich"))
+    assert (rest.verdict, rest.found) == ("ok", "as they should be: 1 of 3")
+
+
+def test_this_environment_has_what_the_metadata_says() -> None:
+    python, packages = own_metadata()
+    assert python_check(python).verdict == "ok"
+    assert len(packages) > 10 and not any("pytest" in each for each in packages)
+    assert [check.verdict for check in package_checks(packages)] == ["ok"]
+    assert python_check(python, "3.9.1").verdict == "bad"
+
+
+def test_devices_and_threads() -> None:
+    found = {"gpus": [{"name": "H200"}], "cpu": "fast", "n_cores": 8}
+    assert device_check(found, 1).verdict == "ok"
+    blind = device_check(found, 0)
+    assert blind.verdict == "warn" and "torch sees 0 of the GPUs" in blind.found
+    assert [thread_check(*each).verdict for each in [(8, None, 4), (8, 8, 4), (8, 2, 4), (8, None, 40)]] == [
+        "ok", "ok", "warn", "warn",
+    ]  # fmt: skip
+
+
+def test_the_quota_of_a_container(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    assert cpu_quota(file) is None
+    file.write_text("max 100000\n")
+    assert cpu_quota(file) is None
+    file.write_text("150000 100000\n")
+    assert cpu_quota(file) == 1.5
+
+
+def test_the_lab_and_its_disk(tmp_path: Path) -> None:
+    assert [(check.name, check.verdict) for check in lab_checks(tmp_path)] == [("lab", "ok"), ("disk", "ok")]
+    assert next(iter(lab_checks(tmp_path / "new" / "lab"))).found == "will be made"
+    (tmp_path / "file").touch()
+    (blocked,) = lab_checks(tmp_path / "file" / "lab")
+    assert blocked.verdict == "bad" and "cannot be written" in blocked.found
+    assert [disk_check(tmp_path, free).verdict for free in (2**20, 2**30, 2**40)] == ["bad", "warn", "ok"]

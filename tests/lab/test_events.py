@@ -1,0 +1,39 @@
+"""What a study's folder tells of it: each trial begun, evaluated and ended once, with several seeds too."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeplab.lab.events import EventStream, TrialClaimed, TrialEnded
+from sweeplab.lab.storage import count_trials
+from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.runner import Runner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, tiny, tmp_path) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1], engine=Engine(stack=2))
+    folder, store = opened(spec)
+    feed, heard = EventStream(folder), []
+    Runner(spec, store, dataset, folder, lambda event: heard.extend(feed.new())).work()
+    heard += [*feed.new(), *feed.new()]
+    for trial in (0, 1):
+        own = [type(event) for event in heard if event.trial == trial]
+        assert own[0] is TrialClaimed and own.count(TrialEnded) == 1 and own[-1] is TrialEnded
+    progress = StudyProgress(make_plan(spec, tmp_path / "lab")[0], {})
+    for event in heard:
+        progress.take_in(event)
+    assert not progress.live and progress.counted == 2
+
+
+def test_the_storage_tallies_what_the_folders_say(opened, dataset, tiny) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=3), seeds=[0, 1])
+    folder, store = opened(spec)
+    Runner(spec, store, dataset, folder).work()
+    store.study(store.cells[0]).enqueue_trial({"learning_rate": 1e-3})
+    ((cell, tally),) = count_trials(folder).items()
+    assert (cell, tally.states) == ("all", {"complete": 3, "enqueued": 1})
+    assert tally.best == store.counts()[0].best

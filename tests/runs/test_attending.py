@@ -1,0 +1,105 @@
+"""What a run attends to in a text, for every family; and the page of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeplab.data.objectives import n_special
+from sweeplab.data.tokenizers import TOKENIZERS
+from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import Hyperparameters, defaults
+from sweeplab.model.layout import Layout
+from sweeplab.model.shape import ModelShape, settled
+from sweeplab.report.models import write_attention
+from sweeplab.runs.attending import AttentionMap, attention_maps
+from sweeplab.tracking.loading import LoadedRun, Model
+
+SYMBOLS = "abcdef \n"
+SIZES = {"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 12}
+
+
+def run_of(**changed) -> LoadedRun:
+    """Return an untrained run of a small model."""
+    values = Hyperparameters.of(settled({**defaults(), **SIZES, **changed}))
+    values = values.replace(vocab_size=len(SYMBOLS) + n_special(values))
+    layout = Layout(ModelShape.of(values))
+    weights = {name: view[0] for name, view in layout.views(layout.initial_row(0)[None]).items()}
+    return LoadedRun("mine", Model(layout.shape, weights), TOKENIZERS["char"].train(SYMBOLS), values, {})
+
+
+DECODER = run_of(objective="next_token")
+ENCODER = run_of(family="encoder", objective="masked")
+BOTH = run_of(family="encoder_decoder", objective="pairs", n_encoder_layer=1, n_decoder_layer=2)
+
+
+def test_a_decoders_maps_see_what_came_before() -> None:
+    first, second = attention_maps(DECODER, "ab\nc d")
+    assert (first.title, second.layer, first.weights.shape) == ("Decoder, layer 0", 1, (2, 6, 6))
+    assert first.queries == first.keys == list("ab⏎c␣d")
+    assert np.triu(first.weights, 1).max() == 0.0
+    np.testing.assert_allclose(first.weights.sum(-1), 1.0)
+
+
+def test_an_encoder_sees_both_ways_and_special_tokens_have_names() -> None:
+    maps = attention_maps(ENCODER, "ab[MASK]d")
+    assert {each.place for each in maps} == {"encoder"}
+    assert maps[0].keys == ["a", "b", "<mask>", "d"]
+    assert maps[0].weights.min() > 0.0
+
+
+def test_an_encoder_decoder_has_cross_attention_to_what_it_read() -> None:
+    maps = attention_maps(BOTH, "abc")
+    assert [(each.place, each.layer) for each in maps] == [
+        ("encoder", 0), ("decoder", 0), ("cross", 0), ("decoder", 1), ("cross", 1)
+    ]  # fmt: skip
+    cross = maps[2]
+    assert cross.title == "Cross-attention, layer 0"
+    assert cross.keys == ["a", "b", "c"] and cross.queries[0] == "<bos>"
+    assert cross.weights.shape == (2, len(cross.queries), 3) and 1 < len(cross.queries) <= 12
+
+
+def test_one_layer_and_one_head_may_be_asked_for() -> None:
+    (only,) = attention_maps(DECODER, "abc", layer=1, head=1)
+    np.testing.assert_array_equal(only.weights, attention_maps(DECODER, "abc")[1].weights[1:])
+    # Of an encoder with fewer layers there is nothing then.
+    assert {each.place for each in attention_maps(BOTH, "abc", layer=1)} == {"decoder", "cross"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("abc", 2), "there is no layer 2; allowed: 0 to 1"),
+        (("abc", None, 5), "there is no head 5; allowed: 0 to 1"),
+        (("abz",), "character 'z' at 2"),
+        (("a" * 13,), "13 tokens; allowed: 1 to 12 tokens"),
+    ],
+)
+def test_what_is_not_there_is_refused(arguments, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        attention_maps(DECODER, *arguments)
+
+
+def test_the_page_has_a_field_a_head_and_its_numbers(tmp_path: Path) -> None:
+    maps, file = attention_maps(BOTH, "abc"), tmp_path / "pages" / "mine.html"
+    write_attention("mine", "abc", maps, file)
+    page = file.read_text()
+    figures = re.findall(r'<script type="application/json" id="[^"]*">(.*?)</script>', page)
+    assert len(figures) == len(maps) and page.count("Data of this figure") == len(maps)
+    for text, each in zip(figures, maps, strict=True):
+        fields = json.loads(text)["data"]
+        assert [field["type"] for field in fields] == ["heatmap"] * 2
+        np.testing.assert_allclose([field["z"] for field in fields], each.weights, atol=1e-4)
+    assert "http" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_a_page_of_too_many_weights_is_refused(tmp_path: Path) -> None:
+    words = ["a"] * 400
+    large = AttentionMap("decoder", 0, [0, 1], words, words, np.ones((2, 400, 400)))
+    with pytest.raises(BadInput, match="a page of 320,000 attention weights; allowed: at most 200,000"):
+        write_attention("mine", "a", [large], tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())

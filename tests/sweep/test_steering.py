@@ -1,0 +1,188 @@
+"""Trials that a person asks for: tried first, in full cells too; withdrawn, tried again; and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.identity import write_study
+from sweeplab.study.expressions import Expression
+from sweeplab.study.inputs import describe_data
+from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.spec import Budget, Sampler
+from sweeplab.sweep.control.steering import enqueue, retry, stop_trial
+
+
+@pytest.fixture
+def kept(opened, dataset):
+    """Return a function that keeps a study in a lab, as running it would, and opens its storage as a worker."""
+
+    def keep(spec):
+        given = {*spec.grid, *spec.search}
+        fixed = {name: value for name, value in spec.fixed.items() if name not in given}
+        spec = spec.model_copy(update={"fixed": fixed})
+        folder, store = opened(spec)
+        write_study(spec, folder, describe_data(spec, dataset))
+        return folder, store
+
+    return keep
+
+
+SEARCH = {
+    "learning_rate": Range(3e-4, 1e-2, log=True),
+    "betas": Choices(((0.9, 0.95), (0.9, 0.99))),
+    "warmup_iters": Derived(Expression("max_iters // 10")),
+    "n_head": Divisors("n_embd", 1, 8),
+}
+
+
+def finish_all(store, outcome="complete"):
+    claims = []
+    while claim := store.claim():
+        claims.append(claim)
+        store.finish(claim, outcome, 2.0, {})
+    return claims
+
+
+def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept) -> None:
+    folder, store = kept(tiny(grid={"n_embd": [16, 24]}, search=SEARCH))
+    done = enqueue(folder, ["learning_rate=1e-3", "betas=[0.9, 0.99]", "n_embd=24", "n_head=3"])
+    assert done.trials == [("n_embd=24", 0)]
+    claim = store.claim()
+    assert (claim.cell.key, claim.number) == ("n_embd=24", 0)
+    assert claim.sampled == {"learning_rate": 1e-3, "betas": (0.9, 0.99), "n_head": 3}
+    assert claim.asked == {
+        "enqueued": {"learning_rate": 1e-3, "betas": [0.9, 0.99], "n_embd": 24, "n_head": 3}
+    }
+    assert enqueue(folder, ["learning_rate=2e-3"]).trials == [("n_embd=16", 0), ("n_embd=24", 1)]
+    claims = [store.claim(), store.claim()]
+    assert [each.sampled["learning_rate"] for each in claims] == [2e-3, 2e-3]
+    assert "learning_rate" not in {**store.claim().asked}, "then the sampler proposes"
+
+
+def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept) -> None:
+    folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
+    finish_all(store)
+    assert store.claim() is None and not store.has_room()
+    done = enqueue(folder, ["learning_rate=1e-3"])
+    assert "sweeplab study resume tiny" in done.what and "trial stop tiny 2 --cell all" in done.undo[0]
+    assert store.has_room()
+    (claim,) = finish_all(store)
+    assert (claim.number, claim.sampled) == (2, {"learning_rate": 1e-3})
+    assert store.counts()[0].counted == 3 and not store.has_room()
+
+
+def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept) -> None:
+    folder, store = kept(tiny(budget=Budget(flops=1.0)))
+    claim = store.claim()
+    store.finish(claim, "complete", 2.0, {"train_flops": 2.0})
+    assert store.claim() is None
+    enqueue(folder, ["learning_rate=1e-3"])
+    assert store.claim().sampled == {"learning_rate": 1e-3}
+    assert store.claim() is None
+
+
+def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept) -> None:
+    _, store = kept(tiny(constraints=["learning_rate >= 9e-3"]))
+    study = store.study(store.cells[0])
+    study.enqueue_trial({"learning_rate": 1e-3}, {"enqueued": {"learning_rate": 1e-3}})
+    assert store.claim() is None
+    assert "broke a constraint" in store.take_notices()[0]
+    assert not store.counts()[0].waiting
+
+
+def test_time_that_is_over_is_said_with_the_command_that_gives_more(tiny, kept) -> None:
+    folder, _ = kept(tiny(budget=Budget(time=60.0)))
+    folder.write_elapsed(60.0)
+    assert "study extend tiny --time TIME" in enqueue(folder, ["learning_rate=1e-3"]).what
+
+
+def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) -> None:
+    folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
+    enqueue(folder, ["learning_rate=1e-3"])
+    done = stop_trial(folder, 0)
+    assert "study enqueue tiny learning_rate=0.001" in done.undo[0]
+    with pytest.raises(BadInput, match="has no trial 0; allowed: none yet"):
+        stop_trial(folder, 0)
+    (claim,) = finish_all(store)
+    assert (claim.number, claim.asked) == (1, {})
+    with pytest.raises(BadInput, match="trial 1 in cell all has ended: complete"):
+        stop_trial(folder, 1)
+
+
+def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept) -> None:
+    search = {"learning_rate": Range(3e-4, 1e-2, log=True), "weight_decay": Range(0.0, 1.0)}
+    spec = tiny(search=search, constraints=["weight_decay > 0.8"], sampler=Sampler(type="random"))
+    folder, store = kept(spec)
+    enqueue(folder, ["learning_rate=1e-3"])
+    claim = store.claim()
+    assert claim.sampled["learning_rate"] == 1e-3 and claim.sampled["weight_decay"] > 0.8
+    assert claim.asked and not store.claim().asked
+    assert TrialState.WAITING not in {trial.state for trial in store.trials(store.cells[0])}
+    with pytest.raises(BadInput, match="no trial of cell all with these values meets 'weight_decay"):
+        enqueue(folder, ["weight_decay=0.5"])
+
+
+def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny, kept) -> None:
+    folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
+    failed = store.claim()
+    store.finish(failed, "failed", None, {})
+    with pytest.raises(BadInput, match="all has ended: failed"):
+        stop_trial(folder, 0)
+    assert retry(folder).trials == [("all", 1)]
+    with pytest.raises(BadInput, match="no failed trial that is not tried again already"):
+        retry(folder)
+    first, second = finish_all(store)
+    assert (first.number, first.sampled, first.asked) == (1, failed.sampled, {"retries": 0})
+    assert (second.number, second.asked) == (2, {})
+    assert (store.counts()[0].counted, store.counts()[0].failed) == (2, 0)
+
+
+def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny, kept) -> None:
+    folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
+    assert len(finish_all(store, "failed")) == 3
+    retry(folder)
+    again = store.claim()
+    assert again.asked == {"retries": 0}
+    store.finish(again, "complete", 1.0, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("learning_rat=1", "'learning_rat' is unknown; allowed: {all}; did you mean 'learning_rate'?"),
+        ("learning_rate", "'learning_rate' gives no value; allowed: name=value"),
+        ("learning_rate=x", 'learning_rate is "x"; allowed: a number above 0'),
+        ("learning_rate=0.5", "learning_rate is 0.5; allowed: 0.0003 to 0.01"),
+        ("learning_rate=1e-3 learning_rate=2e-3", "learning_rate is given twice"),
+        ("n_embd=32", "n_embd is 32, which no cell of the study has; allowed: 16 | 24"),
+        ("betas=[0.9,0.98]", "betas is [0.9, 0.98]; allowed: [0.9, 0.95] | [0.9, 0.99]"),
+        ("warmup_iters=3", "warmup_iters follows from the others: max_iters // 10; allowed: {all}"),
+        ("max_iters=3", "max_iters is 20 in every trial of this study; allowed: {all}"),
+    ],
+)  # fmt: skip
+def test_refused(words: str, said: str, tiny, kept) -> None:
+    search = {name: SEARCH[name] for name in ("learning_rate", "betas", "warmup_iters")}
+    spec = tiny(grid={"n_embd": [16, 24]}, search=search)
+    folder, store = kept(spec)
+    with pytest.raises(BadInput) as refused:
+        enqueue(folder, words.split())
+    assert str(refused.value).startswith(said.replace("{all}", "n_embd, learning_rate, betas"))
+    assert json.dumps([len(store.study(cell).get_trials()) for cell in store.cells]) == "[0, 0]"
+
+
+def test_which_trial_is_meant(tiny, kept) -> None:
+    folder, store = kept(tiny(grid={"n_embd": [16, 24]}))
+    for _ in range(2):
+        store.claim()
+    with pytest.raises(BadInput, match="2 cells of study tiny have a trial 0; --cell says which"):
+        stop_trial(folder, 0)
+    with pytest.raises(
+        BadInput, match="has no cell 'n_embd=25'; allowed: n_embd=16, n_embd=24; did you mean"
+    ):
+        stop_trial(folder, 0, "n_embd=25")
+    assert stop_trial(folder, 0, "n_embd=24").trials == [("n_embd=24", 0)]
+    assert store.poll_commands() and store.commands.state.stopped == {("n_embd=24", 0)}
