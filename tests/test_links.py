@@ -1,0 +1,34 @@
+"""The READMEs lead where they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+READMES = sorted(
+    each
+    for folder in (".", "sweeplab", "studies", "dashboards", "tests")
+    for each in (REPOSITORY / folder).glob("README.md" if folder == "." else "**/README.md")
+)
+LONGEST = 160
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda each: str(each.relative_to(REPOSITORY)))
+def test_every_link_leads_to_a_file(readme: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", readme.read_text("utf-8"))
+    assert not [link for link in links if "://" not in link and not (readme.parent / link).exists()]
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda each: str(each.relative_to(REPOSITORY)))
+def test_every_file_of_the_package_that_is_named_exists(readme: Path) -> None:
+    named = re.findall(
+        r"`((?:sweeplab|tests|studies|dashboards)/[\w/.-]+\.(?:py|yaml|md))`", readme.read_text("utf-8")
+    )
+    assert not [each for each in named if not (REPOSITORY / each).exists()]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= LONGEST
