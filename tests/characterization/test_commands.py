@@ -1,0 +1,133 @@
+"""What every command says to programs, of studies that have ended and of one that ran."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from characterization.conftest import Lab, Said, command
+from characterization.shape import Golden, Shapes
+from ruamel.yaml import YAML
+
+READ = (
+    "study plan alpha.yaml --json",
+    "study plan alpha.yaml",
+    "study run alpha.yaml --dry-run --name other --json",
+    "study show alpha --json",
+    "study show alpha",
+    "study show alpha --trial 2 --cell n_layer=2 --json",
+    "study show alpha --trial 2 --cell n_layer=2",
+    "study logs alpha --json",
+    "study watch alpha",
+    "study list --json",
+    "study best alpha --json",
+    "study best alpha --cell n_layer=1 --trial 0 --yaml",
+    "study diff alpha gamma --json",
+    "study diff alpha beta --json",
+    "laws audit alpha --json",
+    "model params alpha.yaml --json",
+    "model params --preset t5-small -o vocab_size=100 --json",
+    "model trace alpha --values 1 --json",
+    "model next alpha --prompt the --most 3 --json",
+    "generate alpha --prompt the --max-new-tokens 5 --json",
+    "generate alpha --prompt the --max-new-tokens 3 --beams 2 --json",
+    "generate alpha --prompt the --max-new-tokens 3 --contrast gamma --json",
+    "evaluate alpha --lengths 1,2 --json",
+    "hyperparameters --json",
+    "hyperparameters --category training --markdown",
+    "study show beta --json",
+)
+# These write, so the lab is a copy.
+WRITE = (
+    "study init mine --minimal --output mine.yaml",
+    "study init mine --search learning_rate --preset nanogpt-char",
+    "study clone alpha delta -o max_iters=30",
+    "study export alpha --output runs.csv --json",
+    "report scaling alpha --json",
+    "model attention alpha --prompt the --json",
+    "model coordinates alpha.yaml --cell n_layer=1 --widths 8,16 --steps 1 --json",
+    "export-hf alpha out --json",
+    "import-hf out --name back --json",
+    "study enqueue alpha n_layer=2 learning_rate=5e-3 --json",
+    "study list --json",
+    "trial stop alpha 3 --cell n_layer=2 --json",
+    "study extend alpha --trials-per-cell 4 --json",
+    "study show alpha --json",
+    "study rename gamma other --yes --json",
+    "study rm other --yes --json",
+    "study list --json (at last)",
+)
+FOLLOWED = ("iteration", "train_tokens", "train_flops")  # of a study that was stopped at some moment
+
+
+def content(said: Said) -> Any:
+    """Return what a command printed: JSON, JSON a line, YAML, or lines with their columns a space apart."""
+    if said.out.startswith("# "):
+        comments = [line for line in said.out.splitlines() if line.startswith("#")]
+        return {"comments": comments, "yaml": YAML(typ="safe").load(said.out)}
+    if not said.out.lstrip().startswith(("{", "[")):
+        return [" ".join(line.split()) for line in said.out.splitlines()]
+    try:
+        return json.loads(said.out)
+    except ValueError:
+        return [json.loads(line) for line in said.out.splitlines()]
+
+
+def described(said: Said, shapes: Shapes) -> dict[str, Any]:
+    out = content(said)
+    lines = [line for line in said.err.splitlines() if not re.match(r"\d+ running, ", line)]  # once a minute
+    errors = [shapes.text(" ".join(line.split())) for line in lines]
+    return {"code": said.code, "out": shapes.of(out)} | ({"err": errors} if errors else {})
+
+
+@pytest.mark.parametrize("line", READ)
+def test_what_is_read(line: str, place: Path, shapes: Shapes, golden: Golden) -> None:
+    golden.check(line, described(command(line), shapes))
+
+
+def test_the_doctors_checks(place: Path, golden: Golden) -> None:
+    shapes = Shapes(place, unlike=("verdict",))  # a machine may be busy
+    for line in ("doctor --json", "doctor alpha --json"):
+        golden.check(line, shapes.of(content(command(line))))
+
+
+def test_the_schema(golden: Golden) -> None:
+    said = content(command("schema"))
+    digests = {
+        name: {key: _digest(each) for key, each in part["properties"].items()}
+        if "properties" in part
+        else _digest(part)
+        for name, part in said.pop("properties").items()
+    }
+    golden.check("schema", {"properties": digests, **{key: _digest(each) for key, each in said.items()}})
+
+
+def _digest(value: Any) -> str:
+    return f"{zlib.crc32(json.dumps(value).encode()):08x}"
+
+
+def test_what_was_said_while_studies_ran(lab: Lab, golden: Golden) -> None:
+    shapes = Shapes(lab.place, unlike=FOLLOWED)
+    for line, said in lab.said.items():
+        golden.check(line, described(said, shapes))
+    golden.check("events and results", lab.events)
+
+
+def test_what_is_written(
+    place: Path, tmp_path: Path, shapes: Shapes, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In turn, for a lock in the storage would be copied too.
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for line in WRITE:
+        golden.check(f"{line} (a copy)", described(command(line.removesuffix(" (at last)")), shapes))
+    files = [
+        path for name in ("out", "lab/imported", "lab/trash", "lab/reports") for path in Path(name).glob("*")
+    ]
+    golden.check("what came to be", sorted(shapes.text(str(path)) for path in files))
+    golden.check("mine.yaml", Path("mine.yaml").read_text().splitlines())

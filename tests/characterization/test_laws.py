@@ -1,0 +1,66 @@
+"""What `sweeplab laws` says of a table: its numbers too, which are the same everywhere but for rounding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from characterization.conftest import command
+from characterization.shape import Golden, Shapes
+from characterization.test_commands import described
+
+COLUMNS = "--columns params=N,tokens=D,loss=val"
+LINES = (
+    f"laws fit runs.csv {COLUMNS} --json",
+    f"laws fit runs.csv {COLUMNS} --law kaplan --delta 1e-3 --flops 1e20 --at params=1e9,tokens=2e10 --json",
+    f"laws fit runs.csv {COLUMNS} --law power-c --report page.html --json",
+    f"laws fit ray.csv {COLUMNS} --law power-n --json",
+    f"laws compare runs.csv {COLUMNS} --laws chinchilla,power-c --json",
+    f"laws isoflop runs.csv {COLUMNS} --budgets 4 --json",
+    "laws shape shapes.csv --columns params=N,loss=val --json",
+    f"laws next runs.csv {COLUMNS} --law kaplan --flops 4e18 --quantity beta --most-runs 4"
+    " --candidates params=1e6:1e8:4,ratio=2:200:4 --json",
+    f"laws forecast runs.csv {COLUMNS} --params 2e8 --tokens 4e9 --json",
+    "laws ledger --json",
+    "laws verify --json",
+    "laws verify --against later.csv --json",
+)
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder with a good table, one that tells nothing, and one of shapes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SWEEPLAB_LAB", raising=False)
+    sizes, ratios = np.geomspace(1e6, 1e8, 5), np.array((2, 10, 50, 200))
+    n, d = np.repeat(sizes, 4), np.repeat(sizes, 4) * np.tile(ratios, 5)
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(np.random.default_rng(3).normal(0, 0.003, 20))
+    _write("runs.csv", "N,D,val", n, d, loss)
+    later = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
+    _write("later.csv", "N,D,val", np.r_[n, 2e8], np.r_[d, 4e9], np.r_[loss, later])
+    _write("ray.csv", "N,D,val", sizes, 20 * sizes, loss[2::4])
+    layers, widths = np.repeat((1.0, 2, 4, 8), 3), np.tile((32.0, 64, 128), 4)
+    n = 12 * layers * widths**2
+    shaped = (
+        (1 + 20 / n**0.2) * (widths / layers) ** 0.02 * np.exp(np.random.default_rng(1).normal(0, 1e-3, 12))
+    )
+    _write("shapes.csv", "N,val,n_layer,n_embd", n, shaped, layers, widths)
+    return tmp_path
+
+
+def _write(name: str, header: str, *columns: np.ndarray) -> None:
+    np.savetxt(name, np.c_[columns], delimiter=",", header=header, comments="")
+
+
+def test_what_laws_say(tables: Path, golden: Golden) -> None:
+    shapes = Shapes(tables, floats=True)
+    for line in LINES:
+        golden.check(line, described(command(line), shapes))
+    ledger = [shapes.of(each) for each in _lines(tables / "lab" / "ledger.jsonl")]
+    golden.check("ledger.jsonl", ledger)
+
+
+def _lines(path: Path) -> list[object]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
