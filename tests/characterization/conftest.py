@@ -25,6 +25,7 @@ from filelock import FileLock
 
 import sweeplab
 from sweeplab.cli import main
+from sweeplab.lab.events import RunEvaluated, TrialEnded
 
 ALPHA = """\
 # Two cells, and one trial that is pruned by far.
@@ -122,7 +123,7 @@ class _Steering:
         self._ended: dict[int, str] = {}
         self._steps = iter((self._is_under_way, self._has_stopped_one, self._rests))
         self._step: Callable[[Any], bool] | None = next(self._steps)
-        self._deadline = time.monotonic() + 200
+        self._deadline = time.monotonic() + 120
 
     @property
     def is_done(self) -> bool:
@@ -130,11 +131,11 @@ class _Steering:
 
     def hear(self, event: dict[str, Any], progress: Any) -> None:
         assert time.monotonic() < self._deadline, f"beta never came so far: {self._evaluated}, {self._ended}"
-        self.events.setdefault(f"event {event['event']}", sorted(event))
-        if event["event"] == "evaluated":
-            self._evaluated.add(event["trial"])
-        elif event["event"] == "ended":
-            self._ended[event["trial"]] = event["outcome"]
+        self.events.setdefault(f"event {type(event).__name__}", sorted(each.name for each in fields(event)))
+        if isinstance(event, RunEvaluated):
+            self._evaluated.add(event.trial)
+        elif isinstance(event, TrialEnded):
+            self._ended[event.trial] = event.ending.outcome
         if self._step and self._step(progress):
             self._step = next(self._steps, None)
 
@@ -153,7 +154,7 @@ class _Steering:
         return "stopped" in self._ended.values() and self._say("running", ("study pause beta --json",))
 
     def _rests(self, _: Any) -> bool:
-        return "event exited" in self.events and self._say("paused", WHILE_IT_RESTS)
+        return "event WorkerExited" in self.events and self._say("paused", WHILE_IT_RESTS)
 
 
 def _start(line: str) -> subprocess.Popen[str]:

@@ -125,7 +125,7 @@ def test_a_run_from_python(lab: Lab, place: Path, shapes: Shapes, golden: Golden
     golden.check("load_run(…)", {
         "members": _public(run), "of the model": _public(run.model), "of the tokenizer": _public(run.tokenizer),
         "tokens": [int(each) for each in tokens], "logits": list(logits.shape), "weights": weights,
-        "values": shapes.of(run.values), "facts": shapes.of(run.facts), "special": run.special,
+        "values": shapes.of(run.values.as_dict()), "facts": shapes.of(run.facts), "special": run.special,
     })  # fmt: skip
     with pytest.raises(Exception, match="no run nothing"):
         sweeplab.load_run("nothing", lab=place / "lab")

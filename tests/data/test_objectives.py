@@ -104,7 +104,7 @@ class TestObjectiveContract:
         assert (batches[0].source is not None) == (family == "encoder_decoder")
 
     def test_ids_lie_in_the_vocabulary_and_targets_are_counted(self, name: str, family: str) -> None:
-        objective, size = self.make(name, family), values(name, family)["vocab_size"]
+        objective, size = self.make(name, family), values(name, family).vocab_size
         for batch in (objective.training(1, 2), *objective.evaluation(2)):
             for read in (batch.inputs, batch.source):
                 if read is not None:
