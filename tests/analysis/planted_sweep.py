@@ -10,7 +10,7 @@ import pandas as pd
 
 from sweeplab.analysis.table import validate
 from sweeplab.analysis.trials import StudyDesign
-from sweeplab.hyperparameters import TABLE, defaults
+from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
 from sweeplab.study.search import Choices, Range
@@ -71,7 +71,7 @@ def plant_sweep(
             mean = mean + 1 if came == "pruned" else mean
             losses = mean + noise * random.standard_normal(seeds)
             lost = came in ("diverged", "failed")
-            own = facts(values)
+            own = facts(Hyperparameters.of(values))
             for seed in range(seeds):
                 rows.append(
                     values | {
