@@ -17,6 +17,7 @@ from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hf.folders import architecture_of, export_run, import_folder
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape
@@ -65,7 +66,7 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
             assert len(error.problems) == 1 and error.problems[0].allowed and "\n" not in str(error)
             n_refused += 1
         else:
-            config = architecture.config(vars(shape))
+            config = architecture.config(Hyperparameters.of(vars(shape)))
             links = architecture.links(shape, config)
             assert {link.ours for link in links.found} == {weight.name for weight in declared(shape)}
             assert architecture.values(config)["family"] == shape.family
@@ -157,11 +158,11 @@ def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path)
     config.pop("sweeplab")
     (tmp_path / "t5/config.json").write_text(json.dumps(config))
     import_folder(tmp_path / "t5", tmp_path / "spans", "spans")
-    assert load_checkpoint(tmp_path / "spans").values["objective"] == "span"
+    assert load_checkpoint(tmp_path / "spans").values.objective == "span"
     (tmp_path / "t5/tokenizer.json").unlink()
     import_folder(tmp_path / "t5", tmp_path / "pairs", "pairs")
     run = load_checkpoint(tmp_path / "pairs")
-    assert run.values["objective"] == "pairs"
+    assert run.values.objective == "pairs"
     prompt = laid_out(run, "5 6")
     assert (prompt.start, prompt.source, prompt.end) == ([258], [5, 6], 1)
 

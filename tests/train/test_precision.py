@@ -70,6 +70,6 @@ def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeyp
 def test_without_cuda_auto_is_the_cpu_and_cuda_is_refused(values_of) -> None:
     values = values_of().replace(device="auto", dtype="auto", compile="auto")
     settled = settle_devices(values)
-    assert (settled["device"], settled["dtype"], settled["compile"]) == ("cpu", "float32", False)
+    assert (settled.device, settled.dtype, settled.compile) == ("cpu", "float32", False)
     with pytest.raises(BadInput, match="no CUDA device"):
         settle_devices(values.replace(device="cuda"))

@@ -228,7 +228,7 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
     np.save(tmp_path / "tokens.npy", tokens)
     (tmp_path / "resumed").mkdir()
     (tmp_path / "other").mkdir()
-    arguments = [str(tmp_path), json.dumps([dict(runs[2].values), dict(runs[0].values)])]
+    arguments = [str(tmp_path), json.dumps([runs[2].values.as_dict(), runs[0].values.as_dict()])]
     subprocess.run([sys.executable, "-c", RESUME, *arguments], check=True)
     found = read_snapshot(tmp_path / "resumed")
     assert found is not None
