@@ -86,11 +86,10 @@ ROWS = {
 
 def effective(row: Row, data: Any) -> Hyperparameters:
     """Return a row's effective hyperparameters."""
-    values = {**defaults(), **MACHINE, **row.values, "family": row.family}
-    values["objective"] = settled_objective(values, data.of_pairs)
-    values["vocab_size"] = data.tokenizer.vocab_size
-    values["vocab_size"] += n_special(values)
-    return Hyperparameters.of(settled(values))
+    given = {**defaults(), **MACHINE, **row.values, "family": row.family}
+    values = Hyperparameters.of(settled(given))
+    values = values.replace(objective=settled_objective(values, data.of_pairs))
+    return values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
 
 
 @dataclass
@@ -104,7 +103,7 @@ class Learned:
     reached_after: float | None = None
 
 
-def trained(row: Row, data: Any, values: dict[str, Any], below: float = 0.0, whole: bool = False) -> Learned:
+def trained(row: Row, data: Any, values: Hyperparameters, below: float = 0.0, whole: bool = False) -> Learned:
     """Train until a loss below this or the row's matches are reached; if `whole`, to the end of its time."""
     stack = Stack(values, data.train, data.val)
     stack.admit(Run("run", values))

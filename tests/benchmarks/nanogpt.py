@@ -24,9 +24,9 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 from references import serial_loop
 from sweeplab.data.dataset import prepare
+from sweeplab.hyperparameters import Hyperparameters
 data = prepare("tinyshakespeare", "char")
-values = json.loads(sys.argv[2])
-values["betas"] = tuple(values["betas"])
+values = Hyperparameters.from_json(json.loads(sys.argv[2]))
 started = time.perf_counter()
 losses = serial_loop.train(values, data.train, data.val)
 print(json.dumps([time.perf_counter() - started, losses]))

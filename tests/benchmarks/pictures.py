@@ -22,7 +22,7 @@ from chromium import chromium_page
 from terminal import PROGRAM
 
 FOLDER = HERE.parents[1] / "dashboards"
-WIDTH, HEIGHT = 1200, 800
+WIDTH, HEIGHT = 1500, 1150
 DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot.data?.length).length >= {}"
 
 
