@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,13 +42,14 @@ def mlflow_pages(lab: str, name: str) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
 
 
-def take(address: str, n_plots: int, target: Path) -> None:
-    """Write what a window shows of an address, once so many plots are drawn."""
+def take(address: str, n_plots: int, target: Path, width: int = WIDTH) -> None:
+    """Write what a window shows of an address from the left, once so many plots are drawn."""
     with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, HEIGHT) as page:
         page.open(address)
         page.wait_for(DRAWN.format(n_plots))
         page._listen(2.0)
-        page.screenshot(target)
+        clip = {"x": 0, "y": 0, "width": width, "height": HEIGHT - 150, "scale": 1}
+        target.write_bytes(b64decode(page._call("Page.captureScreenshot", format="png", clip=clip)["data"]))
 
 
 if __name__ == "__main__":
@@ -55,4 +57,4 @@ if __name__ == "__main__":
     report = Path(lab).absolute() / "studies" / name / "report" / "scaling.html"
     take(report.as_uri(), 1, FOLDER / "scaling.png")
     with mlflow_pages(lab, name) as address:
-        take(address, 2, FOLDER / "mlflow.png")
+        take(address, 2, FOLDER / "mlflow.png", width=1110)  # without MLflow's own assistant
