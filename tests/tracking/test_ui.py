@@ -146,7 +146,7 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
 @pytest.mark.browser
 def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
     shown.page.open(shown.links["study"])
-    shown.page.wait_for(has("Two cells.", "best_val_loss", "n_embd=16 #4 seed 0"))
+    shown.page.wait_for(has("Two cells.", "best_value", "n_embd=16 #4 seed 0"))
     shown.page.open(f"{shown.links['study'].partition('?')[0]}/artifacts")
     shown.page.wait_for(has("plan.json", "study.yaml"))
 
