@@ -42,7 +42,6 @@ class Panel:
     heading: ClassVar[str] = ""
     source: ClassVar[Source] = "runs"
     options: ClassVar[Mapping[str, Option]] = {}
-    is_drawn: ClassVar[bool] = True
 
     title: str = ""
     width: str = "full"
@@ -80,8 +79,8 @@ class Panel:
         raise NotImplementedError
 
     def figure(self) -> Figure | None:
-        """Return the figure, as all figures look; None of a panel that is a table or a text."""
-        if self.missing or not self.is_drawn:
+        """Return the figure, as all figures look; None where there is nothing to draw."""
+        if self.missing:
             return None
         import plotly.graph_objects as go
 
@@ -109,7 +108,8 @@ _LEGENDS = {
 class TablePanel(Panel):
     """A table to read and to sort."""
 
-    is_drawn = False
+    def figure(self) -> None:
+        """Return no figure: a table or a text is not drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
