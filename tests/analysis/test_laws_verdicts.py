@@ -17,6 +17,7 @@ from sweeplab.analysis.fit.assessment import (
     NOT_IDENTIFIED,
     WEAK,
     assess,
+    gate,
     find_law,
     parse_delta,
     parse_target,
@@ -202,6 +203,8 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     entry = far.as_dict()["derived"]["tokens per parameter"]
     assert near["verdict"] == IDENTIFIED
     assert entry["verdict"] == NOT_IDENTIFIED and "no row is near the optimum" in entry["why"]
+    past_a_float = gate(far.estimates[-1].quantity, points, far.fit, optimum_ratio=941.0)
+    assert past_a_float[-1] == "no row is near the optimum: the nearest is more than a factor 1e6 from it"
 
 
 @pytest.mark.parametrize("law", LAWS)
