@@ -17,8 +17,8 @@ from sweeplab.analysis.fit.assessment import (
     NOT_IDENTIFIED,
     WEAK,
     assess,
-    gate,
     find_law,
+    gate,
     parse_delta,
     parse_target,
 )
