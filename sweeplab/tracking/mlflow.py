@@ -22,16 +22,9 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import database_file, reaching
+from sweeplab.tracking.connection import reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted, read_histories, read_runs
-from sweeplab.tracking.tracker import (
-    Description,
-    Measure,
-    RunMeasures,
-    Summary,
-    TrackedRun,
-    Tracker,
-)
+from sweeplab.tracking.tracker import Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -68,8 +61,12 @@ class _Shipping:
     facts: list[Measure]
 
 
-class MLflowTracker(Tracker):
-    """Keep one study in MLflow."""
+class MLflowTracker(Mirror):
+    """Keep the numbers and files of one study in MLflow: what analysis reads.
+
+    `open` sets runs that MLflow still has as running, from a process that was killed, back to waiting; `close` does
+    so with what has not ended.
+    """
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
         self._experiment = Experiment(lab, study, uri)
@@ -120,9 +117,8 @@ class MLflowTracker(Tracker):
         tags = self._tags | changed | dict(description.get("tags", {}))
         note = self._page({**description.get("summary", {}), "state": "running"})
         tags |= {"sweeplab.state": "running", "mlflow.note.content": note}
-        self._experiment.log(
-            run_id, [], {name: text for name, text in params.items() if name not in known}, tags
-        )
+        new = {name: text for name, text in params.items() if name not in known}
+        self._experiment.log(run_id, [], new, tags)
         files = {
             "study.yaml": description.get("study"),
             "plan.json": json_text(description.get("plan")),
@@ -173,7 +169,7 @@ class MLflowTracker(Tracker):
         return page(self._study, self._description, summary, links)
 
     def attach(self, files: Path, folder: str) -> None:
-        """Keep a file, or all that lies in a folder, among the parent's artifacts.
+        """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
 
         Raises:
             BadInput: tracking has no such study.
@@ -186,8 +182,7 @@ class MLflowTracker(Tracker):
     def _find_parent(self) -> Run:
         if self._parent:
             return self._parent
-        database = database_file(self._experiment.uri)
-        is_there = (database is None or database.exists()) and self._experiment.find()
+        is_there = self._experiment.may_exist and self._experiment.find()
         if not is_there or not (parent := self._experiment.run(self._study)):
             raise BadInput(f"no study {self._study!r} in {self._place}")
         return parent
@@ -224,7 +219,7 @@ class MLflowTracker(Tracker):
                 shipping.params, shipping.facts = {}, []
 
     def wait(self, folder: Path) -> None:
-        """Set a run that this tracker ships, and that has not ended, to waiting.
+        """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that.
 
         Raises:
             TrackingUnavailable: MLflow could not take it.
@@ -325,6 +320,10 @@ class MLflowTracker(Tracker):
         """
         with self._reaching():
             return read_histories(self._client, run_ids, name)
+
+    def history(self, run_id: str, name: str) -> list[Measure]:
+        """Return all points of one metric of a run, by step."""
+        return self.histories([run_id], name)[run_id]
 
     # ------------------------------------------------------------ calls to MLflow
 

@@ -19,14 +19,7 @@ import wandb
 from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.tracker import (
-    BY_TOKENS,
-    Description,
-    Measure,
-    Mirror,
-    RunMeasures,
-    Summary,
-)
+from sweeplab.tracking.tracker import BY_TOKENS, Description, Measure, Mirror, RunMeasures, Summary
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
 

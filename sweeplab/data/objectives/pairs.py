@@ -148,15 +148,10 @@ class PairsObjective(Objective):
         if not self._form.is_ahead:
             return Batch(np.where(is_found, self.special[MASK], row), found, lengths=end + 1)
         read = np.where(place < end[:, None], row, self.special[PAD])
-        source = {} if self._form.has_source else self._source(items)
-        return Batch(read[:, :-1], found[:, 1:], lengths=end, **source)
-
-    def _source(self, items: Ids) -> dict[str, Ids]:
-        lengths = self._sources[items]
-        return {
-            "source": self._taken(self._starts[items, 0], lengths, self._n_source),
-            "source_lengths": lengths,
-        }
+        if self._form.has_source:
+            return Batch(read[:, :-1], found[:, 1:], lengths=end)
+        source = self._taken(self._starts[items, 0], self._sources[items], self._n_source)
+        return Batch(read[:, :-1], found[:, 1:], source, end, self._sources[items])
 
     def _rows(self, items: Ids, before: Ids, targets: Ids) -> Ids:
         """Return `source bos target eos` of each item, with `before` tokens of its source, padded on the right."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise, generator_key
@@ -41,9 +40,8 @@ class NextToken(TextObjective):
     ) -> Prompt:
         """Go on from the text; refuse none at all, for there is no token that begins one."""
         if len(pieces) > 1:
-            raise BadInput(
-                f"{HOLE} is for models that read both ways; a decoder goes on from the prompt's end"
-            )
+            what = f"{HOLE} is for models that read both ways"
+            raise BadInput(f"{what}; a decoder goes on from the prompt's end")
         if not len(pieces[0]):
             raise BadInput("the prompt is empty: a decoder finds a token from those before it")
         return Prompt(pieces[0])
@@ -84,11 +82,6 @@ class Masked(TextObjective):
         return f"{super().task(values)}, {values.mask_share:.0%} of them"
 
     @classmethod
-    def window(cls, values: Hyperparameters) -> int:
-        """Return block_size."""
-        return values.block_size
-
-    @classmethod
     def prompt(
         cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
     ) -> Prompt:
@@ -106,7 +99,7 @@ class Masked(TextObjective):
         holes = np.flatnonzero(targets != NO_TARGET)
         return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
-    def _take(self, split: NDArray[np.uint16], values: Hyperparameters) -> int:
+    def _take(self, split: Any, values: Hyperparameters) -> int:
         self._n_chosen = max(1, round(values.mask_share * values.block_size))
         return super()._take(split, values)
 
@@ -126,7 +119,7 @@ class Masked(TextObjective):
         They hide each token of a text in turn; a token of many texts says as much of the mean, and more surely.
         """
         noise = Noise(generator_key(0, "alone"))
-        for items in self._draws.evaluation(-(-n_sequences // self._draws.batch_size)):
+        for items in self._evaluation_items(-(-n_sequences // self._batch_size)):
             inputs = self._texts(items)
             chosen = noise.places(len(inputs), inputs.shape[1], 1)
             targets = np.where(chosen, inputs, NO_TARGET)
