@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hf import configs
-from sweeplab.hf.configs import Field, Values, only
-from sweeplab.hf.links import Links
+from sweeplab.hf import mapping
+from sweeplab.hf.mapping import Field, Links, Values, only
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.shape import ModelShape, Requirement, Side, requirement, settled
 
@@ -64,7 +63,7 @@ class Architecture:
 
     def unmet(self, shape: ModelShape) -> list[Requirement]:
         """Return what it cannot express of a model of its family."""
-        return [each for each in (*self.requires, *configs.COMMON) if not each.holds(shape)]
+        return [each for each in (*self.requires, *mapping.COMMON) if not each.holds(shape)]
 
     def config(self, values: Hyperparameters) -> dict[str, Any]:
         """Return config.json of a run that it can express, by all of its effective hyperparameters."""
@@ -126,7 +125,7 @@ GPT2 = Architecture(
         Field("n_layer", "n_layer", 12),
         Field("n_head", "n_head", 12),
         Field("n_inner", "d_ff"),
-        Field("activation_function", "activation", "gelu_new", configs.PLAIN),
+        Field("activation_function", "activation", "gelu_new", mapping.PLAIN),
         Field("layer_norm_epsilon", "norm_eps", 1e-5),
         Field("tie_word_embeddings", "tie_weights", True),
         Field("embd_pdrop", "embedding_dropout", 0.1),
@@ -139,8 +138,8 @@ GPT2 = Architecture(
         "add_cross_attention": False,
     },
     requires=(
-        *(configs.PLACES, configs.LAYERNORM, configs.PRE_NORM, configs.NO_GATE),
-        *(configs.HEADS_FILL, configs.ALL_KEYS, configs.NO_TYPES, configs.NO_EMBEDDING_NORM),
+        *(mapping.PLACES, mapping.LAYERNORM, mapping.PRE_NORM, mapping.NO_GATE),
+        *(mapping.HEADS_FILL, mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
     ),
     beside=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
     link=_link_gpt2,
@@ -205,23 +204,23 @@ LLAMA = Architecture(
         Field("num_key_value_heads", "n_kv_head"),
         Field("head_dim", "head_dim"),
         Field("intermediate_size", "d_ff", 11008),
-        Field("hidden_act", "activation", "silu", configs.GATES),
+        Field("hidden_act", "activation", "silu", mapping.GATES),
         Field("rms_norm_eps", "norm_eps", 1e-6),
         Field("tie_word_embeddings", "tie_weights", False),
         Field("attention_dropout", "attention_dropout", 0.0),
     ),
     requires=(
         only("positions", "rotary", "for it turns queries and keys"),
-        *(configs.RMSNORM, configs.PRE_NORM),
+        *(mapping.RMSNORM, mapping.PRE_NORM),
         only(
-            "activation", " ".join(dict.fromkeys(configs.GATES.values())), "for its feed-forward has a gate"
+            "activation", " ".join(dict.fromkeys(mapping.GATES.values())), "for its feed-forward has a gate"
         ),
         requirement(
             "n_head that divides n_embd, for it asks for that",
             "n_head",
             lambda shape: shape.n_embd % shape.n_head == 0,
         ),
-        *(configs.NO_TYPES, configs.NO_EMBEDDING_NORM),
+        *(mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
     ),
     beside=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
     link=_link_llama,
@@ -285,7 +284,7 @@ BERT = Architecture(
         Field("num_hidden_layers", "n_layer", 12),
         Field("num_attention_heads", "n_head", 12),
         Field("intermediate_size", "d_ff", 3072),
-        Field("hidden_act", "activation", "gelu", configs.PLAIN),
+        Field("hidden_act", "activation", "gelu", mapping.PLAIN),
         Field("layer_norm_eps", "norm_eps", 1e-12),
         Field("tie_word_embeddings", "tie_weights", True),
         Field("hidden_dropout_prob", "residual_dropout", 0.1),
@@ -293,10 +292,10 @@ BERT = Architecture(
     ),
     constants={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
     requires=(
-        *(configs.PLACES, configs.LAYERNORM),
+        *(mapping.PLACES, mapping.LAYERNORM),
         only("norm_position", "post", "for norms come after its sub-layers"),
         only("embedding_norm", "true", "for a norm follows its embeddings"),
-        *(configs.NO_GATE, configs.HEADS_FILL, configs.ALL_KEYS),
+        *(mapping.NO_GATE, mapping.HEADS_FILL, mapping.ALL_KEYS),
     ),
     beside=(
         r"bert\.pooler\..*",
@@ -313,8 +312,8 @@ BERT = Architecture(
 
 # A gated gelu is read as the approximation there: the exact one has to be called by its other name.
 ACTS = (
-    configs.PLAIN
-    | {f"gated-{name}": ours for name, ours in configs.GATES.items()}
+    mapping.PLAIN
+    | {f"gated-{name}": ours for name, ours in mapping.GATES.items()}
     | {"gated-gelu": "geglu_tanh"}
 )
 
@@ -414,10 +413,10 @@ T5 = Architecture(
     constants={"is_encoder_decoder": True},
     requires=(
         only("positions", "relative none", "for it shifts scores by the distance"),
-        *(configs.RMSNORM, configs.PRE_NORM),
+        *(mapping.RMSNORM, mapping.PRE_NORM),
         only("bias", "false", "for it has none"),
         only("share_embeddings", "true", "for source and target share theirs"),
-        *(configs.ALL_KEYS, configs.NO_TYPES, configs.NO_EMBEDDING_NORM),
+        *(mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
     ),
     beside=(
         r"(en|de)coder\.embed_tokens\.weight",

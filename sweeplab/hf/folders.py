@@ -147,7 +147,11 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
             Problem("there is a run already", "--name for another name, --force to replace it", file=target)
         )
     config = _json(source / "config.json")
-    architecture = _architecture(config)
+    kind = str(config.get("model_type"))
+    if kind not in ARCHITECTURES:
+        what = f"config.json is of the model_type {kind!r}"
+        raise BadInput(Problem(what, " | ".join(ARCHITECTURES), nearest(kind, ARCHITECTURES)))
+    architecture = ARCHITECTURES[kind]
     tensors = _tensors(source, architecture)
     values = _values(architecture, config, tensors)
     shape = ModelShape.named(values)
@@ -173,16 +177,6 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BadInput(Problem("no object in it", file=file))
     return content
-
-
-def _architecture(config: Mapping[str, Any]) -> Architecture:
-    kind = str(config.get("model_type"))
-    if kind not in ARCHITECTURES:
-        known = " | ".join(ARCHITECTURES)
-        raise BadInput(
-            Problem(f"config.json is of the model_type {kind!r}", known, nearest(kind, ARCHITECTURES))
-        )
-    return ARCHITECTURES[kind]
 
 
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:

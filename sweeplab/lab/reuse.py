@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.best import Trial
-from sweeplab.lab.listing import check_free, read_spec
+from sweeplab.lab.listing import Trial, check_free, read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.document import REMOVED, edited
 from sweeplab.study.file.reading import read_study, read_text

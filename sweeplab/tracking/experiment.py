@@ -172,7 +172,7 @@ def _tracked(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
 
 def _from_tables(experiment: Experiment, tag: tuple[str, str]) -> Iterator[TrackedRun]:
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
-    from sqlalchemy import select
+    from sqlalchemy import false, select
 
     marked: Any = select(SqlTag.run_uuid).where(SqlTag.key == tag[0], SqlTag.value == tag[1])
     chosen: Any = (
@@ -183,17 +183,14 @@ def _from_tables(experiment: Experiment, tag: tuple[str, str]) -> Iterator[Track
     tables: list[dict[str, dict[str, Any]]] = []
     with experiment.client._tracking_client.store.engine.connect() as connection:
         order = connection.scalars(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
-        for table in (SqlTag, SqlParam):
+        for table in (SqlTag, SqlParam, SqlLatestMetric):
             rows: dict[str, dict[str, Any]] = defaultdict(dict)
-            query = select(table.run_uuid, table.key, table.value).where(table.run_uuid.in_(chosen))
-            for run_id, name, value in connection.execute(query):
-                rows[run_id][name] = value
+            columns = (table.run_uuid, table.key, table.value, getattr(table, "is_nan", false()))
+            query = select(*columns).where(table.run_uuid.in_(chosen))
+            for run_id, name, value, is_nan in connection.execute(query):
+                rows[run_id][name] = math.nan if is_nan else value
             tables.append(rows)
-        latest, metrics = SqlLatestMetric, defaultdict[str, dict[str, float]](dict)
-        numbers = select(latest.run_uuid, latest.key, latest.value, latest.is_nan)
-        for run_id, name, value, is_nan in connection.execute(numbers.where(latest.run_uuid.in_(chosen))):
-            metrics[run_id][name] = math.nan if is_nan else value
-    tags, params = tables
+    tags, params, metrics = tables
     for run_id in order:
         if "sweeplab.trial" in tags[run_id]:
             yield _tracked(run_id, tags[run_id], params[run_id], metrics[run_id])

@@ -65,7 +65,7 @@ class MLflowTracker(Mirror):
     """Keep the numbers and files of one study in MLflow: what analysis reads.
 
     `open` sets runs that MLflow still has as running, from a process that was killed, back to waiting; `close` does
-    so with what has not ended.
+    so with what has not ended. Every method may raise TrackingUnavailable, and may be called again after it.
     """
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
@@ -88,7 +88,6 @@ class MLflowTracker(Mirror):
 
         Raises:
             BadInput: the experiment was deleted in MLflow.
-            TrackingUnavailable: MLflow could not take it.
         """
         lab = self._experiment.lab
         lab.mkdir(parents=True, exist_ok=True)
@@ -111,14 +110,13 @@ class MLflowTracker(Mirror):
         self._tags = environment_tags(environment)
         self._description = description
         # Params cannot change, but a study's budget may: what is new about a known one goes to a tag.
-        changed = {
-            f"sweeplab.now.{name}": text for name, text in params.items() if known.get(name, text) != text
-        }
+        new = {name: text for name, text in params.items() if known.get(name) != text}
+        changed = {f"sweeplab.now.{name}": text for name, text in new.items() if name in known}
         tags = self._tags | changed | dict(description.get("tags", {}))
         note = self._page({**description.get("summary", {}), "state": "running"})
         tags |= {"sweeplab.state": "running", "mlflow.note.content": note}
-        new = {name: text for name, text in params.items() if name not in known}
-        self._experiment.log(run_id, [], new, tags)
+        missing = {name: text for name, text in new.items() if name not in known}
+        self._experiment.log(run_id, [], missing, tags)
         files = {
             "study.yaml": description.get("study"),
             "plan.json": json_text(description.get("plan")),
@@ -131,11 +129,7 @@ class MLflowTracker(Mirror):
             self._client.update_run(run_id, status="RUNNING")
 
     def close(self, summary: Summary) -> None:
-        """Write state and best values to the parent; a study that can go on is SCHEDULED in MLflow.
-
-        Raises:
-            TrackingUnavailable: MLflow could not take it.
-        """
+        """Write state and best values to the parent; a study that can go on is SCHEDULED in MLflow."""
         parent = self._opened
         run_id = parent.info.run_id
         state, counts = summary.get("state", "interrupted"), summary.get("counts", {})
@@ -173,7 +167,6 @@ class MLflowTracker(Mirror):
 
         Raises:
             BadInput: tracking has no such study.
-            TrackingUnavailable: MLflow could not take it.
         """
         with self._reaching():
             log = self._client.log_artifacts if files.is_dir() else self._client.log_artifact
@@ -192,8 +185,7 @@ class MLflowTracker(Mirror):
     def ship(self, folder: Path) -> None:
         """Find or create the nested run and write what is new; after the end also files and status.
 
-        Raises:
-            TrackingUnavailable: MLflow could not take it; the next ship finds out how far this one came.
+        After a failure the next ship finds out how far this one came.
         """
         if self._is_shipped(folder):
             return
@@ -219,11 +211,7 @@ class MLflowTracker(Mirror):
                 shipping.params, shipping.facts = {}, []
 
     def wait(self, folder: Path) -> None:
-        """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that.
-
-        Raises:
-            TrackingUnavailable: MLflow could not take it.
-        """
+        """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that."""
         shipping = self._shipping.get(folder)
         if shipping and not shipping.waiting:
             with self._reaching(folder):
@@ -305,7 +293,6 @@ class MLflowTracker(Mirror):
 
         Raises:
             BadInput: tracking has no such study.
-            TrackingUnavailable: MLflow does not answer.
         """
         with self._reaching():
             self._find_parent()
@@ -313,11 +300,7 @@ class MLflowTracker(Mirror):
             yield from read_runs(self._experiment, condition, ("sweeplab.study", self._study))
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-        """Return a metric's points of each run by step.
-
-        Raises:
-            TrackingUnavailable: MLflow does not answer.
-        """
+        """Return a metric's points of each run by step."""
         with self._reaching():
             return read_histories(self._client, run_ids, name)
 

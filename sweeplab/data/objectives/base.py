@@ -49,7 +49,7 @@ class Objective(ABC):
         self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
     ) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
-        self._batch_size, self._stride = values.batch_size, self.stride(values)
+        self._values, self._batch_size = values, values.batch_size
         self._n_items = self._take(split, values)
 
     @classmethod
@@ -126,7 +126,7 @@ class Objective(ABC):
 
     def whole(self) -> Iterator[Batch]:
         """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""
-        items = np.arange(0, self._n_items, self._stride)
+        items = np.arange(0, self._n_items, self.stride(self._values))
         starts = range(0, len(items), self._batch_size)
         return self._evaluated(items[start : start + self._batch_size] for start in starts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -99,15 +99,12 @@ class Masked(TextObjective):
         holes = np.flatnonzero(targets != NO_TARGET)
         return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
-    def _take(self, split: Any, values: Hyperparameters) -> int:
-        self._n_chosen = max(1, round(values.mask_share * values.block_size))
-        return super()._take(split, values)
-
     def _batch(self, items: Ids, noise: Noise) -> Batch:
         inputs = self._texts(items)
-        chosen = noise.places(len(inputs), inputs.shape[1], self._n_chosen)
+        in_each = max(1, round(self._values.mask_share * self._values.block_size))
+        chosen = noise.places(len(inputs), inputs.shape[1], in_each)
         targets = np.where(chosen, inputs, NO_TARGET)
-        n_chosen = len(inputs) * self._n_chosen
+        n_chosen = len(inputs) * in_each
         fate, others = noise.integers(n_chosen, 10), noise.integers(n_chosen, self.special.n_ordinary)
         kept = np.where(fate < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(fate < HIDDEN, self.special[MASK], kept)
