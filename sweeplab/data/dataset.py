@@ -127,9 +127,8 @@ def prepare(
             write_whole(known, texts.digest.encode())
     except OSError as error:
         reason = error.strerror or error
-        raise BadInput(
-            f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
-        ) from error
+        what = f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
+        raise BadInput(what) from error
     return dataset
 
 

@@ -87,9 +87,8 @@ class Architecture:
         """
         for key, wanted in self.constants.items():
             if (value := config.get(key, wanted)) != wanted:
-                raise BadInput(
-                    Problem(f"config.json has {key} {value!r}, which no run here has", str(wanted))
-                )
+                problem = Problem(f"config.json has {key} {value!r}, which no run here has", str(wanted))
+                raise BadInput(problem)
         return {**self.fixed, **{each.name: each.read(config) for each in self.fields}, **self.heard(config)}
 
 

@@ -34,9 +34,8 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     folder = lab_folder(lab)
     names = study_names(folder)
     if not names:
-        raise BadInput(
-            f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
-        )
+        what = f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
+        raise BadInput(what)
     if name not in names:
         raise BadInput(Problem(f"no study {name!r} in {folder}", _some(names), nearest(name, names)))
     return StudyFolder(folder, name)

@@ -55,9 +55,8 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
     check_free(folder.lab, new)
     renamed = StudyFolder(folder.lab, new)
     if renamed.path.exists():
-        raise BadInput(
-            f"{renamed.path} is there, of a study that never started; remove it or give another name"
-        )
+        what = f"{renamed.path} is there, of a study that never started; remove it or give another name"
+        raise BadInput(what)
     with folder.held(_in_use(folder)):
         rename_experiment(folder.lab, folder.name, spec.track.uri, new)
         _rename_in_storage(folder, new)

@@ -88,7 +88,12 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         "baselines": baselines,
         "best": _best_run(by_task[0][0]) if by_task else None,
         "failures": [
-            {"key": run_key(trial.cell, trial.number, seed), "error": last_line(trial.ending.error)}
+            {
+                "key": run_key(trial.cell, trial.number, seed),
+                "error": (trial.ending.error or "")
+                .strip()
+                .rpartition("\n")[2],  # of a traceback the last line
+            }
             for trial in trials
             if trial.ending
             for seed, state in trial.ending.states.items()
@@ -122,11 +127,6 @@ def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
 def _best_run(trial: Trial) -> dict[str, Any]:
     key, folder = trial.start.key, str(trial.runs[0].path)
     return {"key": key, "value": trial.value, "sampled": trial.start.sampled, "folder": folder}
-
-
-def last_line(text: str | None) -> str:
-    """Return the last line of a traceback: what was raised."""
-    return (text or "").strip().rpartition("\n")[2]
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -70,9 +70,8 @@ class Experiment:
         if not self._id and (found := self.client.get_experiment_by_name(self.study)):
             if found.lifecycle_stage != "active":
                 restore = f"mlflow experiments restore -x {found.experiment_id}"
-                raise BadInput(
-                    f"experiment {self.study!r} was deleted in MLflow: {restore}, or another --name"
-                )
+                what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or another --name"
+                raise BadInput(what)
             self._id = str(found.experiment_id)
         return self._id
 

@@ -72,30 +72,12 @@ class View:
         return f"sweeplab-{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}"
 
 
-@dataclass(frozen=True)
-class StudyPages:
-    """Where MLflow shows one study: its experiment, its parent run, and the key of its view."""
+def publish(
+    lab: Path, uri: str, study: str, view: View, searched: Sequence[str], server: str
+) -> dict[str, str]:
+    """Write the view to the study's experiment, and return links on a server, given as `http://host:port`.
 
-    experiment: str
-    parent: str
-    key: str
-
-    def links(self, server: str) -> dict[str, str]:
-        """Return the links on a server, given as `http://host:port`.
-
-        To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
-        """
-        runs = f"{server}/#/experiments/{self.experiment}/runs"
-        shared = f"{WORKFLOW}&viewStateShareKey={self.key}&compareRunsMode="
-        return {
-            "charts": f"{runs}?{shared}CHART",
-            "table": f"{runs}?{shared}TABLE",
-            "study": f"{runs}/{self.parent}?{WORKFLOW}",
-        }
-
-
-def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]) -> StudyPages:
-    """Write the view to the study's experiment, and return the pages that show it.
+    To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
 
     Raises:
         BadInput: tracking has no such study, or the view is larger than a tag may be.
@@ -111,7 +93,9 @@ def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]
         if len(text.encode()) > TAG_BYTES:
             raise BadInput(f"{view.name}: too many columns and charts; MLflow keeps {TAG_BYTES:,} bytes")
         there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
-    return StudyPages(experiment, run_id, view.key)
+    runs = f"{server}/#/experiments/{experiment}/runs"
+    shared = f"{runs}?{WORKFLOW}&viewStateShareKey={view.key}&compareRunsMode="
+    return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
 
 
 def state(view: View, parent: str, searched: Sequence[str]) -> dict[str, Any]:

@@ -93,9 +93,8 @@ def document(file: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(
-            f"{file} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
-        ) from error
+        what = f"{file} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise BadInput(what) from error
 
 
 def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> list[Path]:

@@ -44,6 +44,8 @@ class Objective(ABC):
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
+    special_tokens: ClassVar[tuple[str, ...]] = ()
+    _stride = 1  # from an item to the next that shares no target with it
 
     def __init__(
         self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
@@ -55,7 +57,7 @@ class Objective(ABC):
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
         """Return the special tokens that it needs."""
-        return ()
+        return cls.special_tokens
 
     @classmethod
     def text_share(cls, values: Hyperparameters) -> float:
@@ -71,11 +73,6 @@ class Objective(ABC):
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return T and S of its batches, S being 0 without a source; of pairs, whose rows may be shorter, the most."""
         return values.block_size, 0
-
-    @classmethod
-    def stride(cls, values: Hyperparameters) -> int:
-        """Return from where to where items go that share no target: from one to the next that many on."""
-        return 1
 
     @classmethod
     @abstractmethod
@@ -126,7 +123,7 @@ class Objective(ABC):
 
     def whole(self) -> Iterator[Batch]:
         """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""
-        items = np.arange(0, self._n_items, self.stride(self._values))
+        items = np.arange(0, self._n_items, self._stride)
         starts = range(0, len(items), self._batch_size)
         return self._evaluated(items[start : start + self._batch_size] for start in starts)
 
@@ -143,15 +140,12 @@ class Objective(ABC):
 class TextObjective(Objective):
     """An objective of running text: its items are all windows of one length."""
 
+    overlap: ClassVar[int] = 0  # tokens that two windows have in common which share no target
+
     @classmethod
     def window(cls, values: Hyperparameters) -> int:
         """Return how many tokens of the text an item has."""
-        return values.block_size
-
-    @classmethod
-    def stride(cls, values: Hyperparameters) -> int:
-        """Return the length of a window."""
-        return cls.window(values)
+        return values.block_size + cls.overlap
 
     @classmethod
     def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
@@ -171,6 +165,7 @@ class TextObjective(Objective):
         length = self.window(values)
         if len(split) < length:
             raise ValueError(f"{len(split)} tokens have no window of {length}")
+        self._stride = length - self.overlap
         # A plain view of the mapped file: np.memmap's own indexing is several times slower.
         self._windows = np.lib.stride_tricks.sliding_window_view(np.asarray(split), length)
         return len(self._windows)

@@ -71,11 +71,7 @@ class PairsObjective(Objective):
     families = tuple(FORMS)
     of_pairs = True
     finds_whole = True
-
-    @classmethod
-    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return the same ones for every family, so that all have one vocabulary."""
-        return (PAD, BOS, EOS, MASK)
+    special_tokens = (PAD, BOS, EOS, MASK)  # for every family the same, so that all have one vocabulary
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:

@@ -112,9 +112,8 @@ class Span(TextObjective):
         pieces = pieces if len(pieces) > 1 else [*pieces, []]
         counts, n_holes = corruption(values), len(pieces) - 1
         if n_holes > counts.n_spans:
-            raise BadInput(
-                f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}"
-            )
+            what = f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}"
+            raise BadInput(what)
         sentinels = [special[sentinel(index)] for index in range(counts.n_spans)]
         source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]
         check_room(source, values)

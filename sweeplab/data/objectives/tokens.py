@@ -23,16 +23,7 @@ class NextToken(TextObjective):
     meaning = "The next token, from all before it"
     families = ("decoder",)
     dense = True
-
-    @classmethod
-    def window(cls, values: Hyperparameters) -> int:
-        """Return block_size + 1."""
-        return values.block_size + 1
-
-    @classmethod
-    def stride(cls, values: Hyperparameters) -> int:
-        """Return block_size: a window starts at the last target of the one before it."""
-        return values.block_size
+    overlap = 1  # a window starts at the last target of the one before it
 
     @classmethod
     def prompt(
@@ -70,11 +61,7 @@ class Masked(TextObjective):
     name = "masked"
     meaning = "Hidden tokens, from all around them"
     families = ("encoder",)
-
-    @classmethod
-    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return what stands where a token is hidden."""
-        return (MASK,)
+    special_tokens = (MASK,)
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:

@@ -26,9 +26,8 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {text[error.start]!r} at {error.start} is half of one, and no text"
-        ) from None
+        what = f"character {text[error.start]!r} at {error.start} is half of one, and no text"
+        raise ValueError(what) from None
 
 
 class Tokenizer(ABC):
@@ -90,9 +89,8 @@ class Tokenizer(ABC):
         array = np.asarray(ids, dtype=np.int64)
         if array.size and not 0 <= array.min() <= array.max() < self.vocab_size:
             unknown = array[(array < 0) | (array >= self.vocab_size)][0]
-            raise ValueError(
-                f"token {unknown} is not among the {self.vocab_size} of the {self.name} tokenizer"
-            )
+            what = f"token {unknown} is not among the {self.vocab_size} of the {self.name} tokenizer"
+            raise ValueError(what)
         return array
 
 
@@ -176,9 +174,8 @@ class CharTokenizer(FieldsTokenizer):
         known = self._points.take(ids, mode="clip") == points
         if not known.all():
             place = int(np.argmin(known))
-            raise ValueError(
-                f"character {text[place]!r} at {place} is not among the {self.vocab_size} trained on"
-            )
+            what = f"character {text[place]!r} at {place} is not among the {self.vocab_size} trained on"
+            raise ValueError(what)
         return ids.astype(np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
