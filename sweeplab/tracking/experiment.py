@@ -38,6 +38,7 @@ RUNS_A_QUERY = 500
 MOST_POINTS = 2**31 - 1
 # The kind makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
+STUDY = "sweeplab.study"  # the tag of every run of ours that says whose it is
 
 
 class Experiment:
@@ -154,12 +155,12 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
         yield batch
 
 
-def read_runs(experiment: Experiment, condition: str, tag: tuple[str, str]) -> Iterator[TrackedRun]:
-    """Yield an experiment's trainings that have a tag, also written as MLflow's own condition; the earliest first."""
+def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
+    """Yield the trainings of an experiment's study, the earliest first."""
     if hasattr(experiment.client._tracking_client.store, "engine"):
-        yield from _from_tables(experiment, tag)
+        yield from _from_tables(experiment)
         return
-    for run in experiment.runs(condition):
+    for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
             yield _tracked(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
 
@@ -169,16 +170,14 @@ def _tracked(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
     return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics)
 
 
-def _from_tables(experiment: Experiment, tag: tuple[str, str]) -> Iterator[TrackedRun]:
+def _from_tables(experiment: Experiment) -> Iterator[TrackedRun]:
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
     from sqlalchemy import false, select
 
-    marked: Any = select(SqlTag.run_uuid).where(SqlTag.key == tag[0], SqlTag.value == tag[1])
-    chosen: Any = (
-        select(SqlRun.run_uuid)
-        .where(SqlRun.experiment_id == int(experiment.find() or -1), SqlRun.lifecycle_stage == "active")
-        .where(SqlRun.run_uuid.in_(marked))
-    )
+    own: Any = select(SqlTag.run_uuid).where(SqlTag.key == STUDY, SqlTag.value == experiment.study)
+    is_active: Any = SqlRun.lifecycle_stage == "active"
+    is_there: Any = SqlRun.experiment_id == int(experiment.find() or -1)
+    chosen: Any = select(SqlRun.run_uuid).where(is_there, is_active, SqlRun.run_uuid.in_(own))
     tables: list[dict[str, dict[str, Any]]] = []
     with experiment.client._tracking_client.store.engine.connect() as connection:
         order = connection.scalars(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid)).all()

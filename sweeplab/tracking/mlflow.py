@@ -23,7 +23,7 @@ from filelock import FileLock
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import reaching
-from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted, read_histories, read_runs
+from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
 from sweeplab.tracking.tracker import Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
 
 if TYPE_CHECKING:
@@ -296,8 +296,7 @@ class MLflowTracker(Mirror):
         """
         with self._reaching():
             self._find_parent()
-            condition = f"tags.`sweeplab.study` = {quoted(self._study)}"
-            yield from read_runs(self._experiment, condition, ("sweeplab.study", self._study))
+            yield from read_runs(self._experiment)
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
         """Return a metric's points of each run by step."""

@@ -52,7 +52,7 @@ class Objective(ABC):
     ) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
         self._values, self._batch_size = values, values.batch_size
-        self._n_items = self._take(split, values)
+        self._n_items = self._take(split)
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Objective(ABC):
         """Return the split's beginning as a person's prompt: what `prompt` takes."""
 
     @abstractmethod
-    def _take(self, split: Any, values: Hyperparameters) -> int:
+    def _take(self, split: Any) -> int:
         """Take a split in and return how many items it has."""
 
     @abstractmethod
@@ -161,8 +161,8 @@ class TextObjective(Objective):
         allowed = f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short"
         raise BadInput(Problem(what, allowed))
 
-    def _take(self, split: Any, values: Hyperparameters) -> int:
-        length = self.window(values)
+    def _take(self, split: Any) -> int:
+        length = self.window(self._values)
         if len(split) < length:
             raise ValueError(f"{len(split)} tokens have no window of {length}")
         self._stride = length - self.overlap

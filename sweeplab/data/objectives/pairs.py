@@ -125,10 +125,10 @@ class PairsObjective(Objective):
         holes: list[list[int]] = [] if self._form.is_ahead else [[]] * int(self._targets[0])
         return [self._tokens[start : start + length].tolist(), *holes]
 
-    def _take(self, pairs: Pairs, values: Hyperparameters) -> int:
-        self._form = FORMS[values.family]
+    def _take(self, pairs: Pairs) -> int:
+        self._form = FORMS[self._values.family]
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
-        self._sources, self._targets = source_lengths(pairs, values), pairs.lengths[:, 1]
+        self._sources, self._targets = source_lengths(pairs, self._values), pairs.lengths[:, 1]
         self._n_source = int(self._sources.max())
         # What of `source bos target eos` comes before `bos` in the one sequence, and the most of all of it.
         self._before = self._sources if self._form.has_source else np.zeros_like(self._sources)

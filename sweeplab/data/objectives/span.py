@@ -127,10 +127,10 @@ class Span(TextObjective):
         source = first[0][:-1].tolist()
         return cut(source, [place for place, token in enumerate(source) if token in self._sentinels])
 
-    def _take(self, split: NDArray[np.uint16], values: Hyperparameters) -> int:
-        self._counts = corruption(values)
+    def _take(self, split: NDArray[np.uint16]) -> int:
+        self._counts = corruption(self._values)
         self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
-        return super()._take(split, values)
+        return super()._take(split)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:
         texts = self._texts(items)
