@@ -17,6 +17,7 @@ Category = Literal[
 Kind = Literal["int", "float", "bool", "str", "floats"]
 
 AUTO = "auto"
+TOKENS_PER_EVAL_ITER = 1024
 CATEGORIES: dict[Category, str] = {
     "data": "Data",
     "model": "Model",
@@ -355,7 +356,11 @@ class Hyperparameters(ModelHyperparameters):
 
     # validation
     eval_interval: int = row("validation", 100, "Steps between evaluations", unit="iterations", low=1)
-    eval_iters: int = row("validation", 20, "Batches per evaluation", unit="batches", low=1, shape=True)
+    eval_tokens: int = row("validation", 20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for every run of a study", unit="tokens", low=1, shape=True)
+    eval_iters: int = row(
+        "validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), in place of eval_tokens",
+        unit="batches", low=1, shape=True, automatic=True,
+    )
     eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
     patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
     min_delta: float = row("validation", 1e-3, "Smallest fall of val_loss that is an improvement", unit="nats", low=0.0)
@@ -371,6 +376,13 @@ class Hyperparameters(ModelHyperparameters):
     top_p: float | None = row("generation", 0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
     max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1)
     # fmt: on
+
+    @property
+    def evaluated_tokens(self) -> int | None:
+        """Return about how many targets an evaluation has; None where it has all of the split's."""
+        if self.eval_full:
+            return None
+        return self.eval_tokens if self.eval_iters == AUTO else self.eval_iters * TOKENS_PER_EVAL_ITER
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

@@ -131,7 +131,9 @@ class PairsTask(Task):
     def examples(self) -> Examples:
         """Return each target's tokens, with those before and their shares of the source."""
         objective = make_objective(self.train, self.values)
-        parts = [self._of(batch) for _, batch in zip(range(MOST_BATCHES), objective.whole(), strict=False)]
+        parts = [
+            self._of(batch) for _, batch in zip(range(MOST_BATCHES), objective.evaluation(), strict=False)
+        ]
         contexts = [np.concatenate(each) for each in zip(*(each.contexts for each in parts), strict=True)]
         tokens, copied = (np.concatenate([each[at] for each in parts]) for at in (1, 2))
         return Examples(contexts, tokens, copied)
@@ -220,11 +222,11 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-FORMAT = 2  # part of every digest: raise it when the same data would give another loss
+FORMAT = 3  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
 # What decides which targets there are, and on which of them runs are evaluated.
-DECIDING = (*SETTINGS, "vocab_size", "batch_size", "eval_iters", "eval_full")
+DECIDING = (*SETTINGS, "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,12 @@ def find_baseline(dataset: Dataset, values: Hyperparameters, cache: Path | None 
     """Return the baseline of a run's objective, from the cache if it has it; None where there is none for it."""
     if values.objective not in TASKS:
         return None
-    deciding = [FORMAT, dataset.token_digest, *(getattr(values, name) for name in DECIDING)]
+    deciding = [
+        FORMAT,
+        dataset.token_digest,
+        values.evaluated_tokens,
+        *(getattr(values, name) for name in DECIDING),
+    ]
     digest = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:
@@ -270,9 +277,8 @@ def _found(dataset: Dataset, values: Hyperparameters) -> Baseline:
         return _mixed(found, copied, wanted.copied)
 
     objective = make_objective(dataset.val, values)
-    batches = objective.whole() if values.eval_full else objective.evaluation(values.eval_iters)
     total, n_targets = 0.0, 0
-    for batch in batches:
+    for batch in objective.evaluation(values.evaluated_tokens):
         total -= float(np.log(task.probability(batch, find)).sum())
         n_targets += batch.n_targets
     loss = total / n_targets

@@ -13,16 +13,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
 
-from sweeplab.data.batches import Pairs, Split
+from sweeplab.data.batches import NO_TARGET, Pairs, Split
 from sweeplab.data.corpora import CORPORA, Texts
-from sweeplab.data.objectives import OBJECTIVES, check_fits
+from sweeplab.data.objectives import SETTINGS, check_fits, make_objective
 from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, write_whole
@@ -54,6 +54,7 @@ class Dataset:
     token_digest: str
     n_characters: int
     val_bytes: int
+    _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
 
     @property
     def of_pairs(self) -> bool:
@@ -68,12 +69,20 @@ class Dataset:
         return len(self.val)
 
     def bits_per_byte(self, loss: float, values: Hyperparameters) -> float:
-        """Return a loss (nats a counted target) as bits a byte of what was to be found; comparable over tokenizers.
+        """Return a loss (nats per evaluated target) as bits per byte of these targets; comparable over tokenizers.
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
-        text_tokens = OBJECTIVES[values.objective].text_share(values)
-        return loss / math.log(2) / (text_tokens * self.val_bytes / self.val_targets)
+        asked = tuple(getattr(values, name) for name in SETTINGS), values.vocab_size, values.evaluated_tokens
+        if asked not in self._bytes_per_target:
+            lengths = self.tokenizer.byte_lengths()
+            n_bytes = n_targets = 0
+            for batch in make_objective(self.val, values).evaluation(values.evaluated_tokens):
+                found = batch.targets[batch.targets != NO_TARGET]
+                n_bytes += int(lengths[found[found < len(lengths)]].sum())  # special tokens are no text
+                n_targets += len(found)
+            self._bytes_per_target[asked] = n_bytes / n_targets
+        return loss / math.log(2) / self._bytes_per_target[asked]
 
     def check_fits(self, values: Hyperparameters) -> None:
         """Make sure that the splits suit a run's block_size.

@@ -63,7 +63,7 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
         model.transformer,
         model.transformer.losses,
         make_objective(dataset.val, values, run.own_special),
-        None if values.eval_full else values.eval_iters,
+        values.evaluated_tokens,
         lambda batch, n_runs: changed(batch, lambda part: torch.from_numpy(part)[None]),
     )
     with torch.no_grad():

@@ -93,12 +93,12 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     """
     values = values.replace(
         **dict.fromkeys(_DROPPING, 0.0), warmup_iters=0, batch_warmup_iters=0, lr_decay=False, ema=0.0,
-        patience=None, compile=False, eval_interval=1, eval_iters=1, eval_full=False, log_interval=1,
+        patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, log_interval=1,
         max_iters=n_steps,
     )  # fmt: skip
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    (probe,) = make_objective(tokens, values).evaluation(1)
+    probe = next(make_objective(tokens, values).evaluation(1))
     batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values.device))
     while len(stack):
         for record in stack.advance():

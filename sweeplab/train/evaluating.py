@@ -33,7 +33,7 @@ N_ALONE = 256
 
 
 class Evaluation:
-    """Evaluates runs on one split, all of them on the same batches; all of the split without `n_batches`.
+    """Evaluates runs on one split, all of them on the same targets: about `n_tokens`, or all of them.
 
     `losses` are the transformer's own, as they may be compiled; `place(batch, K)` puts a batch on the device for K
     runs to share.
@@ -44,35 +44,34 @@ class Evaluation:
         transformer: Transformer,
         losses: Callable[..., Tensor],
         objective: Objective,
-        n_batches: int | None,
+        n_tokens: int | None,
         place: Callable[[Batch, int], Batch],
     ) -> None:
         self._transformer, self._losses, self._objective = transformer, losses, objective
-        self._n_batches, self._place = n_batches, place
+        self._n_tokens, self._place = n_tokens, place
 
     def __call__(self, weights: Weights, n_runs: int) -> dict[str, list[float]]:
         """Return what the split says of each run [K], by the measure's name; `val_loss` is one."""
         if self._objective.finds_whole:
             found = self._loss_and_share_whole(weights, n_runs)
         else:
-            found = {"val_loss": self._mean_loss(weights, n_runs, self._batches())}
+            found = {"val_loss": self._mean_loss(weights, n_runs, self._objective.evaluation(self._n_tokens))}
         if alone := self._objective.alone(N_ALONE):
             found["pseudo_perplexity"] = self._mean_loss(weights, n_runs, alone).exp()
         if self._transformer.shape.n_expert > 1:
             found |= self._expert_use(weights, n_runs)
         return {name: values.tolist() for name, values in found.items()}
 
-    def _batches(self) -> Iterator[Batch]:
-        if self._n_batches is None:
-            return self._objective.whole()
-        return self._objective.evaluation(self._n_batches)
-
     def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Float[Tensor, "K"]:
         """Return the mean cross-entropy over the counted targets of all batches."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         for each in batches:
-            batch, n_counted = self._place(each, n_runs), each.n_targets
-            found = self._losses(weights, batch, dense=self._objective.dense)
+            n_counted = each.n_targets
+            if not n_counted:
+                continue
+            batch = self._place(each, n_runs)
+            dense = self._objective.dense and n_counted == each.targets.size
+            found = self._losses(weights, batch, dense=dense)
             losses = losses + found.double() * n_counted
             n_targets += n_counted
         return losses / n_targets
@@ -81,7 +80,7 @@ class Evaluation:
         """Return the mean cross-entropy [K], and of the same logits the share [K] of sequences found whole."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
         matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
-        for each in self._batches():
+        for each in self._objective.evaluation(self._n_tokens):
             batch, n_counted = self._place(each, n_runs), each.n_targets
             logits = self._transformer.logits(weights, batch)
             losses = losses + cross_entropy(logits, batch.targets).double() * n_counted
@@ -95,7 +94,7 @@ class Evaluation:
         `expert_use_max` is the largest part of a layer's choices that one expert gets; `expert_use_entropy` the
         entropy of these parts over that of an even use: 1 where all are used alike, 0 where one has all.
         """
-        batch = self._place(next(self._batches()), n_runs)
+        batch = self._place(next(self._objective.evaluation(self._n_tokens)), n_runs)
         use = torch.stack([each.use for each in self._transformer.routings(weights, batch)])  # [L, K, E]
         entropy = -torch.xlogy(use, use).sum(dim=2) / math.log(use.shape[2])
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
@@ -151,10 +150,10 @@ def losses_at(
     Raises:
         ValueError: the split is shorter than one sequence.
     """
-    block_size, batch_size = times * values.block_size, max(1, values.batch_size // times)
-    longer = make_objective(split, values.replace(block_size=block_size, batch_size=batch_size), own_special)
+    block_size = times * values.block_size
+    longer = make_objective(split, values.replace(block_size=block_size), own_special)
     sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
-    for batch in longer.evaluation(values.eval_iters):
+    for batch in longer.evaluation(values.evaluated_tokens):
         device = weights["token_embedding"].device
         placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
         logits = transformer.logits(weights, placed)[0].float()

@@ -58,7 +58,7 @@ class Stack:
             self.transformer,
             self._losses,
             make_objective(val, like),
-            None if like.eval_full else like.eval_iters,
+            like.evaluated_tokens,
             lambda batch, n_runs: self._on_device(stacked([batch]), n_runs),
         )
         self._n_parts: int = like.grad_accum

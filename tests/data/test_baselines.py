@@ -33,7 +33,7 @@ def chain(order: int, n: int, seed: int = 0) -> tuple[np.ndarray, float]:
 
 def dataset_of(text: np.ndarray, digest: str = "") -> Dataset:
     cut = len(text) * 9 // 10
-    tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS)
+    tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int))
     return Dataset(tokenizer, text[:cut], text[cut:], digest, digest, len(text), len(text) - cut)
 
 
@@ -100,7 +100,7 @@ def test_both_sides_tell_more_than_one(tmp_path):
     alone = loss(text, "next_token", tmp_path).loss
     found = loss(text, "masked", tmp_path, mask_share=0.03, eval_iters=300).loss
     # One target in ten is shown as it is and one replaced: what is shown tells something too.
-    assert entropy * 0.75 < found < entropy * 1.05 < alone
+    assert entropy * 0.75 < found < entropy * 1.1 < alone
 
 
 def test_a_shown_token_is_weighed_by_how_often_one_is_kept(tmp_path):
@@ -112,7 +112,7 @@ def test_a_shown_token_is_weighed_by_how_often_one_is_kept(tmp_path):
     shown = -(likely * np.log(likely)).sum()
     found = loss(text, "masked", tmp_path, eval_iters=200)
     assert found.order == 1
-    assert found.loss == pytest.approx(0.8 * np.log(N_SYMBOLS) + 0.2 * shown, rel=0.01)
+    assert found.loss == pytest.approx(0.8 * np.log(N_SYMBOLS) + 0.2 * shown, rel=0.02)
 
 
 def test_a_spans_tokens_follow_the_text_before_and_its_end_their_number(tmp_path):

@@ -13,7 +13,7 @@ from data.test_dataset import flip_a_byte, next_token
 
 from sweeplab.data.batches import Pairs
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.objectives import n_special
+from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
@@ -115,7 +115,7 @@ def test_a_uniform_guess_at_bytes_is_eight_bits_a_byte(file: Path, french: Path,
     text = prepare("text", "byte", str(file), cache)
     assert text.bits_per_byte(math.log(256), next_token(8)) == pytest.approx(8)
     pairs = prepare("pairs", "byte", str(french), cache)
-    bits = pairs.bits_per_byte(math.log(256), Hyperparameters(objective="pairs"))
+    bits = pairs.bits_per_byte(math.log(256), Hyperparameters(objective="pairs", vocab_size=260))
     assert bits == pytest.approx(8 * (pairs.val_bytes + 1) / pairs.val_bytes), "the end has to be found too"
 
 
@@ -123,15 +123,30 @@ def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
     """A unigram model's bits over all bytes are the same whichever way they are added up."""
     for name in TOKENIZERS:
         dataset = prepare("text", name, str(file), cache)
-        _, counts = np.unique(dataset.val, return_counts=True)
+        targets = dataset.val[1:]  # nothing comes before the first
+        _, counts = np.unique(targets, return_counts=True)
         loss = float(-(counts / counts.sum() * np.log(counts / counts.sum())).sum())
-        in_all = loss / math.log(2) * len(dataset.val)
-        assert dataset.bits_per_byte(loss, next_token(8)) == pytest.approx(in_all / dataset.val_bytes)
+        in_all = loss / math.log(2) * len(targets)
+        n_bytes = dataset.val_bytes - dataset.tokenizer.byte_lengths()[dataset.val[0]]
+        assert dataset.bits_per_byte(loss, next_token(8)) == pytest.approx(in_all / n_bytes)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_bytes_are_those_of_the_evaluated_targets(name: str, file: Path, cache: Path) -> None:
+    """Of a few windows they are not the whole split's per token: frequent words are long tokens here and there."""
+    dataset = prepare("python-docs", name, cache=cache)
+    values = next_token(64).replace(vocab_size=dataset.tokenizer.vocab_size, eval_tokens=2048)
+    found = [batch.targets for batch in make_objective(dataset.val, values).evaluation(2048)]
+    n_bytes = sum(len(dataset.tokenizer.decode(row).encode()) for rows in found for row in rows)
+    bits = dataset.bits_per_byte(1.0, values)
+    assert bits == pytest.approx(sum(each.size for each in found) / n_bytes / math.log(2), rel=1e-3)
 
 
 def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> None:
     dataset = prepare("text", "byte", str(file), cache)
-    values = Hyperparameters(objective="span", block_size=32, mask_share=0.15, span_length=3.0)
+    values = Hyperparameters(
+        objective="span", block_size=32, mask_share=0.15, span_length=3.0, vocab_size=260
+    )
     # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
     assert dataset.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
     assert dataset.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))

@@ -29,12 +29,13 @@ def learned(name: str, family: str):
 def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name: str, family: str) -> None:
     objective, values = learned(name, family)
     prompt = OBJECTIVES[name].prompt(objective.example(), objective.special, values)
-    batch = next(objective.whole())
+    batch = next(objective.evaluation())
     inputs, targets = batch.inputs[0].tolist(), batch.targets[0]
     if name == "masked":
-        assert [*prompt.holes] == np.flatnonzero(targets != NO_TARGET).tolist()
+        assert len(prompt.holes) == 24 * 0.25
+        text = np.where(targets == NO_TARGET, inputs, targets)
         shown = [place for place in range(len(inputs)) if place not in prompt.holes]
-        assert [prompt.start[place] for place in shown] == [inputs[place] for place in shown]
+        assert [prompt.start[place] for place in shown] == text[shown].tolist()
         assert {prompt.start[place] for place in prompt.holes} == {objective.special["mask"]}
     else:
         assert [*prompt.start] == inputs[: len(prompt.start)]

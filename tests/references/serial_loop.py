@@ -45,8 +45,7 @@ def train(
         lr=values.learning_rate, betas=values.betas, eps=values.eps, fused=True,
     )  # fmt: skip
     batches, val_batches = (make_objective(split, values) for split in (train_tokens, val_tokens))
-    chosen = val_batches.whole() if values.eval_full else val_batches.evaluation(values.eval_iters)
-    evaluation = [windows(batch) for batch in chosen]
+    evaluation = [windows(batch) for batch in val_batches.evaluation(values.evaluated_tokens)]
     n_sequences = sum(map(len, evaluation))
     losses, total, count = [], 0.0, 0
     for iteration in range(values.max_iters + 1):

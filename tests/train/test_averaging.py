@@ -36,7 +36,7 @@ def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
     values = values_of(ema=0.95, learning_rate=2e-2, warmup_iters=0, max_iters=60, eval_interval=20)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    drawn = list(make_objective(tokens, values).evaluation(3))
+    drawn = list(make_objective(tokens, values).evaluation(values.evaluated_tokens))
     inputs, targets = (np.concatenate([each[part] for each in drawn]) for part in (0, 1))
     batches = Batch(torch.from_numpy(inputs)[None], torch.from_numpy(targets)[None])
     best = np.inf

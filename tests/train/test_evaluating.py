@@ -11,6 +11,7 @@ import torch
 from sweeplab.data.batches import NO_TARGET, changed
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import make_objective, n_special
+from sweeplab.data.objectives.base import spread
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import N_ALONE
 from sweeplab.train.run import Run
@@ -32,14 +33,15 @@ def of_encoder(values_of):
 def test_a_token_hidden_alone_is_all_that_a_window_hides(of_encoder, tokens) -> None:
     objective = make_objective(tokens, of_encoder(batch_size=10))
     batches = list(objective.alone(N_ALONE))
-    assert len(batches) == 26
-    for batch, plain in zip(batches, objective.evaluation(26), strict=True):
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, 16)
+    starts = spread(N_ALONE, len(windows))
+    assert sum(len(batch.inputs) for batch in batches) == len(starts) == N_ALONE
+    for batch, start in zip(batches, starts.reshape(len(batches), -1), strict=True):
         hidden = batch.targets != NO_TARGET
         assert (hidden.sum(axis=1) == 1).all()
         assert (hidden == (batch.inputs == MASK)).all()
         whole = np.where(hidden, batch.targets, batch.inputs)
-        known = plain.targets == NO_TARGET
-        assert (whole[known] == plain.inputs[known]).all(), "the windows are those of evaluation"
+        assert (whole == windows[start]).all(), "the windows are spread over the split"
     places = np.concatenate([np.nonzero(batch.targets != NO_TARGET)[1] for batch in batches])
     assert set(places) == set(range(16))
 
@@ -52,7 +54,7 @@ def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
     for record in stack.advance():
         weights = {name: weight[None] for name, weight in stack.weights(record.key).items()}
         losses = []
-        for batch in make_objective(tokens, values.replace(batch_size=1)).alone(N_ALONE):
+        for batch in make_objective(tokens, values).alone(N_ALONE):
             moved = changed(batch, lambda part: torch.from_numpy(part)[None])
             losses.append(stack.transformer.losses(weights, moved).item())
         assert record.measures == {"pseudo_perplexity": pytest.approx(math.exp(np.mean(losses)), rel=1e-5)}
@@ -74,11 +76,11 @@ def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> No
     passes, read = [], Transformer.computed
     monkeypatch.setattr(Transformer, "computed", lambda *given: passes.append(given) or read(*given))
     (record,) = stack.advance()
-    assert len(passes) == values.eval_iters
+    assert len(passes) == len(list(make_objective(data.val, values).evaluation(values.evaluated_tokens)))
     assert record.measures.keys() == {"exact_match"}
     weights = {name: weight[None] for name, weight in stack.weights("run").items()}
     total, n_targets = torch.zeros((), dtype=torch.float64), 0
-    for batch in make_objective(data.val, values).evaluation(values.eval_iters):
+    for batch in make_objective(data.val, values).evaluation(values.evaluated_tokens):
         loss = stack.transformer.losses(weights, changed(batch, lambda part: torch.from_numpy(part)[None]))
         total, n_targets = total + loss.double() * batch.n_targets, n_targets + batch.n_targets
     assert record.val_loss == (total / n_targets).item()

@@ -88,14 +88,13 @@ def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
     (record,) = stack.advance()
     weights = stack.transformer.layout.views(stack._rows["weights"])
     total, count, whole = 0.0, 0, 0
-    for batch in make_objective(pairs, values.replace(batch_size=1)).whole():
-        targets = torch.from_numpy(batch.targets)[0]
-        inputs = torch.from_numpy(batch.inputs)[None]
-        logits = stack.transformer.logits(weights, Batch(inputs, inputs))[0]
-        counted = targets != NO_TARGET
-        losses = torch.nn.functional.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        total, count = total + losses.item(), count + int(counted.sum())
-        whole += bool((logits.argmax(-1) == targets)[counted].all())
+    for batch in make_objective(pairs, values).evaluation():
+        for row, found in zip(torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets), strict=True):
+            logits = stack.transformer.logits(weights, Batch(row[None, None], row[None, None]))[0]
+            counted = found != NO_TARGET
+            losses = torch.nn.functional.cross_entropy(logits[counted], found[counted], reduction="sum")
+            total, count = total + losses.item(), count + int(counted.sum())
+            whole += bool((logits.argmax(-1) == found)[counted].all())
     assert record.val_loss == pytest.approx(total / count, rel=1e-5)
     assert record.measures == {"exact_match": whole / pairs.n_pairs}
 

@@ -17,6 +17,7 @@ from pandas import DataFrame, Series
 from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
 from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
+from sweeplab.hyperparameters import TOKENS_PER_EVAL_ITER
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
@@ -79,7 +80,9 @@ def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
     n_evaluations = iterations // interval + 1 + (iterations % interval > 0)
     whole = np.nan if val_tokens is None else val_tokens / finite(runs, "block_size")
     reads_all = runs.get("eval_full", Series(False, index=runs.index)).astype(str) == "True"
-    rows = (finite(runs, "eval_iters") * finite(runs, "batch_size")).mask(reads_all, whole)
+    in_batches = finite(runs, "eval_iters") * TOKENS_PER_EVAL_ITER
+    tokens = in_batches.fillna(finite(runs, "eval_tokens"))
+    rows = (tokens / finite(runs, "block_size")).mask(reads_all, whole)
     return n_evaluations * rows * finite(runs, "row_flops") / 3  # backward is twice forward
 
 

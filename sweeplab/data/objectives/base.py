@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sweeplab.data.batches import Batch, Ids
+from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
@@ -22,12 +22,21 @@ from sweeplab.hyperparameters import Hyperparameters
 # A generator costs as much as thousands of draws, so a chunk of iterations shares one. Counted in draws
 # and not in iterations: then what is kept (512 chunks of 32 KB) does not grow with the batch.
 DRAWS_PER_CHUNK = 4096
+# Consecutive tokens of a split that are evaluated together, as windows of any block_size up to this cut them.
+STRETCH = 1024
 
 
 @lru_cache(512)
 def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_items: int) -> Ids:
     noise = Noise(generator_key(seed, "batches"), chunk)
     return noise.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
+
+
+def spread(count: int, among: int) -> Ids:
+    """Return `count` of the numbers below `among`, at even distances; all of them where there are no more."""
+    count = min(count, among)
+    found: Ids = (2 * np.arange(count) + 1) * among // (2 * max(count, 1))
+    return found
 
 
 class Objective(ABC):
@@ -45,7 +54,6 @@ class Objective(ABC):
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
     special_tokens: ClassVar[tuple[str, ...]] = ()
-    _stride = 1  # from an item to the next that shares no target with it
 
     def __init__(
         self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
@@ -113,32 +121,32 @@ class Objective(ABC):
         items = _training_items(seed, chunk, iterations, self._batch_size, self._n_items)[row]
         return self._batch(items, Noise(generator_key(seed, "masks"), iteration))
 
-    def evaluation(self, n_batches: int) -> Iterator[Batch]:
-        """Yield the batches that every run is evaluated on, whatever its seed."""
-        return self._evaluated(self._evaluation_items(n_batches))
+    @abstractmethod
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield what every run is evaluated on: about `n_tokens` targets spread over the split, or all of it.
+
+        They are the same for every seed and batch_size: the batches of an evaluation are not those of a step.
+        """
 
     def alone(self, n_sequences: int) -> Iterator[Batch] | None:
-        """Return at least so many of evaluation's sequences with one token hidden in each; None if it hides none."""
+        """Return at most so many of the split's sequences with one token hidden in each; None if it hides none."""
         return None
 
-    def whole(self) -> Iterator[Batch]:
-        """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""
-        items = np.arange(0, self._n_items, self._stride)
-        starts = range(0, len(items), self._batch_size)
-        return self._evaluated(items[start : start + self._batch_size] for start in starts)
-
-    def _evaluation_items(self, n_batches: int) -> Ids:
-        """Return the items [n_batches, B] that every run is evaluated on."""
-        noise = Noise(generator_key(0, "evaluation"))
-        return noise.integers(n_batches * self._batch_size, self._n_items).reshape(n_batches, -1)
-
-    def _evaluated(self, chosen: Iterable[Ids]) -> Iterator[Batch]:
-        key = generator_key(0, "evaluation masks")
-        return (self._batch(items, Noise(key, index)) for index, items in enumerate(chosen))
+    def _together(self, items: Ids, length: int) -> Iterator[tuple[Ids, Noise]]:
+        """Yield items with their noise, as many at a time as have a stretch of tokens together."""
+        n_rows, key = max(1, STRETCH // length), generator_key(0, "evaluation masks")
+        for index, first in enumerate(range(0, len(items), n_rows)):
+            yield items[first : first + n_rows], Noise(key, index)
 
 
 class TextObjective(Objective):
-    """An objective of running text: its items are all windows of one length."""
+    """An objective of running text: its items are all windows of one length.
+
+    An evaluation takes stretches of consecutive tokens at even distances over the split, and cuts each into windows
+    of block_size tokens. So its targets are the same for every block_size up to a stretch's length; what differs is
+    the context, which begins with a window. Where windows do not fill a stretch the last one is moved back, and what
+    the one before it has counted is no target again.
+    """
 
     overlap: ClassVar[int] = 0  # tokens that two windows have in common which share no target
 
@@ -165,12 +173,40 @@ class TextObjective(Objective):
         length = self.window(self._values)
         if len(split) < length:
             raise ValueError(f"{len(split)} tokens have no window of {length}")
-        self._stride = length - self.overlap
         # A plain view of the mapped file: np.memmap's own indexing is several times slower.
-        self._windows = np.lib.stride_tricks.sliding_window_view(np.asarray(split), length)
+        self._split = np.asarray(split)
+        self._windows = np.lib.stride_tricks.sliding_window_view(self._split, length)
         return len(self._windows)
+
+    def _batch(self, items: Ids, noise: Noise) -> Batch:
+        return self._learned(self._texts(items), noise)
 
     def _texts(self, items: Ids) -> Ids:
         """Return the windows [B, window], to be written on."""
         texts: Ids = self._windows[items].astype(np.int64)
         return texts
+
+    @abstractmethod
+    def _learned(self, texts: Ids, noise: Noise) -> Batch:
+        """Make the batch of these texts [B, any length], which may be written on."""
+
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield windows that find each target of evenly spread stretches of the split once."""
+        length = self._values.block_size
+        n_places = self._n_items + length - 1  # where an input has a target
+        wanted = n_places if n_tokens is None else min(n_tokens, n_places)
+        whole = n_places if wanted == n_places else min(max(STRETCH, length), n_places)
+        count = max(1, round(wanted / whole))
+        starts = spread(count, n_places // whole) * whole
+        places = starts[:, None] + np.arange(whole + self.overlap)
+        noise = Noise(generator_key(0, "evaluation masks"))
+        learned = self._learned(self._split[places].astype(np.int64), noise)
+        inputs, targets = learned.inputs.ravel(), learned.targets.ravel()
+        due = np.arange(0, whole, length)
+        moved = np.minimum(due, whole - length)
+        windows = (np.arange(len(starts))[:, None] * whole + moved).ravel()
+        counted = np.tile(due - moved, len(starts))
+        for rows, _ in self._together(np.arange(len(windows)), length):
+            at = windows[rows, None] + np.arange(length)
+            is_new = np.arange(length) >= counted[rows, None]
+            yield Batch(inputs[at], np.where(is_new, targets[at], NO_TARGET))

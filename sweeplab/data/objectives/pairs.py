@@ -16,7 +16,7 @@ end. A target is never cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
 from sweeplab.data.generators import Noise
-from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.base import Objective, spread
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
@@ -134,6 +134,13 @@ class PairsObjective(Objective):
         self._before = self._sources if self._form.has_source else np.zeros_like(self._sources)
         self._n_places = int((self._before + self._targets).max()) + 2
         return pairs.n_pairs
+
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield pairs spread over the split that have about `n_tokens` targets, or all pairs."""
+        mean = float(self._targets.mean()) + 1  # with eos
+        count = self._n_items if n_tokens is None else max(1, round(n_tokens / mean))
+        for items, noise in self._together(spread(count, self._n_items), self._n_places):
+            yield self._batch(items, noise)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:
         before, targets = self._before[items], self._targets[items]

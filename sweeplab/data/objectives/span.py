@@ -8,7 +8,7 @@ every window: so are the lengths, and no row is padded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sweeplab.data.batches import Batch, Ids
 from sweeplab.data.generators import Noise
-from sweeplab.data.objectives.base import TextObjective
+from sweeplab.data.objectives.base import TextObjective, spread
 from sweeplab.data.prompts import BOS, EOS, HOLE, Prompt, SpecialTokens, check_room, cut, filled, sentinel
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
@@ -122,7 +122,7 @@ class Span(TextObjective):
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first window's source, but for its end."""
-        first = next(self.whole()).source
+        first = next(self.evaluation()).source
         assert first is not None  # its batches have one
         source = first[0][:-1].tolist()
         return cut(source, [place for place, token in enumerate(source) if token in self._sentinels])
@@ -132,8 +132,18 @@ class Span(TextObjective):
         self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
         return super()._take(split)
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        texts = self._texts(items)
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield windows spread over the split, or all of it but its last, incomplete one.
+
+        How many spans a window has follows from block_size: unlike a token's, its targets are of that size alone.
+        """
+        length = self._counts.window
+        n_windows = (self._n_items + length - 1) // length
+        count = n_windows if n_tokens is None else max(1, round(n_tokens / length))
+        for items, noise in self._together(spread(count, n_windows) * length, length):
+            yield self._batch(items, noise)
+
+    def _learned(self, texts: Ids, noise: Noise) -> Batch:
         starts = self._segments(len(texts), noise)
         segment = np.cumsum(starts, axis=1) - 1
         is_hidden = segment % 2 == 1

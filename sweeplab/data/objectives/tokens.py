@@ -9,7 +9,7 @@ import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise, generator_key
-from sweeplab.data.objectives.base import TextObjective
+from sweeplab.data.objectives.base import TextObjective, spread
 from sweeplab.data.prompts import HOLE, MASK, Prompt, SpecialTokens, check_room, cut, filled
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
@@ -42,8 +42,7 @@ class NextToken(TextObjective):
         (text,) = self._texts(np.array([0]))
         return [text[: len(text) // 2].tolist()]
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        texts = self._texts(items)
+    def _learned(self, texts: Ids, noise: Noise) -> Batch:
         return Batch(texts[:, :-1], texts[:, 1:])
 
 
@@ -81,14 +80,13 @@ class Masked(TextObjective):
 
     def example(self) -> Sequence[Sequence[int]]:
         """Return the first window with all of its targets hidden."""
-        batch = next(self.whole())
+        batch = self._batch(np.array([0]), Noise(generator_key(0, "evaluation masks")))
         inputs, targets = batch.inputs[0], batch.targets[0]
         holes = np.flatnonzero(targets != NO_TARGET)
         return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
-    def _batch(self, items: Ids, noise: Noise) -> Batch:
-        inputs = self._texts(items)
-        in_each = max(1, round(self._values.mask_share * self._values.block_size))
+    def _learned(self, inputs: Ids, noise: Noise) -> Batch:
+        in_each = max(1, round(self._values.mask_share * inputs.shape[1]))
         chosen = noise.places(len(inputs), inputs.shape[1], in_each)
         targets = np.where(chosen, inputs, NO_TARGET)
         n_chosen = len(inputs) * in_each
@@ -103,7 +101,7 @@ class Masked(TextObjective):
         They hide each token of a text in turn; a token of many texts says as much of the mean, and more surely.
         """
         noise = Noise(generator_key(0, "alone"))
-        for items in self._evaluation_items(-(-n_sequences // self._batch_size)):
+        for items, _ in self._together(spread(n_sequences, self._n_items), self._values.block_size):
             inputs = self._texts(items)
             chosen = noise.places(len(inputs), inputs.shape[1], 1)
             targets = np.where(chosen, inputs, NO_TARGET)

@@ -72,6 +72,10 @@ class Tokenizer(ABC):
             ValueError: an id is not in the vocabulary.
         """
 
+    def byte_lengths(self) -> NDArray[np.int64]:
+        """Return how many bytes of UTF-8 each token [vocab_size] stands for."""
+        return np.array([len(utf8(self.decode([token]))) for token in range(self.vocab_size)])
+
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return what `load_tokenizer` needs to make an equal tokenizer; `name` is part of it."""
@@ -134,6 +138,10 @@ class ByteTokenizer(FieldsTokenizer):
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the UTF-8 bytes."""
         return self._known(ids).astype(np.uint8).tobytes().decode(errors="replace")
+
+    def byte_lengths(self) -> NDArray[np.int64]:
+        """Return one for each."""
+        return np.ones(N_BYTES, np.int64)
 
 
 @final

@@ -121,6 +121,14 @@ class BpeTokenizer(LearnedTokenizer):
         """Return the text of the ids' bytes."""
         return str(self._library.decode(self._known(ids).tolist(), skip_special_tokens=False))
 
+    def byte_lengths(self) -> NDArray[np.int64]:
+        """Return the length of what the library writes a token with, which is a letter for each byte."""
+        from tokenizers import pre_tokenizers
+
+        letters = set(pre_tokenizers.ByteLevel.alphabet())
+        written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
+        return np.array([len(each if letters.issuperset(each) else utf8(each)) for each in written])
+
     def to_json(self) -> dict[str, Any]:
         """Return the name and the library's definition."""
         return {"name": self.name, "definition": json.loads(self.definition)}
@@ -194,6 +202,10 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the words and bytes."""
         return b"".join(self._spelled[each] for each in self._known(ids).tolist()).decode(errors="replace")
+
+    def byte_lengths(self) -> NDArray[np.int64]:
+        """Return the lengths of the bytes and of the words."""
+        return np.array([len(each) for each in self._spelled])
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
