@@ -78,7 +78,7 @@ def test_counted_as_the_points_are(small) -> None:
         cell_candidates(spec, small[1], {"params": "n_parms"})
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_the_file_has_exactly_the_chosen_cells(small, tmp_path: Path, seed: int) -> None:
     folder, vocab_size = small
     spec, draw = candidate_study([folder]), random.Random(seed)
