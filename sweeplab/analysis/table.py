@@ -13,7 +13,8 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.runs import BEST_MEASURES, RunState
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.tracker import TrackedRun, Tracker
+from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import TrackedRun
 from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ _WRITERS: dict[str, Callable[[Any, Path], None]] = {
 }
 
 
-def _in_order(tracker: Tracker) -> list[TrackedRun]:
+def _in_order(tracker: MLflowTracker) -> list[TrackedRun]:
     return sorted(tracker.runs(), key=lambda run: (_natural(run.cell), run.trial, run.seed))
 
 

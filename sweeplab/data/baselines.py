@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -46,9 +46,10 @@ class Task(ABC):
         self.special = special_tokens(values)
         self.vocab_size: int = values.vocab_size
 
-    @abstractmethod
     def examples(self) -> Examples:
-        """Return what is counted of the training split."""
+        """Return what is counted of the training split: each token of the text with those before it."""
+        text = self._text()
+        return _at(slice(None), _before(text), text)
 
     @abstractmethod
     def probability(self, batch: Batch, find: Find) -> Array:
@@ -58,19 +59,12 @@ class Task(ABC):
         """Return the running text that is counted, as one row."""
         return np.asarray(self.train[-MOST_COUNTED:]).astype(np.int64)[None]
 
-    def _preceded(self) -> Examples:
-        text = self._text()
-        return _at(slice(None), _before(text), text)
-
 
 def shifted(rows: Ids, by: int) -> Ids:
     """Return of each place what stands so many places before it in its row; after it where `by` is negative."""
-    found = np.full_like(rows, NONE)
-    if abs(by) >= rows.shape[1]:
-        return found
-    ahead, behind = (rows[:, :-by], found[:, by:]) if by > 0 else (rows[:, -by:], found[:, :by])
-    behind[:] = ahead
-    return found
+    width = rows.shape[1]
+    padded = np.pad(rows, ((0, 0), (max(by, 0), max(-by, 0))), constant_values=NONE)
+    return padded[:, :width] if by > 0 else padded[:, -width:]
 
 
 def _before(rows: Ids) -> list[Ids]:
@@ -91,10 +85,6 @@ class NextTokenTask(Task):
     """The tokens before, as far as the row has them."""
 
     method = "n-grams"
-
-    def examples(self) -> Examples:
-        """Return each token of the text with those before it."""
-        return self._preceded()
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each next token."""
@@ -153,15 +143,15 @@ class PairsTask(Task):
     def _of(self, batch: Batch) -> Examples:
         chosen = batch.targets != NO_TARGET
         copied = self._copied(batch, chosen)
-        if not FORMS[self.values.family].is_ahead:
+        if FORMS[self.values.family].is_ahead:
+            begun = np.pad(np.where(chosen, batch.targets, NONE), ((0, 0), (1, 0)), constant_values=NONE)
+            np.put_along_axis(begun, chosen.argmax(axis=1)[:, None], self.special[BOS], axis=1)
+            columns = [each[:, 1:] for each in _before(begun)]
+        else:
             from_start = np.cumsum(chosen, axis=1)
-            from_end = from_start[:, -1:] - from_start
+            columns = [from_start, from_start[:, -1:] - from_start]
             # What ends a target is seen to stand there, and nothing of the source is.
-            copied = np.where(from_end[chosen] == 0, 1.0, copied)
-            return _at(chosen, [from_start, from_end], batch.targets)._replace(copied=copied)
-        begun = np.pad(np.where(chosen, batch.targets, NONE), ((0, 0), (1, 0)), constant_values=NONE)
-        np.put_along_axis(begun, chosen.argmax(axis=1)[:, None], self.special[BOS], axis=1)
-        columns = [each[:, 1:] for each in _before(begun)]
+            copied = np.where(columns[1][chosen] == 0, 1.0, copied)
         return _at(chosen, columns, batch.targets)._replace(copied=copied)
 
     def _copied(self, batch: Batch, chosen: Any) -> Array:
@@ -182,10 +172,6 @@ class SpanTask(Task):
     """The text to the left of a span and what of it has been found; where a span ends, by what is left to find."""
 
     method = "n-grams of the text before"
-
-    def examples(self) -> Examples:
-        """Return each token of the text with those before it."""
-        return self._preceded()
 
     def probability(self, batch: Batch, find: Find) -> Array:
         """Return that of each hidden token, and of each span's end."""
@@ -283,18 +269,15 @@ def _found(dataset: Dataset, values: Hyperparameters) -> Baseline:
         (*_, found) = ngrams.probabilities(wanted)
         return _mixed(found, copied, wanted.copied)
 
+    objective = make_objective(dataset.val, values)
+    batches = objective.whole() if values.eval_full else objective.evaluation(values.eval_iters)
     total, n_targets = 0.0, 0
-    for batch in _evaluated(dataset, values):
+    for batch in batches:
         total -= float(np.log(task.probability(batch, find)).sum())
         n_targets += batch.n_targets
     loss = total / n_targets
     per_byte = dataset.bits_per_byte(loss, values)
     return Baseline(loss, per_byte, task.method, order, copied, len(examples.tokens))
-
-
-def _evaluated(dataset: Dataset, values: Hyperparameters) -> Iterator[Batch]:
-    objective = make_objective(dataset.val, values)
-    return objective.whole() if values.eval_full else objective.evaluation(values.eval_iters)
 
 
 def _chosen(seen: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

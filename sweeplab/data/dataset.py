@@ -127,9 +127,8 @@ def prepare(
             write_whole(known, texts.digest.encode())
     except OSError as error:
         reason = error.strerror or error
-        raise BadInput(
-            f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
-        ) from error
+        what = f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
+        raise BadInput(what) from error
     return dataset
 
 
@@ -186,38 +185,34 @@ def _opened(base: Path) -> Dataset | None:
         token_digest.update(ends.data)
     if token_digest.hexdigest() != facts["token_digest"]:
         return None
-    train: Split = tokens[:n_train]
-    val: Split = tokens[n_train:]
+    train, val = tokens[:n_train], tokens[n_train:]
+    splits: tuple[Split, Split] = train, val
     if ends is not None:
-        train, val = (
-            Pairs(tokens[:n_train], ends[:n_train_ends]),
-            Pairs(tokens[n_train:], ends[n_train_ends:]),
-        )
-    return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, **facts)
+        splits = Pairs(train, ends[:n_train_ends]), Pairs(val, ends[n_train_ends:])
+    return Dataset(load_tokenizer(facts.pop("tokenizer")), *splits, **facts)
 
 
 def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
     try:
         trained = made()
-        splits = [
+        train, val = (
             [trained.encode(text).astype(TOKEN) for text in split] for split in (texts.train, texts.val)
-        ]
+        )
     except ValueError as error:
         raise BadInput(str(error)) from error
-    train, val = (np.concatenate(split).tobytes() for split in splits)
-    ends = [np.cumsum([len(text) for text in split]).astype(END).tobytes() for split in splits]
-    content = {".tokens": train + val} | ({".ends": b"".join(ends)} if texts.of_pairs else {})
-    line = json.dumps(
-        {
-            "tokenizer": trained.to_json(),
-            "n_train": len(train) // TOKEN.itemsize,
-            "text_digest": texts.digest,
-            "token_digest": hashlib.sha256(b"".join(content.values())).hexdigest(),
-            "n_characters": texts.n_characters,
-            "val_bytes": texts.val_bytes,
-        }
-        | ({"n_train_ends": len(texts.train)} if texts.of_pairs else {})
-    )
+    content = {".tokens": np.concatenate([*train, *val]).tobytes()}
+    facts = {
+        "tokenizer": trained.to_json(),
+        "n_train": sum(map(len, train)),
+        "text_digest": texts.digest,
+        "n_characters": texts.n_characters,
+        "val_bytes": texts.val_bytes,
+    }
+    if texts.of_pairs:
+        ends = [np.cumsum([len(text) for text in split]).astype(END) for split in (train, val)]
+        content[".ends"] = np.concatenate(ends).tobytes()
+        facts["n_train_ends"] = len(texts.train)
+    line = json.dumps(facts | {"token_digest": hashlib.sha256(b"".join(content.values())).hexdigest()})
     for suffix, written in content.items():
         write_whole(base.with_suffix(suffix), written)
     # Last: while it is missing, or an older one does not fit the tokens, there is no dataset.

@@ -8,7 +8,7 @@ A column may hold positions as well as tokens."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -55,8 +55,7 @@ class _Counts:
         return np.where(has_context, own + self.lower[at] * below, below)
 
 
-@dataclass
-class _Level:
+class _Level(NamedTuple):
     """What was seen with so many columns: contexts as (the one below, column), grams as (context, token)."""
 
     contexts: Ids
@@ -71,7 +70,6 @@ class NGrams:
     def __init__(self, examples: Examples, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._n_symbols = max([vocab_size, *(1 + each.max(initial=NONE) for each in examples.contexts)])
-        self._levels: list[_Level] = []
         nodes = np.zeros_like(examples.tokens)
         contexts, found = np.zeros(1, np.int64), []
         for column in [None, *examples.contexts]:
@@ -85,14 +83,11 @@ class NGrams:
             keys = self._keys(nodes, examples.tokens)
             grams, counts = np.unique(keys[keys != NONE], return_counts=True)
             found.append((contexts, grams, counts))
-        for level, (contexts, grams, counts) in enumerate(found):
-            continued = counts
-            if level + 1 < len(found):
-                continued = self._continued(grams, *found[level + 1][:2])
-            own = grams // self._n_symbols
-            self._levels.append(
-                _Level(contexts, grams, *(_Counts(each, own, len(contexts)) for each in (counts, continued)))
-            )
+        self._levels: list[_Level] = []
+        for (contexts, grams, counts), longer in zip_longest(found, found[1:]):
+            continued = counts if longer is None else self._continued(grams, *longer[:2])
+            both = (_Counts(each, grams // self._n_symbols, len(contexts)) for each in (counts, continued))
+            self._levels.append(_Level(contexts, grams, *both))
 
     def _keys(self, nodes: Ids, tokens: Ids) -> Ids:
         is_known = (nodes != NONE) & (tokens != NONE) & (tokens < self._n_symbols)

@@ -43,11 +43,11 @@ class SpecialTokens:
         Raises:
             BadInput: the run came without one of that name.
         """
-        if self.elsewhere is not None:
-            if name not in self.elsewhere:
-                raise BadInput(f"the run came without a token {name!r}, which its objective needs")
-            return self.elsewhere[name]
-        return self.n_ordinary + self.names.index(name)
+        if self.elsewhere is None:
+            return self.n_ordinary + self.names.index(name)
+        if name not in self.elsewhere:
+            raise BadInput(f"the run came without a token {name!r}, which its objective needs")
+        return self.elsewhere[name]
 
     @property
     def ids(self) -> dict[str, int]:
@@ -67,9 +67,8 @@ Ids = Sequence[int]
 
 def own_special_tokens(facts: Mapping[str, Any]) -> Mapping[str, int] | None:
     """Return the ids of the special tokens that an imported run came with, by its model.json, or None."""
-    found: Mapping[str, int] | None = facts.get("special") or facts["values"].get(
-        "special"
-    )  # older ones there
+    older = facts["values"].get("special")
+    found: Mapping[str, int] | None = facts.get("special") or older
     return found
 
 

@@ -39,14 +39,13 @@ def architecture_of(shape: ModelShape) -> Architecture:
         BadInput: none does; says which choices the closest one of its family cannot express, and what it can.
     """
     of_family = (each for each in ARCHITECTURES.values() if each.fixed["family"] == shape.family)
-    unmet = {each.model_type: each.unmet(shape) for each in of_family}
-    nearest = min(unmet, key=lambda name: len(unmet[name]))
-    found = ARCHITECTURES[nearest]
-    if not unmet[nearest]:
+    found = min(of_family, key=lambda each: len(each.unmet(shape)))
+    unmet = found.unmet(shape)
+    if not unmet:
         return found
-    names = dict.fromkeys(name for each in unmet[nearest] for name in sorted(each.names))
+    names = dict.fromkeys(name for each in unmet for name in sorted(each.names))
     given = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
-    allowed = "; ".join(each.text for each in unmet[nearest])
+    allowed = "; ".join(each.text for each in unmet)
     raise BadInput(Problem(f"{found.class_name} cannot express {given}", allowed))
 
 
@@ -59,21 +58,14 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     architecture = architecture_of(run.model.shape)
     if (folder / "config.json").exists() and not force:
         raise BadInput(Problem("the folder holds a model already", "--force to replace it", file=folder))
-    tokens = _token_ids(run)
-    config = (
-        architecture.config(run.values)
-        | tokens
-        | {LAYOUT_KEY: {name: getattr(run.values, name) for name in LAYOUT}}
-    )
+    tokens, layout = _token_ids(run), {name: getattr(run.values, name) for name in LAYOUT}
+    config = architecture.config(run.values) | tokens | {LAYOUT_KEY: layout}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.found:
         tensors |= link.give(weights[link.ours])
-    written = {
-        **_tokenizer_files(run),
-        "generation_config.json": tokens | _sampling(run),
-        "config.json": config,
-    }
+    generation = tokens | _sampling(run)
+    written = {**_tokenizer_files(run), "generation_config.json": generation, "config.json": config}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
@@ -100,12 +92,10 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
     if isinstance(run.tokenizer, IdsTokenizer):
         return {}
     definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
-    written = {number: content for content, number in definition["model"]["vocab"].items()}
-    special = run.special
-    named = {f"{name}_token": written[special[name]] for name in (BOS, EOS, PAD, MASK) if name in special}
-    sentinels = [
-        written[special[name]] for index in range(len(special)) if (name := sentinel(index)) in special
-    ]
+    contents = {number: content for content, number in definition["model"]["vocab"].items()}
+    written = {name: contents[number] for name, number in run.special.items()}
+    named = {f"{name}_token": written[name] for name in (BOS, EOS, PAD, MASK) if name in written}
+    sentinels = [written[name] for name in map(sentinel, range(len(written))) if name in written]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -157,7 +147,11 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
             Problem("there is a run already", "--name for another name, --force to replace it", file=target)
         )
     config = _json(source / "config.json")
-    architecture = _architecture(config)
+    kind = str(config.get("model_type"))
+    if kind not in ARCHITECTURES:
+        what = f"config.json is of the model_type {kind!r}"
+        raise BadInput(Problem(what, " | ".join(ARCHITECTURES), nearest(kind, ARCHITECTURES)))
+    architecture = ARCHITECTURES[kind]
     tensors = _tensors(source, architecture)
     values = _values(architecture, config, tensors)
     shape = ModelShape.named(values)
@@ -167,17 +161,9 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
     own = {"special": special} if special != _special_tokens(values) else {}
-    facts = {
-        "run": name,
-        "kind": "imported",
-        "values": values,
-        **own,
-        "tokenizer": tokenizer.to_json(),
-        "val_loss": None,
-        "iteration": 0,
-    }
+    facts = {"run": name, "kind": "imported", "values": values, **own, "tokenizer": tokenizer.to_json()}
     try:
-        write_checkpoint(target, "model", weights, facts)
+        write_checkpoint(target, "model", weights, {**facts, "val_loss": None, "iteration": 0})
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=target)) from error
     return Imported(shape.family, n_params(shape), tokenizer.name, why)
@@ -193,20 +179,15 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _architecture(config: Mapping[str, Any]) -> Architecture:
-    kind = str(config.get("model_type"))
-    if kind not in ARCHITECTURES:
-        known = " | ".join(ARCHITECTURES)
-        raise BadInput(
-            Problem(f"config.json is of the model_type {kind!r}", known, nearest(kind, ARCHITECTURES))
-        )
-    return ARCHITECTURES[kind]
-
-
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     """Return the folder's tensors, named as the class with its head names them."""
     index = source / "model.safetensors.index.json"
-    files = _parts(index) if index.exists() else ["model.safetensors"]
+    files = ["model.safetensors"]
+    if index.exists():
+        held = _json(index).get("weight_map")
+        if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
+            raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
+        files = sorted({*held.values()})
     found: dict[str, Tensor] = {}
     for file in files:
         try:
@@ -219,14 +200,6 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     if architecture.prefix and not any(name.startswith(architecture.prefix) for name in found):
         found = {architecture.prefix + name: tensor for name, tensor in found.items()}
     return found
-
-
-def _parts(index: Path) -> list[str]:
-    """Return the files that an index names."""
-    held = _json(index).get("weight_map")
-    if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
-        raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
-    return sorted({*held.values()})
 
 
 def _values(
@@ -309,23 +282,16 @@ def _special(
     }
     file = source / "tokenizer_config.json"
     named = _json(file) if file.exists() else {}
+    mask, end = named.get("mask_token"), config.get("eos_token_id")
+    mask = mask.get("content") if isinstance(mask, dict) else mask
     first = "decoder_start_token_id" if shape.of_family.reads_source else "bos_token_id"
     found: dict[str, Any] = {
         PAD: config.get("pad_token_id"),
         BOS: config.get(first, config.get("pad_token_id") if shape.of_family.reads_source else None),
-        EOS: _first(config.get("eos_token_id")),
-        MASK: added.get(_content(named.get("mask_token"))),
+        EOS: end[0] if isinstance(end, list) and end else end,
+        MASK: added.get(str(mask or "")),
     }
     for index in range(len(added)):
         found[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
-    return {
-        name: each for name, each in found.items() if isinstance(each, int) and 0 <= each < shape.vocab_size
-    }
-
-
-def _first(ids: Any) -> Any:
-    return ids[0] if isinstance(ids, list) and ids else ids
-
-
-def _content(token: Any) -> str:
-    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
+    ids = range(shape.vocab_size)
+    return {name: each for name, each in found.items() if isinstance(each, int) and each in ids}

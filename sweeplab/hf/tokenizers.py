@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
@@ -27,81 +27,47 @@ OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|unused)_\d+)\|>")  # what `
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
-def _alphabet() -> list[str]:
-    """Return the character that stands for each byte: itself where it is printable, else one from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(N_BYTES) if byte not in printable]
-    return [chr(byte if byte in printable else N_BYTES + others.index(byte)) for byte in range(N_BYTES)]
-
-
-ALPHABET = _alphabet()
+# The character that stands for each byte: itself where it is printable, else one from U+0100 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(N_BYTES) if byte not in PRINTABLE]
+ALPHABET = [chr(byte if byte in PRINTABLE else N_BYTES + OTHERS.index(byte)) for byte in range(N_BYTES)]
 BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
-def _spelled(text: str) -> str:
-    return "".join(ALPHABET[byte] for byte in text.encode())
+# Those of ours that the library has in another form than ours.
+REWRITTEN = (CharTokenizer, ByteTokenizer, WordTokenizer)
 
 
-def _write_char(tokenizer: CharTokenizer) -> Library:
+def _in_library(tokenizer: Tokenizer) -> Library:
+    """Return one of REWRITTEN as the library's: whole characters, or bytes and words that are looked up whole."""
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
-    utf8(tokenizer.characters)  # the library's own refusal names neither character nor place
-    library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
-    library.decoder = decoders.Fuse()
-    return library
-
-
-def _read_char(tokens: list[str]) -> Tokenizer:
-    return CharTokenizer("".join(each for each in tokens if len(each) == 1))
-
-
-def _bytes_library(words: Mapping[str, int]) -> Library:
-    """Return a library's tokenizer of bytes and of words that are looked up whole."""
-    from tokenizers import Tokenizer as Library
-    from tokenizers import decoders, models, pre_tokenizers
-
+    if isinstance(tokenizer, CharTokenizer):
+        utf8(tokenizer.characters)  # the library's own refusal names neither character nor place
+        library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
+        library.decoder = decoders.Fuse()
+        return library
+    texts = tokenizer.words if isinstance(tokenizer, WordTokenizer) else ()
+    spelled = ("".join(ALPHABET[byte] for byte in word.encode()) for word in texts)
+    words = {word: number for number, word in enumerate(spelled, start=N_BYTES)}
     library = Library(models.BPE({**BYTES, **words}, [], ignore_merges=bool(words)))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if isinstance(tokenizer, WordTokenizer):
+        cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
+        library.pre_tokenizer = pre_tokenizers.Sequence([cut, library.pre_tokenizer])
     library.decoder = decoders.ByteLevel()
     return library
 
 
-def _write_byte(tokenizer: ByteTokenizer) -> Library:
-    return _bytes_library({})
-
-
-def _read_byte(tokens: list[str]) -> Tokenizer:
-    return ByteTokenizer()
-
-
-def _write_word(tokenizer: WordTokenizer) -> Library:
-    from tokenizers import Regex, pre_tokenizers
-
-    library = _bytes_library({_spelled(word): N_BYTES + rank for rank, word in enumerate(tokenizer.words)})
-    cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
-    library.pre_tokenizer = pre_tokenizers.Sequence([cut, library.pre_tokenizer])
-    return library
-
-
-def _read_word(tokens: list[str]) -> Tokenizer:
-    words = (bytes(BYTES[each] for each in token).decode() for token in tokens[N_BYTES:])
-    return WordTokenizer(tuple(words))
-
-
-class _Kind(NamedTuple):
-    """How a tokenizer is written as the library's, and read from the library's tokens, in the order of their ids."""
-
-    write: Callable[[Any], Library]
-    read: Callable[[list[str]], Tokenizer]
-
-
-KINDS: dict[type[Tokenizer], _Kind] = {
-    CharTokenizer: _Kind(_write_char, _read_char),
-    ByteTokenizer: _Kind(_write_byte, _read_byte),
-    WordTokenizer: _Kind(_write_word, _read_word),
-}
+def _from_library(kind: type[Tokenizer], tokens: list[str]) -> Tokenizer:
+    """Return the one of REWRITTEN that has the library's tokens, in the order of their ids."""
+    if kind is CharTokenizer:
+        return CharTokenizer("".join(each for each in tokens if len(each) == 1))
+    if kind is ByteTokenizer:
+        return ByteTokenizer()
+    return WordTokenizer(tuple(bytes(BYTES[each] for each in token).decode() for token in tokens[N_BYTES:]))
 
 
 def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
@@ -121,25 +87,20 @@ def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size
         content = names.get(number, f"<|unused_{number}|>")
         vocabulary[content] = number
         if number in names:
-            added.append(_added(content, number))
+            plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            added.append({"id": number, "content": content, **plain, "special": True})
     return definition
-
-
-def _added(content: str, number: int) -> dict[str, Any]:
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": number, "content": content, **plain, "special": True}
 
 
 def _library_definition(tokenizer: Tokenizer) -> Definition:
     if isinstance(tokenizer, BpeTokenizer):
         definition: Definition = json.loads(tokenizer.definition)
         return definition
-    if type(tokenizer) not in KINDS:
-        kinds: list[type[Tokenizer]] = [*KINDS, BpeTokenizer]
-        known = ", ".join(each.name for each in kinds)
+    if not isinstance(tokenizer, REWRITTEN):
+        known = ", ".join(each.name for each in (*REWRITTEN, BpeTokenizer))
         raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json; {known} can")
     try:
-        return dict(json.loads(KINDS[type(tokenizer)].write(tokenizer).to_str()))
+        return dict(json.loads(_in_library(tokenizer).to_str()))
     except ValueError as error:
         raise BadInput(f"of the {tokenizer.name} tokenizer, {error}") from error
 
@@ -151,8 +112,8 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
         ValueError: there is none; says why.
     """
     added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
-    vocabulary = dict(definition["model"].get("vocab", {}))
-    vocabulary = {token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)}
+    given = dict(definition["model"].get("vocab", {}))
+    vocabulary = {token: number for token, number in given.items() if not OURS.fullmatch(token)}
     definition = {
         **definition,
         "added_tokens": added,
@@ -163,9 +124,9 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if sorted(vocabulary.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
         raise ValueError(f"its ids are not those from 0 on, or more than {LARGEST_VOCABULARY:,}")
-    for kind in KINDS.values():
+    for kind in REWRITTEN:
         try:
-            candidate = kind.read(tokens)
+            candidate = _from_library(kind, tokens)
         except (KeyError, ValueError):
             continue
         if definition == _library_definition(candidate):
@@ -177,14 +138,13 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
 
 def _no_bpe(definition: Definition) -> str | None:
     """Return why a definition is no byte-level BPE that cuts words as GPT-2 does, or None."""
-    model, cut, decoder = definition["model"], definition.get("pre_tokenizer"), definition.get("decoder")
+    model = definition["model"]
+    cut, decoder = (definition.get(part) or {} for part in ("pre_tokenizer", "decoder"))
     if model.get("type") != "BPE":
         return f"it is a {model.get('type')}, and no byte-level BPE"
     if definition.get("normalizer") is not None:
         return "it changes texts before it cuts them: what it decodes is another text"
-    if {key: (cut or {}).get(key) for key in GPT2_WORDS} != GPT2_WORDS or (decoder or {}).get(
-        "type"
-    ) != "ByteLevel":
+    if {key: cut.get(key) for key in GPT2_WORDS} != GPT2_WORDS or decoder.get("type") != "ByteLevel":
         return "it does not cut words as GPT-2 does"
     odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if (given := [key for key in odd if model.get(key)]) or not BYTES.keys() <= model["vocab"].keys():

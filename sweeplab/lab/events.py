@@ -127,28 +127,6 @@ def read_event(line: str, worker: int) -> Event:
     return _EVENTS[said.pop("event")](**said | {"worker": worker})
 
 
-@dataclass
-class _LiveRun:
-    """A run that has not been seen to end, and its curve as read so far."""
-
-    folder: RunFolder
-    curve: CurveReader
-    is_new: bool = True
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.folder.cell, self.folder.trial
-
-    def evaluated(self) -> RunEvaluated | None:
-        """Return the run's latest evaluation, if there is one that has not been read."""
-        (cell, trial), seed = self.place, self.folder.seed
-        for point in reversed(self.curve.new_points()):
-            if (loss := point.val_loss) is not None:
-                at = point.iteration
-                return RunEvaluated(cell=cell, trial=trial, seed=seed, iteration=at, val_loss=loss)
-        return None
-
-
 class EventStream:
     """The events of a study from its start on, read from its runs' folders: by any process, whoever trains.
 
@@ -160,7 +138,7 @@ class EventStream:
         self._runs = folder.path / "runs"
         self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
         self._known: set[Path] = set()
-        self._live: list[_LiveRun] = []
+        self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
 
     def past(self) -> Iterator[TrialEvent]:
@@ -170,18 +148,23 @@ class EventStream:
 
     def new(self) -> Iterator[TrialEvent]:
         """Yield what has happened since the last time."""
-        for run in self._live:
-            run.is_new = False
+        n_known = len(self._live)
         yield from self._started()
-        for run in list(self._live):
-            if (event := run.evaluated()) and run.place not in self._ended:
-                yield event
-            if run.is_new or (end := run.folder.read_end()) is None:
+        for number, curve in enumerate([*self._live]):
+            run = curve.folder
+            cell, trial = place = run.cell, run.trial
+            points = [
+                (each.iteration, loss) for each in curve.new_points() if (loss := each.val_loss) is not None
+            ]
+            if points and place not in self._ended:
+                at, loss = points[-1]
+                yield RunEvaluated(cell=cell, trial=trial, seed=run.seed, iteration=at, val_loss=loss)
+            if number >= n_known or (end := run.read_end()) is None:
                 continue
-            self._live.remove(run)
-            if run.place not in self._ended:
-                self._ended.add(run.place)
-                (cell, trial), why = run.place, end.stop_reason
+            self._live.remove(curve)
+            if place not in self._ended:
+                self._ended.add(place)
+                why = end.stop_reason
                 yield TrialEnded(cell=cell, trial=trial, ending=end.ending, ended=end.ended, stop_reason=why)
 
     def _started(self) -> Iterator[TrialEvent]:
@@ -195,7 +178,7 @@ class EventStream:
                 self._seen[cell] = changed
             for folder in whole:
                 self._known.add(folder.path)
-                self._live.append(_LiveRun(folder, CurveReader(folder)))
+                self._live.append(CurveReader(folder))
                 started = folder.start_file.stat().st_mtime
                 yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=started)
 

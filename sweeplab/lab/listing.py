@@ -1,13 +1,18 @@
-"""Find what a person names: a study of the lab, or a trial of a study."""
+"""Find what a person names: a study of the lab, a trial of a study, or the best one of each task."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sweeplab.data.task import TASK, have_one_task, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -29,9 +34,8 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
     folder = lab_folder(lab)
     names = study_names(folder)
     if not names:
-        raise BadInput(
-            f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
-        )
+        what = f"no study {name!r} in {folder}, which has none; --lab or SWEEPLAB_LAB name another lab"
+        raise BadInput(what)
     if name not in names:
         raise BadInput(Problem(f"no study {name!r} in {folder}", _some(names), nearest(name, names)))
     return StudyFolder(folder, name)
@@ -82,3 +86,144 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
 
 def _some(names: Collection[str]) -> str:
     return ", ".join(list(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that has started, by the records of its runs, in the order of their seeds; files are read once."""
+
+    study: StudyFolder
+    cell: str
+    number: int
+    runs: list[RunFolder]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Return the seeds of its runs."""
+        return [run.seed for run in self.runs]
+
+    @cached_property
+    def start(self) -> RunStart:
+        """Return what the run of its first seed trains; the others differ in the seed alone."""
+        return self.runs[0].read_start()
+
+    @cached_property
+    def ends(self) -> list[RunEnd]:
+        """Return the ends of those of its runs that have ended."""
+        return [end for run in self.runs if (end := run.read_end())]
+
+    @property
+    def ending(self) -> TrialEnding | None:
+        """Return how it ended, or None while it has not."""
+        return self.ends[0].ending if self.ends else None
+
+    @property
+    def state(self) -> RunState:
+        """Return its outcome; before its end whether somebody runs the study."""
+        return self.ending.outcome if self.ending else self.study.unfinished
+
+    @property
+    def value(self) -> float | None:
+        """Return its value, the mean over its seeds; of a trial that was pruned the last one."""
+        return self.ending.value if self.ending else None
+
+    @property
+    def has_value(self) -> bool:
+        """Say whether it can be the best: it trained to an end of its own and has a finite value."""
+        return self.ending is not None and self.ending.outcome.has_value and self.value is not None
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Say whether its end did not follow from its own curve: pruned, stopped by a person, or not ended."""
+        return self.ending is None or not self.ending.outcome.has_value or self.ends[0].is_asked_for
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return all of its effective hyperparameters but for the seed."""
+        return {name: value for name, value in self.start.values.as_dict().items() if name != "seed"}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the trial as plain data for JSON; `threads` are those of the process that trained it."""
+        return {
+            "study": self.study.name,
+            "cell": self.cell,
+            "trial": self.number,
+            "outcome": self.state,
+            "value": self.value,
+            "seeds": self.seeds,
+            "sampled": self.start.sampled,
+            "values": self.values,
+            "threads": self.start.threads,
+            "is_cut_short": self.is_cut_short,
+            "runs": [str(run.path) for run in self.runs],
+        }
+
+
+def read_trials(folder: StudyFolder) -> list[Trial]:
+    """Return the trials of a study that have started."""
+    runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
+    for run in folder.runs():
+        runs[run.cell, run.trial].append(run)
+    return [Trial(folder, *place, sorted(own, key=lambda run: run.seed)) for place, own in runs.items()]
+
+
+def best_by_task(folder: StudyFolder, trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Return those of a study's trials that have a value, the lowest first, in one list per task.
+
+    Starts are only read where the study's plan lets tasks differ.
+    """
+    valued = [trial for trial in trials if trial.has_value]
+    valued.sort(key=lambda trial: (trial.value, trial.cell, trial.number))
+    if not _tasks_may_differ(folder):
+        return [valued] if valued else []
+    by_task: dict[str, list[Trial]] = defaultdict(list)
+    for trial in valued:
+        by_task[task_of(trial.start.values)].append(trial)
+    return [*by_task.values()]
+
+
+def has_one_task(folder: StudyFolder) -> bool:
+    """Say whether all runs of a study learn one task; they are read only where its plan lets them differ."""
+    return not _tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
+
+
+def _tasks_may_differ(folder: StudyFolder) -> bool:
+    cells = folder.read(folder.plan_file)["cells"]
+    return any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
+
+
+def find_best(folder: StudyFolder, cell: str | None = None, number: int | None = None) -> Trial:
+    """Return the trial of the lowest value, in a cell or in all; with `number` that trial, however it ended.
+
+    Raises:
+        BadInput: there is no such trial or cell, none has ended yet, several cells have one of this number, or
+            trials of unlike tasks are compared.
+    """
+    trials = read_trials(folder)
+    if number is not None:
+        return pick_trial(folder, trials, number, cell)
+    keys = sorted({trial.cell for trial in trials})
+    if cell is not None and cell not in keys:
+        raise BadInput(
+            Problem(f"study {folder.name} has no runs in cell {cell!r}", ", ".join(keys), nearest(cell, keys))
+        )
+    by_task = best_by_task(folder, [trial for trial in trials if cell in (None, trial.cell)])
+    if not by_task:
+        where = f" in cell {cell}" if cell is not None else ""
+        raise BadInput(f"no trial of study {folder.name}{where} has come to its end yet")
+    if len(by_task) > 1:
+        what = f"the cells of study {folder.name} learn unlike tasks, so none is best of all; name one"
+        raise BadInput(Problem(what, ", ".join(keys)))
+    return by_task[0][0]
+
+
+def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: str | None) -> Trial:
+    """Return the trial of a number, in a cell or in the only one that has it.
+
+    Raises:
+        BadInput: there is no such trial or cell, or several cells have one of this number.
+    """
+    by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
+    for trial in trials:
+        by_cell[trial.cell][trial.number] = trial
+    return by_cell[find_trial(folder.name, by_cell, number, cell)][number]

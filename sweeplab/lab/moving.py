@@ -15,7 +15,7 @@ from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import StudySpec
-from sweeplab.tracking.experiment import MovedExperiment
+from sweeplab.tracking.experiment import delete_experiment, rename_experiment
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def remove_study(folder: StudyFolder) -> Done:
     with folder.held(_in_use(folder)):
         kept_as = f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         trash = folder.lab / "trash" / kept_as
-        restore = MovedExperiment(folder.lab, folder.name, tracking_uri_of(folder)).delete(kept_as)
+        restore = delete_experiment(folder.lab, folder.name, tracking_uri_of(folder), kept_as)
         trash.parent.mkdir(exist_ok=True)
         folder.path.rename(trash)
     undo = [shlex.join(["mv", str(trash), str(folder.path)]), *restore]
@@ -55,11 +55,10 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
     check_free(folder.lab, new)
     renamed = StudyFolder(folder.lab, new)
     if renamed.path.exists():
-        raise BadInput(
-            f"{renamed.path} is there, of a study that never started; remove it or give another name"
-        )
+        what = f"{renamed.path} is there, of a study that never started; remove it or give another name"
+        raise BadInput(what)
     with folder.held(_in_use(folder)):
-        MovedExperiment(folder.lab, folder.name, spec.track.uri).rename(new)
+        rename_experiment(folder.lab, folder.name, spec.track.uri, new)
         _rename_in_storage(folder, new)
         _rename_in_files(folder, spec)
         folder.path.rename(renamed.path)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.best import Trial
-from sweeplab.lab.listing import check_free, read_spec
+from sweeplab.lab.identity import DIGEST_CHARACTERS
+from sweeplab.lab.listing import Trial, check_free, read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.document import REMOVED, edited
 from sweeplab.study.file.reading import read_study, read_text
@@ -22,7 +22,6 @@ from sweeplab.study.rules import facts
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-DIGEST_CHARACTERS = 12
 LONGEST_NAME = 100
 # Parts of a study file that are written in more than one way, so that a change of one replaces it all.
 _WHOLE = ("sampler", "pruner")

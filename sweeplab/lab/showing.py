@@ -1,4 +1,7 @@
-"""What a person is shown of the lab: its studies, one study, one trial, and how two studies differ; as plain data."""
+"""What is shown of the lab: its studies, one study, one trial, and how two studies differ; as plain data.
+
+Tracking is told of a study here, too: what it was to do, and how it stands.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,22 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import task_of
 from sweeplab.hyperparameters import AUTO, TABLE
-from sweeplab.lab.best import Trial, best_by_task, has_one_task, pick_trial, read_trials
 from sweeplab.lab.identity import Difference, differences
-from sweeplab.lab.listing import study_names
+from sweeplab.lab.listing import Trial, best_by_task, has_one_task, pick_trial, read_trials, study_names
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 
-_CELLS_NAMED = 3
+if TYPE_CHECKING:
+    from sweeplab.study.plan import Plan
+    from sweeplab.study.spec import StudySpec
+    from sweeplab.tracking.tracker import Description, Summary
+
+_CELLS_NAMED, _N_BEST = 3, 20
 
 # ------------------------------------------------------------------ studies
 
@@ -81,7 +88,12 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         "baselines": baselines,
         "best": _best_run(by_task[0][0]) if by_task else None,
         "failures": [
-            {"key": run_key(trial.cell, trial.number, seed), "error": last_line(trial.ending.error)}
+            {
+                "key": run_key(trial.cell, trial.number, seed),
+                "error": (trial.ending.error or "")
+                .strip()
+                .rpartition("\n")[2],  # of a traceback the last line
+            }
             for trial in trials
             if trial.ending
             for seed, state in trial.ending.states.items()
@@ -115,11 +127,6 @@ def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
 def _best_run(trial: Trial) -> dict[str, Any]:
     key, folder = trial.start.key, str(trial.runs[0].path)
     return {"key": key, "value": trial.value, "sampled": trial.start.sampled, "folder": folder}
-
-
-def last_line(text: str | None) -> str:
-    """Return the last line of a traceback: what was raised."""
-    return (text or "").strip().rpartition("\n")[2]
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -258,3 +265,66 @@ def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, s
         if lowest < best.get(trial.cell, (math.inf, ""))[0]:
             best[trial.cell] = lowest, task_of(trial.start.values)
     return best
+
+
+# ------------------------------------------------------------------ a study, as tracking keeps it
+
+
+def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
+    """Return what tracking keeps of a study that is about to be run."""
+    from sweeplab.tracking.environment import environment
+
+    where = environment(spec.source.parent if spec.source else None)
+    return {
+        "study": folder.study_file.read_text(encoding="utf-8"),
+        "plan": plan.as_dict(),
+        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
+        "params": {
+            "sampler": plan.sampler,
+            "pruner": plan.pruner,
+            "seeds": str(spec.as_written()["seeds"]),
+            "budget": spec.budget.model_dump_json(),
+        },
+        "note": plan_in_words(spec, plan),
+        "summary": summarize(folder, "running"),
+    }
+
+
+def summarize(folder: StudyFolder, state: str) -> Summary:
+    """Return how a study stands: its runs by state, and its best trials; of unlike tasks none is best of all."""
+    by_task = best_by_task(folder, read_trials(folder))
+    best = by_task[0][0] if by_task and has_one_task(folder) else None
+    share = -(-_N_BEST // max(1, len(by_task)))
+    shown = [(trial.start, trial.value) for own in by_task for trial in own[:share]]
+    return {
+        "state": state,
+        "counts": folder.states(),
+        "metric": folder.read(folder.canonical_file)["objective"]["metric"],
+        "best_value": best.value if best else None,
+        "best_run": best.start.key if best else None,
+        "best_trials": [
+            {"key": start.key, "value": value, "n_params": start.facts["n_params"], **start.sampled}
+            for start, value in shown
+        ],
+    }
+
+
+def plan_in_words(spec: StudySpec, plan: Plan) -> str:
+    """Write what the study is to do, in Markdown."""
+    sizes = sorted(cell.n_params for cell in plan.cells)
+    size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
+    budget = "" if plan.trials is None else f"{plan.trials:,} trials ({plan.runs:,} runs) in "
+    cells = f"{len(plan.cells)} cells" if len(plan.cells) > 1 else "one cell"
+    data = plan.data
+    lines = [
+        "## Plan",
+        "",
+        f"{budget}{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
+        f"{data.train_tokens:,} tokens to train on.",
+    ]
+    if searched := spec.as_written()["search"]:
+        lines += ["", "| searched | |", "|---|---|"]
+        for name, search in searched.items():
+            said = ", ".join(key if value is True else f"{key} {value}" for key, value in search.items())
+            lines.append(f"| {name} | {said} |")
+    return "\n".join(lines)

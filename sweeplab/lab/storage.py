@@ -115,9 +115,8 @@ def choose_storage(folder: StudyFolder) -> None:
         url = None
     if url is None or url.get_backend_name() != "postgresql":
         shown = url.render_as_string() if url else "what it holds"
-        raise BadInput(
-            Problem(f"{VARIABLE}: {shown} is no storage", "postgresql://USER:PASSWORD@HOST/DATABASE")
-        )
+        problem = Problem(f"{VARIABLE}: {shown} is no storage", "postgresql://USER:PASSWORD@HOST/DATABASE")
+        raise BadInput(problem)
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     url = url.set(drivername="postgresql+psycopg")
     try:

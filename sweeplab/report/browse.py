@@ -120,8 +120,8 @@ def _publish(
         try:
             spec = read_spec(folder)
             if tracking_uri(folder.lab, spec.track.uri) == uri:
-                pages = publish(folder.lab, uri, folder.name, view, tuple(spec.search))
-                links[folder.name] = pages.links(address)
+                searched = tuple(spec.search)
+                links[folder.name] = publish(folder.lab, uri, folder.name, view, searched, address)
         except BadInput:
             if strict:
                 raise

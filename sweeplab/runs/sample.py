@@ -18,7 +18,7 @@ from sweeplab.data.objectives import make_objective
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.lab.best import best_by_task, read_trials
+from sweeplab.lab.listing import best_by_task, read_trials
 from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:

@@ -30,10 +30,12 @@ def environment(study_folder: Path | None = None) -> dict[str, Any]:
     `git.code` is the repository that has sweeplab's sources, `git.study` the one that has the study file;
     either is None outside of a repository, without a commit, or without git.
     """
+    read = [each.metadata for each in distributions()]  # a file is read each time it is asked for
+    found = {each["Name"]: each["Version"] for each in read}
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": _packages(),
+        "packages": dict(sorted(found.items(), key=lambda item: item[0].lower())),
         "git": {"code": git_of_code(), "study": git(study_folder) if study_folder else None},
         "device": device(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -59,12 +61,6 @@ def device() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": _gpus(),
     }
-
-
-def _packages() -> dict[str, str]:
-    read = [each.metadata for each in distributions()]  # a file is read each time it is asked for
-    found = {each["Name"]: each["Version"] for each in read}
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
 def git_of_code() -> dict[str, Any] | None:

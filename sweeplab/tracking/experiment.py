@@ -38,6 +38,7 @@ RUNS_A_QUERY = 500
 MOST_POINTS = 2**31 - 1
 # The kind makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
+STUDY = "sweeplab.study"  # the tag of every run of ours that says whose it is
 
 
 class Experiment:
@@ -49,6 +50,12 @@ class Experiment:
         self.uri = tracking_uri(self.lab, uri)
         self.place = without_password(self.uri)
         self._id = ""
+
+    @property
+    def may_exist(self) -> bool:
+        """Say whether there is somewhere to look for it: a database that is no file yet has nothing."""
+        database = database_file(self.uri)
+        return database is None or database.exists()
 
     @cached_property
     def client(self) -> MlflowClient:
@@ -64,9 +71,8 @@ class Experiment:
         if not self._id and (found := self.client.get_experiment_by_name(self.study)):
             if found.lifecycle_stage != "active":
                 restore = f"mlflow experiments restore -x {found.experiment_id}"
-                raise BadInput(
-                    f"experiment {self.study!r} was deleted in MLflow: {restore}, or another --name"
-                )
+                what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or another --name"
+                raise BadInput(what)
             self._id = str(found.experiment_id)
         return self._id
 
@@ -88,12 +94,12 @@ class Experiment:
         # The first, should two machines ever have made the same run at once.
         return next(self.runs(f"tags.`sweeplab.key` = {quoted(key)}"), None)
 
-    def runs(self, condition: str) -> Iterator[Run]:
+    def runs(self, condition: str = "", experiment: str = "") -> Iterator[Run]:
         """Yield the runs that meet a condition in MLflow's own words, the earliest first, a page at a time."""
         token = None
         while True:
-            order = ["attributes.start_time"]
-            found = self.client.search_runs([self._id], condition, order_by=order, page_token=token)
+            where, order = [experiment or self._id], ["attributes.start_time"]
+            found = self.client.search_runs(where, condition, order_by=order, page_token=token)
             yield from found
             token = found.token
             if not token:
@@ -149,12 +155,12 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
         yield batch
 
 
-def read_runs(experiment: Experiment, condition: str, tag: tuple[str, str]) -> Iterator[TrackedRun]:
-    """Yield an experiment's trainings that have a tag, also written as MLflow's own condition; the earliest first."""
+def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
+    """Yield the trainings of an experiment's study, the earliest first."""
     if hasattr(experiment.client._tracking_client.store, "engine"):
-        yield from _from_tables(experiment, tag)
+        yield from _from_tables(experiment)
         return
-    for run in experiment.runs(condition):
+    for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
             yield _tracked(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
 
@@ -164,32 +170,25 @@ def _tracked(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
     return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics)
 
 
-def _from_tables(experiment: Experiment, tag: tuple[str, str]) -> Iterator[TrackedRun]:
+def _from_tables(experiment: Experiment) -> Iterator[TrackedRun]:
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
-    from sqlalchemy import select
+    from sqlalchemy import false, select
 
-    marked: Any = select(SqlTag.run_uuid).where(SqlTag.key == tag[0], SqlTag.value == tag[1])
-    chosen: Any = (
-        select(SqlRun.run_uuid)
-        .where(SqlRun.experiment_id == int(experiment.find() or -1), SqlRun.lifecycle_stage == "active")
-        .where(SqlRun.run_uuid.in_(marked))
-    )
+    own: Any = select(SqlTag.run_uuid).where(SqlTag.key == STUDY, SqlTag.value == experiment.study)
+    is_active: Any = SqlRun.lifecycle_stage == "active"
+    is_there: Any = SqlRun.experiment_id == int(experiment.find() or -1)
+    chosen: Any = select(SqlRun.run_uuid).where(is_there, is_active, SqlRun.run_uuid.in_(own))
     tables: list[dict[str, dict[str, Any]]] = []
     with experiment.client._tracking_client.store.engine.connect() as connection:
-        order = [
-            run_id for (run_id,) in connection.execute(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid))
-        ]
-        for table in (SqlTag, SqlParam):
+        order = connection.scalars(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
+        for table in (SqlTag, SqlParam, SqlLatestMetric):
             rows: dict[str, dict[str, Any]] = defaultdict(dict)
-            query = select(table.run_uuid, table.key, table.value).where(table.run_uuid.in_(chosen))
-            for run_id, name, value in connection.execute(query):
-                rows[run_id][name] = value
+            columns = (table.run_uuid, table.key, table.value, getattr(table, "is_nan", false()))
+            query = select(*columns).where(table.run_uuid.in_(chosen))
+            for run_id, name, value, is_nan in connection.execute(query):
+                rows[run_id][name] = math.nan if is_nan else value
             tables.append(rows)
-        latest, metrics = SqlLatestMetric, defaultdict[str, dict[str, float]](dict)
-        numbers = select(latest.run_uuid, latest.key, latest.value, latest.is_nan)
-        for run_id, name, value, is_nan in connection.execute(numbers.where(latest.run_uuid.in_(chosen))):
-            metrics[run_id][name] = math.nan if is_nan else value
-    tags, params = tables
+    tags, params, metrics = tables
     for run_id in order:
         if "sweeplab.trial" in tags[run_id]:
             yield _tracked(run_id, tags[run_id], params[run_id], metrics[run_id])
@@ -210,70 +209,56 @@ def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> d
     return {run_id: sorted(points, key=lambda each: each.step) for run_id, points in found.items()}
 
 
-class MovedExperiment:
-    """A study's experiment, if MLflow has one.
+def _named(there: Experiment, name: str) -> Entity | None:
+    return there.client.get_experiment_by_name(name) if there.may_exist else None
+
+
+def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> list[str]:
+    """Move a study's experiment, if MLflow has one, to the deleted ones, and give its name free.
+
+    Return the commands that take it back.
 
     Raises:
         TrackingUnavailable: MLflow does not answer.
     """
-
-    def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
-        self._study = study
-        self._uri = tracking_uri(lab.absolute(), uri)
-        database = database_file(self._uri)
-        with reaching(self._uri):
-            self._client: MlflowClient | None = None
-            if database is None or database.exists():
-                self._client = connect(lab, self._uri)
-            self._experiment = self._find(study)
-
-    def _find(self, name: str) -> Entity | None:
-        return self._client.get_experiment_by_name(name) if self._client else None
-
-    def delete(self, name: str) -> list[str]:
-        """Move the experiment to the deleted ones as `name`, so that its own is free; return what takes it back."""
-        if self._client is None or self._experiment is None or self._experiment.lifecycle_stage != "active":
+    there = Experiment(lab, study, uri)
+    with reaching(there.uri):
+        found = _named(there, study)
+        if found is None or found.lifecycle_stage != "active":
             return []
-        number = self._experiment.experiment_id
-        with reaching(self._uri):
-            self._client.rename_experiment(number, name)
-            self._client.delete_experiment(number)
-        place = os.environ.get("MLFLOW_TRACKING_URI")
-        prefix = "" if place == self._uri else f"MLFLOW_TRACKING_URI={without_password(self._uri)} "
-        return [
-            f"{prefix}mlflow experiments restore -x {number}",
-            f"{prefix}mlflow experiments rename -x {number} --new-name {self._study}",
-        ]
+        number = found.experiment_id
+        there.client.rename_experiment(number, kept_as)
+        there.client.delete_experiment(number)
+    is_default = os.environ.get("MLFLOW_TRACKING_URI") == there.uri
+    command = f"{'' if is_default else f'MLFLOW_TRACKING_URI={there.place} '}mlflow experiments"
+    return [f"{command} restore -x {number}", f"{command} rename -x {number} --new-name {study}"]
 
-    def rename(self, new: str) -> None:
-        """Give the experiment and its runs the study's new name; called again after a failure it goes on.
 
-        Raises:
-            BadInput: MLflow has another experiment of that name, deleted or not.
-        """
-        from mlflow.entities import RunTag
+def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
+    """Give a study's experiment and its runs the study's new name; called again after a failure it goes on.
 
-        with reaching(self._uri):
-            taken = self._find(new)
-            if taken and self._experiment:
-                kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
-                raise BadInput(f"{without_password(self._uri)} has {kind} {new!r}; give another name")
-            found = self._experiment or taken  # which an earlier attempt has renamed
-            if self._client is None or found is None:
-                return
-            if found.name != new:
-                self._client.rename_experiment(found.experiment_id, new)
-            token = None
-            while True:
-                runs = self._client.search_runs([found.experiment_id], page_token=token, max_results=1000)
-                for run in runs:
-                    key = run.data.tags.get("sweeplab.key", "")
-                    if key.partition("/")[0] == self._study:
-                        tags = {"study": new, "key": new + key[len(self._study) :]}
-                        entities = [RunTag(f"sweeplab.{name}", text) for name, text in tags.items()]
-                        self._client.log_batch(run.info.run_id, tags=entities)
-                        if key == self._study:
-                            self._client.update_run(run.info.run_id, name=new)
-                token = runs.token
-                if not token:
-                    return
+    Raises:
+        BadInput: MLflow has another experiment of that name, deleted or not.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    from mlflow.entities import RunTag
+
+    there = Experiment(lab, study, uri)
+    with reaching(there.uri):
+        ours, taken = _named(there, study), _named(there, new)
+        if taken and ours:
+            kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
+            raise BadInput(f"{there.place} has {kind} {new!r}; give another name")
+        found = ours or taken  # which an earlier attempt has renamed
+        if found is None:
+            return
+        if found.name != new:
+            there.client.rename_experiment(found.experiment_id, new)
+        for run in there.runs(experiment=found.experiment_id):
+            key = run.data.tags.get("sweeplab.key", "")
+            if key.partition("/")[0] == study:
+                tags = {"study": new, "key": new + key[len(study) :]}
+                entities = [RunTag(f"sweeplab.{name}", text) for name, text in tags.items()]
+                there.client.log_batch(run.info.run_id, tags=entities)
+                if key == study:
+                    there.client.update_run(run.info.run_id, name=new)

@@ -22,16 +22,9 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import database_file, reaching
-from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, quoted, read_histories, read_runs
-from sweeplab.tracking.tracker import (
-    Description,
-    Measure,
-    RunMeasures,
-    Summary,
-    TrackedRun,
-    Tracker,
-)
+from sweeplab.tracking.connection import reaching
+from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
+from sweeplab.tracking.tracker import Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -68,8 +61,12 @@ class _Shipping:
     facts: list[Measure]
 
 
-class MLflowTracker(Tracker):
-    """Keep one study in MLflow."""
+class MLflowTracker(Mirror):
+    """Keep the numbers and files of one study in MLflow: what analysis reads.
+
+    `open` sets runs that MLflow still has as running, from a process that was killed, back to waiting; `close` does
+    so with what has not ended. Every method may raise TrackingUnavailable, and may be called again after it.
+    """
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
         self._experiment = Experiment(lab, study, uri)
@@ -91,7 +88,6 @@ class MLflowTracker(Tracker):
 
         Raises:
             BadInput: the experiment was deleted in MLflow.
-            TrackingUnavailable: MLflow could not take it.
         """
         lab = self._experiment.lab
         lab.mkdir(parents=True, exist_ok=True)
@@ -114,15 +110,13 @@ class MLflowTracker(Tracker):
         self._tags = environment_tags(environment)
         self._description = description
         # Params cannot change, but a study's budget may: what is new about a known one goes to a tag.
-        changed = {
-            f"sweeplab.now.{name}": text for name, text in params.items() if known.get(name, text) != text
-        }
+        new = {name: text for name, text in params.items() if known.get(name) != text}
+        changed = {f"sweeplab.now.{name}": text for name, text in new.items() if name in known}
         tags = self._tags | changed | dict(description.get("tags", {}))
         note = self._page({**description.get("summary", {}), "state": "running"})
         tags |= {"sweeplab.state": "running", "mlflow.note.content": note}
-        self._experiment.log(
-            run_id, [], {name: text for name, text in params.items() if name not in known}, tags
-        )
+        missing = {name: text for name, text in new.items() if name not in known}
+        self._experiment.log(run_id, [], missing, tags)
         files = {
             "study.yaml": description.get("study"),
             "plan.json": json_text(description.get("plan")),
@@ -135,11 +129,7 @@ class MLflowTracker(Tracker):
             self._client.update_run(run_id, status="RUNNING")
 
     def close(self, summary: Summary) -> None:
-        """Write state and best values to the parent; a study that can go on is SCHEDULED in MLflow.
-
-        Raises:
-            TrackingUnavailable: MLflow could not take it.
-        """
+        """Write state and best values to the parent; a study that can go on is SCHEDULED in MLflow."""
         parent = self._opened
         run_id = parent.info.run_id
         state, counts = summary.get("state", "interrupted"), summary.get("counts", {})
@@ -173,11 +163,10 @@ class MLflowTracker(Tracker):
         return page(self._study, self._description, summary, links)
 
     def attach(self, files: Path, folder: str) -> None:
-        """Keep a file, or all that lies in a folder, among the parent's artifacts.
+        """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
 
         Raises:
             BadInput: tracking has no such study.
-            TrackingUnavailable: MLflow could not take it.
         """
         with self._reaching():
             log = self._client.log_artifacts if files.is_dir() else self._client.log_artifact
@@ -186,8 +175,7 @@ class MLflowTracker(Tracker):
     def _find_parent(self) -> Run:
         if self._parent:
             return self._parent
-        database = database_file(self._experiment.uri)
-        is_there = (database is None or database.exists()) and self._experiment.find()
+        is_there = self._experiment.may_exist and self._experiment.find()
         if not is_there or not (parent := self._experiment.run(self._study)):
             raise BadInput(f"no study {self._study!r} in {self._place}")
         return parent
@@ -197,8 +185,7 @@ class MLflowTracker(Tracker):
     def ship(self, folder: Path) -> None:
         """Find or create the nested run and write what is new; after the end also files and status.
 
-        Raises:
-            TrackingUnavailable: MLflow could not take it; the next ship finds out how far this one came.
+        After a failure the next ship finds out how far this one came.
         """
         if self._is_shipped(folder):
             return
@@ -224,11 +211,7 @@ class MLflowTracker(Tracker):
                 shipping.params, shipping.facts = {}, []
 
     def wait(self, folder: Path) -> None:
-        """Set a run that this tracker ships, and that has not ended, to waiting.
-
-        Raises:
-            TrackingUnavailable: MLflow could not take it.
-        """
+        """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that."""
         shipping = self._shipping.get(folder)
         if shipping and not shipping.waiting:
             with self._reaching(folder):
@@ -310,21 +293,19 @@ class MLflowTracker(Tracker):
 
         Raises:
             BadInput: tracking has no such study.
-            TrackingUnavailable: MLflow does not answer.
         """
         with self._reaching():
             self._find_parent()
-            condition = f"tags.`sweeplab.study` = {quoted(self._study)}"
-            yield from read_runs(self._experiment, condition, ("sweeplab.study", self._study))
+            yield from read_runs(self._experiment)
 
     def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-        """Return a metric's points of each run by step.
-
-        Raises:
-            TrackingUnavailable: MLflow does not answer.
-        """
+        """Return a metric's points of each run by step."""
         with self._reaching():
             return read_histories(self._client, run_ids, name)
+
+    def history(self, run_id: str, name: str) -> list[Measure]:
+        """Return all points of one metric of a run, by step."""
+        return self.histories([run_id], name)[run_id]
 
     # ------------------------------------------------------------ calls to MLflow
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from urllib.error import URLError
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
 from sweeplab.tracking.experiment import Experiment
-from sweeplab.tracking.tracker import FACTS, TOTALS
+from sweeplab.tracking.tracker import BY_TOKENS, FACTS, TOTALS
 
 # ------------------------------------------------------------------ a view of a study
 
@@ -72,30 +72,12 @@ class View:
         return f"sweeplab-{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}"
 
 
-@dataclass(frozen=True)
-class StudyPages:
-    """Where MLflow shows one study: its experiment, its parent run, and the key of its view."""
+def publish(
+    lab: Path, uri: str, study: str, view: View, searched: Sequence[str], server: str
+) -> dict[str, str]:
+    """Write the view to the study's experiment, and return links on a server, given as `http://host:port`.
 
-    experiment: str
-    parent: str
-    key: str
-
-    def links(self, server: str) -> dict[str, str]:
-        """Return the links on a server, given as `http://host:port`.
-
-        To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
-        """
-        runs = f"{server}/#/experiments/{self.experiment}/runs"
-        shared = f"{WORKFLOW}&viewStateShareKey={self.key}&compareRunsMode="
-        return {
-            "charts": f"{runs}?{shared}CHART",
-            "table": f"{runs}?{shared}TABLE",
-            "study": f"{runs}/{self.parent}?{WORKFLOW}",
-        }
-
-
-def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]) -> StudyPages:
-    """Write the view to the study's experiment, and return the pages that show it.
+    To the charts beside the runs, to the table of runs, and to the study's own page with its description and files.
 
     Raises:
         BadInput: tracking has no such study, or the view is larger than a tag may be.
@@ -111,7 +93,9 @@ def publish(lab: Path, uri: str, study: str, view: View, searched: Sequence[str]
         if len(text.encode()) > TAG_BYTES:
             raise BadInput(f"{view.name}: too many columns and charts; MLflow keeps {TAG_BYTES:,} bytes")
         there.client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{view.key}", text)
-    return StudyPages(experiment, run_id, view.key)
+    runs = f"{server}/#/experiments/{experiment}/runs"
+    shared = f"{runs}?{WORKFLOW}&viewStateShareKey={view.key}&compareRunsMode="
+    return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
 
 
 def state(view: View, parent: str, searched: Sequence[str]) -> dict[str, Any]:
@@ -176,48 +160,28 @@ def _section(uuid: str, name: str, columns: int, display: bool = True) -> dict[s
 
 def _chart(chart: Chart, uuid: str, row: str) -> dict[str, Any]:
     common = {"uuid": uuid, "metricSectionId": row, "deleted": False, "isGenerated": False}
-    return common | _OPTIONS[chart.kind](chart)
-
-
-def _line(chart: Chart) -> dict[str, Any]:
-    metric = f"{chart.y}_by_tokens" if chart.x == "train_tokens" else chart.y
-    return {
-        "type": "LINE",
-        "metricKey": metric,
-        "selectedMetricKeys": [metric],
-        "xAxisKey": X_AXES[chart.x],
-        "useGlobalXaxisKey": False,
-        "xAxisScaleType": _scale(chart, "x"),
-        "scaleType": _scale(chart, "y"),
-        "lineSmoothness": 0,
-        "useGlobalLineSmoothing": False,
-        "range": {},
-    }
-
-
-def _scatter(chart: Chart) -> dict[str, Any]:
-    axes = {f"{axis}axis": _axis(name) for axis, name in (("x", chart.x), ("y", chart.y))}
-    return {"type": "SCATTER", "runsCountToCompare": 100, **axes}
-
-
-def _compare(chart: Chart) -> dict[str, Any]:
+    if chart.kind == "line":
+        metric = f"{chart.y}{BY_TOKENS}" if chart.x == "train_tokens" else chart.y
+        scales = {axis: "log" if axis in chart.log else "linear" for axis in "xy"}
+        return common | {
+            "type": "LINE",
+            "metricKey": metric,
+            "selectedMetricKeys": [metric],
+            "xAxisKey": X_AXES[chart.x],
+            "useGlobalXaxisKey": False,
+            "xAxisScaleType": scales["x"],
+            "scaleType": scales["y"],
+            "lineSmoothness": 0,
+            "useGlobalLineSmoothing": False,
+            "range": {},
+        }
+    if chart.kind == "scatter":
+        kinds = [(name, "METRIC" if name in NUMBERS else "PARAM") for name in (chart.x, chart.y)]
+        x, y = ({"key": name, "type": kind} for name, kind in kinds)
+        return common | {"type": "SCATTER", "runsCountToCompare": 100, "xaxis": x, "yaxis": y}
     shown = {"showDifferencesOnly": True, "showChangeFromBaseline": False, "baselineColumnUuid": ""}
-    return {"type": "DIFFERENCE", "chartName": chart.title, "compareGroups": list(COMPARED), **shown}
-
-
-_OPTIONS: Mapping[str, Callable[[Chart], dict[str, Any]]] = {
-    "line": _line,
-    "scatter": _scatter,
-    "compare": _compare,
-}
-
-
-def _scale(chart: Chart, axis: str) -> str:
-    return "log" if axis in chart.log else "linear"
-
-
-def _axis(name: str) -> dict[str, str]:
-    return {"key": name, "type": "METRIC" if name in NUMBERS else "PARAM"}
+    compared = {"chartName": chart.title, "compareGroups": list(COMPARED)}
+    return common | {"type": "DIFFERENCE", **compared, **shown}
 
 
 # ------------------------------------------------------------------ a server of the pages

@@ -20,15 +20,17 @@ CURVES = ("train_loss", "val_loss", *MEASURES, "learning_rate", "grad_norm", "to
 LOSSES_BY_TOKENS = ("train_loss", "val_loss")
 BY_TOKENS = "_by_tokens"  # ends the name of a metric whose steps are tokens
 FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
-TOTALS = {
-    "train_tokens": "train_tokens",
-    "train_flops": "train_flops",
-    "wall_seconds": "wall_seconds",
-    "best_val_loss": "best_val_loss",
-    "final_val_loss": "final_val_loss",
-    "iterations": "iteration",
-    "value": "value",
-    **{name: name for name in BEST_MEASURES},
+_SAME = (
+    "train_tokens",
+    "train_flops",
+    "wall_seconds",
+    "best_val_loss",
+    "final_val_loss",
+    "value",
+    *BEST_MEASURES,
+)
+TOTALS = {"iterations": "iteration"} | {
+    name: name for name in _SAME
 }  # a metric's name -> its name in end.json
 
 
@@ -102,42 +104,6 @@ class Mirror(ABC):
     @abstractmethod
     def close(self, summary: Summary) -> None:
         """Write the study's state and best values."""
-
-
-class Tracker(Mirror):
-    """Keep the numbers and files of one study: what analysis reads.
-
-    `open` sets runs that tracking still has as running, from a process that was killed, back to waiting; `close`
-    does so with what has not ended.
-    """
-
-    @abstractmethod
-    def wait(self, folder: Path) -> None:
-        """Say that a run shipped before is no longer worked on; the next new point makes it running again."""
-
-    @abstractmethod
-    def attach(self, files: Path, folder: str) -> None:
-        """Keep a file, or all that lies in a folder, with the study; what had the same name there is replaced.
-
-        Raises:
-            BadInput: there is no such study.
-        """
-
-    @abstractmethod
-    def runs(self) -> Iterator[TrackedRun]:
-        """Yield every run of the study.
-
-        Raises:
-            BadInput: there is no such study.
-        """
-
-    @abstractmethod
-    def histories(self, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
-        """Return all points of one metric of each run, by step."""
-
-    def history(self, run_id: str, name: str) -> list[Measure]:
-        """Return all points of one metric of a run, by step."""
-        return self.histories([run_id], name)[run_id]
 
 
 @dataclass

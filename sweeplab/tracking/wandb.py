@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,7 @@ import wandb
 from sweeplab.errors import TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.tracker import (
-    BY_TOKENS,
-    Description,
-    Measure,
-    Mirror,
-    RunMeasures,
-    Summary,
-)
+from sweeplab.tracking.tracker import BY_TOKENS, Description, Measure, Mirror, RunMeasures, Summary
 
 SENT = "wandb.json"  # in a run's folder: its id in W&B, and whether all of it is there
 
@@ -61,8 +52,10 @@ class WandbMirror(Mirror):
             known = json.loads(mark.read_bytes())
         if not known["sent"]:
             write_whole(mark, json.dumps(known).encode())
-            with _reaching():
+            try:
                 self._send(RunFolder(folder), end, known["id"])
+            except (wandb.errors.Error, OSError) as error:
+                raise TrackingUnavailable(f"Weights & Biases: {error}") from error
             write_whole(mark, json.dumps({**known, "sent": True}).encode())
         self._sent.add(folder)
 
@@ -100,11 +93,3 @@ def _values(point: list[Measure]) -> dict[str, float]:
     tokens = [measure.step for measure in point if measure.name.endswith(BY_TOKENS)]
     values = {measure.name: measure.value for measure in point if not measure.name.endswith(BY_TOKENS)}
     return {**values, **({"train_tokens": tokens[0]} if tokens else {})}
-
-
-@contextmanager
-def _reaching() -> Iterator[None]:
-    try:
-        yield
-    except (wandb.errors.Error, OSError) as error:
-        raise TrackingUnavailable(f"Weights & Biases: {error}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trained import run_in
 
-from sweeplab.lab.best import find_best
+from sweeplab.lab.listing import find_best
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.opening import open_run
 

@@ -12,7 +12,7 @@ import pytest
 from cli.conftest import STUDY
 from terminal import PROGRAM
 
-from sweeplab.lab.description import summarize
+from sweeplab.lab.showing import summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.sample import read_samples
 

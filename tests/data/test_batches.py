@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import DRAWS_PER_CHUNK, Batch, stacked
+from sweeplab.data.batches import Batch, stacked
 from sweeplab.data.generators import Noise, generator_key
+from sweeplab.data.objectives.base import DRAWS_PER_CHUNK
 from sweeplab.data.objectives.tokens import NextToken
 from sweeplab.hyperparameters import Hyperparameters
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeplab.data.corpora import CORPORA, PairCorpus, Texts
-from sweeplab.data.corpora.base import Pair
-from sweeplab.data.corpora.pairs import functions_of
+from sweeplab.data.corpora.pairs import Pair, functions_of
 from sweeplab.errors import BadInput
 
 RULES = {

@@ -19,7 +19,7 @@ import pytest
 from sweeplab.errors import BadInput
 from sweeplab.records.runs import RunState
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.tracker import Tracker
+from sweeplab.tracking.mlflow import MLflowTracker as Tracker
 
 
 class TrackerContract:

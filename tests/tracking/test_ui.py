@@ -90,13 +90,12 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
 def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     ship(lab, tmp_path_factory.mktemp("runs"), writer)
     uri = tracking_uri(lab)
-    pages = publish(
-        lab, uri, "shown", View("mlflow", COLUMNS, "best_val_loss", False, CHARTS), ["learning_rate"]
-    )
+    view = View("mlflow", COLUMNS, "best_val_loss", False, CHARTS)
     with serve(lab, uri, free_port(5300)) as server:
+        links = publish(lab, uri, "shown", view, ["learning_rate"], server.url)
         server.wait_until_ready()
         with chromium_page(tmp_path_factory.mktemp("profile"), 1920, 1200) as page:
-            yield Shown(server.url, pages.links(server.url), page)
+            yield Shown(server.url, links, page)
 
 
 @pytest.mark.browser

@@ -55,19 +55,18 @@ def test_publishing_writes_the_view_and_replaces_it(lab: Path) -> None:
     name = "the baker's view"
     parent = MLflowTracker(lab, name).open({})
     uri = tracking_uri(lab)
-    pages = publish(lab, uri, name, VIEW, ["learning_rate"])
-    assert (pages.parent, pages.key) == (parent, "sweeplab-my-view")
+    links = publish(lab, uri, name, VIEW, ["learning_rate"], "http://x:1")
     experiment = connect(lab, uri).get_experiment_by_name(name)
-    tag = f"mlflow.sharedViewState.{pages.key}"
+    tag = "mlflow.sharedViewState.sweeplab-my-view"
     assert json.loads(experiment.tags[tag]) == state(VIEW, parent, ["learning_rate"])
     start = f"http://x:1/#/experiments/{experiment.experiment_id}/runs"
     query = "?workflowType=machine_learning&viewStateShareKey=sweeplab-my-view&compareRunsMode=CHART"
-    assert pages.links("http://x:1") == {
+    assert links == {
         "charts": start + query,
         "table": start + query.replace("CHART", "TABLE"),
         "study": f"{start}/{parent}?workflowType=machine_learning",
     }
-    assert publish(lab, uri, name, VIEW, ["betas"]) == pages
+    assert publish(lab, uri, name, VIEW, ["betas"], "http://x:1") == links
     assert '"params.`betas`"' in connect(lab, uri).get_experiment_by_name(name).tags[tag]
 
 
@@ -75,9 +74,9 @@ def test_what_cannot_be_published(lab: Path) -> None:
     MLflowTracker(lab, "wide").open({})
     uri = tracking_uri(lab)
     with pytest.raises(BadInput, match="has no study 'narrow': nothing of it was run yet"):
-        publish(lab, uri, "narrow", VIEW, [])
+        publish(lab, uri, "narrow", VIEW, [], "http://x:1")
     with pytest.raises(BadInput, match="my view: too many columns"):
-        publish(lab, uri, "wide", VIEW, [f"name_{i}" for i in range(500)])
+        publish(lab, uri, "wide", VIEW, [f"name_{i}" for i in range(500)], "http://x:1")
     assert count_studies(lab, uri) >= 1
 
 
@@ -86,7 +85,7 @@ def test_a_server_that_does_not_answer(lab: Path) -> None:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(TrackingUnavailable, match=uri):
-            publish(lab, uri, "any", VIEW, [])
+            publish(lab, uri, "any", VIEW, [], "http://x:1")
         with pytest.raises(TrackingUnavailable) as down:
             count_studies(lab, uri)
         assert str(down.value) == f"{uri}: no answer (Connection refused)"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sweeplab.tracking import MIRRORS, open_mirrors
+from sweeplab import tracking
+from sweeplab.tracking import open_mirrors
 from sweeplab.tracking.tracker import Mirror
 
 pytest.importorskip("wandb", reason="wandb, an extra, is not installed")
@@ -131,5 +132,6 @@ def test_only_a_study_that_fixes_a_project_is_mirrored(study: Path) -> None:
 def test_a_package_that_is_not_installed_mirrors_nothing(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MIRRORS, "no_such_tracker", ("wandb_project", MIRRORS["wandb"][1]))
     assert len(open_mirrors({"wandb_project": "nightly"}, study)) == 1
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    assert open_mirrors({"wandb_project": "nightly"}, study) == []

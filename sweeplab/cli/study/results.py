@@ -13,7 +13,7 @@ from sweeplab.cli.printing import cell_text, print_found, print_json, print_rows
 from sweeplab.cli.study.manage import write_study
 
 if TYPE_CHECKING:
-    from sweeplab.lab.best import Trial
+    from sweeplab.lab.listing import Trial
 
 SAME = {
     "file": "the same study file",
@@ -42,7 +42,7 @@ def best(
     $ sweeplab study best small
     $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
-    from sweeplab.lab.best import find_best
+    from sweeplab.lab.listing import find_best
     from sweeplab.lab.reuse import rerun_text
 
     folder = study_folder(lab, name)

@@ -1,18 +1,18 @@
-"""What a corpus is: files, and the texts in them."""
+"""What a corpus is: files, and the texts in them by split."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from sweeplab.data.corpora.files import joined
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem, nearest
 
 # Of ten parts of a corpus so many are trained on.
 TRAINING_TENTHS = 9
@@ -82,72 +82,37 @@ class AnyCorpus(ABC):
         return str(files[0]) if len(files) == 1 else f"corpus {self.name} ({len(files)} files)"
 
 
-@dataclass(frozen=True)
-class Corpus(AnyCorpus):
-    """A corpus of running text, joined of its files; the first nine tenths of its characters are trained on."""
-
-    of_pairs: ClassVar[bool] = False
-
-    join: Callable[[Sequence[Path]], str] = joined
-
-    def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the text, cut in two."""
-        text = self.text(files)
-        cut = len(text) * TRAINING_TENTHS // 10
-        return Texts([text[:cut]], [text[cut:]])
-
-    def text(self, files: Sequence[Path]) -> str:
-        """Return the text of the files.
-
-        Raises:
-            BadInput: a file is not UTF-8 text, or the text has nothing to learn from.
-        """
-        text = self.join(files)
-        if not text.strip():
-            raise BadInput(f"{self._called(files)} is empty")
-        if not text.strip(text[0]):
-            what = (
-                f"{self._called(files)} has one character only, {text[0]!r}: nothing can be learned from it"
-            )
-            raise BadInput(what)
-        return text
+def document(file: Path) -> str:
+    """Read one file as it is: no translation of line ends; only a byte order mark is dropped."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read {file}: {error.strerror}") from error
+    if (place := content.find(b"\0")) >= 0:
+        raise BadInput(f"{file} is not a text: byte {place} is 0")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        what = f"{file} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise BadInput(what) from error
 
 
-class Pair(NamedTuple):
-    """A source and the target that follows from it; pairs of one `group` stay in one split."""
+def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> list[Path]:
+    """Return the files at a path or glob.
 
-    source: str
-    target: str
-    group: str
-
-
-@dataclass(frozen=True)
-class PairCorpus(AnyCorpus):
-    """A corpus of pairs; a tenth of its groups, by a hash of their names, is kept for validation."""
-
-    of_pairs: ClassVar[bool] = True
-
-    pairs: Callable[[Sequence[Path]], Iterable[Pair]]
-
-    def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the pairs; one whose source is trained on is left out of validation."""
-        pairs = list(self.pairs(files))
-        groups = sorted({pair.group for pair in pairs}, key=_rank)
-        if not pairs:
-            raise BadInput(f"{self._called(files)} is empty")
-        if len(groups) == 1:
-            what = f"has {len(pairs)} pairs of one source: none is left to validate with"
-            raise BadInput(f"{self._called(files)} {what}")
-        kept = set(groups[: max(1, len(groups) * (10 - TRAINING_TENTHS) // 10)])
-        train = [pair for pair in pairs if pair.group not in kept]
-        sources = {pair.source for pair in train}
-        val = [pair for pair in pairs if pair.group in kept and pair.source not in sources]
-        if not val:
-            raise BadInput(f"{self._called(files)} repeats itself: no pair is left to validate with")
-        train_texts, val_texts = ([text for pair in split for text in pair[:2]] for split in (train, val))
-        return Texts(train_texts, val_texts, of_pairs=True)
-
-
-def _rank(name: str) -> bytes:
-    """Return what a group is sorted by: as good as chance, and the same everywhere."""
-    return hashlib.sha256(name.encode()).digest()
+    Raises:
+        BadInput: there are none.
+    """
+    if path is None:
+        raise BadInput(f"corpus {corpus} needs a path: a file, or a glob such as notes/**/*{suffix}")
+    given = Path(path)
+    if given.is_dir():
+        raise BadInput(f"{path} is a folder; name its files, such as {given / '**' / f'*{suffix}'}")
+    if given.is_file():
+        return [given.resolve()]
+    # Not Path.glob: that one descends into hidden folders, .git among them.
+    found = sorted(match for match in glob.glob(path, recursive=True) if Path(match).is_file())  # noqa: PTH207
+    if not found:
+        beside = [each.name for each in given.parent.glob("*") if each.is_file()]
+        raise BadInput(Problem(f"no file is at {path}", nearest=nearest(given.name, beside)))
+    return [Path(match).absolute() for match in found]

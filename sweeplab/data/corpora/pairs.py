@@ -3,33 +3,71 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import sysconfig
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
+from typing import ClassVar, NamedTuple
 
-from sweeplab.data.corpora.base import Pair, PairCorpus
-from sweeplab.data.corpora.files import document, user_files
+from sweeplab.data.corpora.base import TRAINING_TENTHS, AnyCorpus, Texts, document, user_files
 from sweeplab.data.corpora.text import python_source_files
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.errors import BadInput, Problem
 
 # So many bad lines are named; a file of another kind has thousands.
 MOST_NAMED = 10
-KEYS = ("source", "target")
+KEYS, SUFFIXES = ("source", "target"), (".tsv", ".jsonl")
 
 
-def _of_tsv(line: str) -> Sequence[object]:
-    parts = line.split("\t")
-    if len(parts) != 2:
-        raise ValueError(f"has {len(parts) - 1} tabs; allowed: one, between source and target")
-    return parts
+class Pair(NamedTuple):
+    """A source and the target that follows from it; pairs of one `group` stay in one split."""
+
+    source: str
+    target: str
+    group: str
 
 
-def _of_jsonl(line: str) -> Sequence[object]:
+@dataclass(frozen=True)
+class PairCorpus(AnyCorpus):
+    """A corpus of pairs; a tenth of its groups, by a hash of their names, is kept for validation."""
+
+    of_pairs: ClassVar[bool] = True
+
+    pairs: Callable[[Sequence[Path]], Iterable[Pair]]
+
+    def texts(self, files: Sequence[Path]) -> Texts:
+        """Return the pairs; one whose source is trained on is left out of validation."""
+        pairs = list(self.pairs(files))
+        groups = sorted(
+            {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
+        )
+        if not pairs:
+            raise BadInput(f"{self._called(files)} is empty")
+        if len(groups) == 1:
+            what = f"has {len(pairs)} pairs of one source: none is left to validate with"
+            raise BadInput(f"{self._called(files)} {what}")
+        kept = set(groups[: max(1, len(groups) * (10 - TRAINING_TENTHS) // 10)])
+        train = [pair for pair in pairs if pair.group not in kept]
+        sources = {pair.source for pair in train}
+        val = [pair for pair in pairs if pair.group in kept and pair.source not in sources]
+        if not val:
+            raise BadInput(f"{self._called(files)} repeats itself: no pair is left to validate with")
+        train_texts, val_texts = ([text for pair in split for text in pair[:2]] for split in (train, val))
+        return Texts(train_texts, val_texts, of_pairs=True)
+
+
+def _parts(line: str, suffix: str) -> Sequence[object]:
+    """Return the source and the target of a line."""
+    if suffix == ".tsv":
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise ValueError(f"has {len(parts) - 1} tabs; allowed: one, between source and target")
+        return parts
     try:
         found = json.loads(line)
     except ValueError as error:
@@ -41,11 +79,8 @@ def _of_jsonl(line: str) -> Sequence[object]:
     return [found[key] for key in KEYS]
 
 
-PARSERS: Mapping[str, Callable[[str], Sequence[object]]] = {".tsv": _of_tsv, ".jsonl": _of_jsonl}
-
-
-def _pair(line: str, parse: Callable[[str], Sequence[object]]) -> Pair:
-    source, target = parse(line)
+def _pair(line: str, suffix: str) -> Pair:
+    source, target = _parts(line, suffix)
     for key, text in zip(KEYS, (source, target), strict=True):
         if not isinstance(text, str):
             raise ValueError(f"has no text as its {key}")
@@ -61,14 +96,14 @@ def _pair(line: str, parse: Callable[[str], Sequence[object]]) -> Pair:
 def _read(files: Sequence[Path]) -> list[Pair]:
     pairs, problems = [], []
     for file in files:
-        if file.suffix not in PARSERS:
-            raise BadInput(Problem(f"{file} is no file of pairs", allowed=", ".join(PARSERS)))
+        if file.suffix not in SUFFIXES:
+            raise BadInput(Problem(f"{file} is no file of pairs", allowed=", ".join(SUFFIXES)))
         # Not splitlines: that one ends a line at characters that may stand in a text.
         for number, line in enumerate(document(file).split("\n"), start=1):
             if not line.strip(" \r"):  # a tab makes it a pair
                 continue
             try:
-                pairs.append(_pair(line.removesuffix("\r"), PARSERS[file.suffix]))
+                pairs.append(_pair(line.removesuffix("\r"), file.suffix))
             except ValueError as error:
                 problems.append(Problem(f"line {number} {error}", file=file, line=number))
     if problems:
@@ -155,29 +190,25 @@ def _sums(noise: Noise) -> list[str]:
 
 
 def _rule(
-    name: str, meaning: str, sources: Callable[[Noise], list[str]], target: Callable[[str], str]
+    name: str, meaning: str, target: Callable[[str], str], sources: Callable[[Noise], list[str]] = _words
 ) -> PairCorpus:
+    meaning = f"Words of random letters, and {meaning}" if sources is _words else meaning
+
     def pairs(files: Sequence[Path]) -> list[Pair]:
         drawn = dict.fromkeys(sources(Noise(generator_key(0, f"corpus {name}"))))
         return [Pair(source, target(source), group=source) for source in drawn]
 
-    return PairCorpus(
-        name, meaning, lambda path: [Path(__file__).absolute()], pairs, needs_whole=True, takes_path=False
-    )
+    own_file = Path(__file__).absolute()
+    return PairCorpus(name, meaning, lambda path: [own_file], pairs, needs_whole=True, takes_path=False)
+
+
+def _sum(text: str) -> str:
+    return str(sum(map(int, text.split("+"))))
 
 
 RULES = (
-    _rule("copy", "Words of random letters, and the same again", _words, str),
-    _rule(
-        "reverse", "Words of random letters, and their letters from last to first", _words, lambda w: w[::-1]
-    ),
-    _rule(
-        "sort", "Words of random letters, and their letters in order", _words, lambda w: "".join(sorted(w))
-    ),
-    _rule(
-        "addition",
-        f"Sums of two numbers of up to {N_DIGITS} digits, and what they come to",
-        _sums,
-        lambda text: str(sum(map(int, text.split("+")))),
-    ),
+    _rule("copy", "the same again", str),
+    _rule("reverse", "their letters from last to first", lambda word: word[::-1]),
+    _rule("sort", "their letters in order", lambda word: "".join(sorted(word))),
+    _rule("addition", f"Sums of two numbers of up to {N_DIGITS} digits, and what they come to", _sum, _sums),
 )

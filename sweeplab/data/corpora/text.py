@@ -1,17 +1,21 @@
-"""Corpora of running text."""
+"""Corpora of running text: files of the user's, and what comes with Python or is fetched."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from sweeplab.data.corpora.base import Corpus
-from sweeplab.data.corpora.files import BETWEEN_DOCUMENTS, download, joined_readable, user_files
+from sweeplab.data.corpora.base import TRAINING_TENTHS, AnyCorpus, Texts, document, user_files
 from sweeplab.errors import BadInput
-from sweeplab.files import cache_folder
+from sweeplab.files import cache_folder, write_whole
 
+BETWEEN_DOCUMENTS = "\n\n"
 TINYSHAKESPEARE_VARIABLE = "SWEEPLAB_TINYSHAKESPEARE"
 TINYSHAKESPEARE_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -20,6 +24,96 @@ TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca5
 
 # Of the standard library: what is not its own, what is not source, and tests, some of them broken on purpose.
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+
+def joined(files: Sequence[Path]) -> str:
+    """Return the texts of all files, each a document."""
+    return BETWEEN_DOCUMENTS.join(document(file) for file in files)
+
+
+def joined_readable(files: Sequence[Path]) -> str:
+    """Return the texts of the files that are text, each a document."""
+    texts = []
+    for file in files:
+        with suppress(BadInput):  # a distribution may ship a file in another encoding
+            texts.append(document(file))
+    return BETWEEN_DOCUMENTS.join(texts)
+
+
+@dataclass(frozen=True)
+class Corpus(AnyCorpus):
+    """A corpus of running text, joined of its files; the first nine tenths of its characters are trained on."""
+
+    of_pairs: ClassVar[bool] = False
+
+    join: Callable[[Sequence[Path]], str] = joined
+
+    def texts(self, files: Sequence[Path]) -> Texts:
+        """Return the text, cut in two."""
+        text = self.text(files)
+        cut = len(text) * TRAINING_TENTHS // 10
+        return Texts([text[:cut]], [text[cut:]])
+
+    def text(self, files: Sequence[Path]) -> str:
+        """Return the text of the files.
+
+        Raises:
+            BadInput: a file is not UTF-8 text, or the text has nothing to learn from.
+        """
+        text = self.join(files)
+        if not text.strip():
+            raise BadInput(f"{self._called(files)} is empty")
+        if not text.strip(text[0]):
+            what = f"has one character only, {text[0]!r}: nothing can be learned from it"
+            raise BadInput(f"{self._called(files)} {what}")
+        return text
+
+
+def download(
+    url: str, target: Path, sha256: str, largest_bytes: int = 2**24, timeout_seconds: float = 30
+) -> Path:
+    """Fetch a file once: return `target`, which has this digest, without a request if it is there already.
+
+    Processes that ask together make one request. Nothing is written before the digest is checked.
+
+    Raises:
+        OSError: it cannot be fetched or written, is larger or slower than allowed, or has another digest.
+    """
+    from filelock import FileLock
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.with_name(f"{target.name}.lock")):
+        if not target.exists() or _sha256(target.read_bytes()) != sha256:
+            content = _fetch(url, largest_bytes, timeout_seconds)
+            if _sha256(content) != sha256:
+                raise OSError(f"its sha256 is {_sha256(content)} and should be {sha256}")
+            write_whole(target, content)
+    return target
+
+
+def _fetch(url: str, largest_bytes: int, timeout_seconds: float) -> bytes:
+    import http.client
+    import time
+    import urllib.request
+
+    deadline = time.monotonic() + timeout_seconds
+    content = bytearray()
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_seconds) as response:
+            # read1 returns with whatever has come, so that a server that drips meets the deadline too.
+            while piece := response.read1(2**16):
+                content += piece
+                if len(content) > largest_bytes:
+                    raise OSError(f"it is larger than {largest_bytes:,} bytes")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"it takes longer than {timeout_seconds:g} s")
+    except http.client.HTTPException as error:
+        raise OSError(f"the answer is not HTTP: {error!r}") from error
+    return bytes(content)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _tinyshakespeare_files(path: str | None) -> list[Path]:

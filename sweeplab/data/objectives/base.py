@@ -1,19 +1,33 @@
-"""What every objective does: turn a split's items into batches."""
+"""What every objective does: turn a split's items, windows of running text or pairs, into batches.
+
+Which items a batch has is a pure function of what is asked for, so there is no state to save.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sweeplab.data.batches import Batch, Draws, Ids, windows
+from sweeplab.data.batches import Batch, Ids
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import Hyperparameters
+
+# A generator costs as much as thousands of draws, so a chunk of iterations shares one. Counted in draws
+# and not in iterations: then what is kept (512 chunks of 32 KB) does not grow with the batch.
+DRAWS_PER_CHUNK = 4096
+
+
+@lru_cache(512)
+def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_items: int) -> Ids:
+    noise = Noise(generator_key(seed, "batches"), chunk)
+    return noise.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
 
 
 class Objective(ABC):
@@ -30,18 +44,20 @@ class Objective(ABC):
     dense: ClassVar[bool] = False
     finds_whole: ClassVar[bool] = False
     shortest_block: ClassVar[int] = 1
+    special_tokens: ClassVar[tuple[str, ...]] = ()
+    _stride = 1  # from an item to the next that shares no target with it
 
     def __init__(
         self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
     ) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
-        self._draws = Draws(self._take(split, values), values.batch_size)
-        self._stride = self.stride(values)
+        self._values, self._batch_size = values, values.batch_size
+        self._n_items = self._take(split)
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
         """Return the special tokens that it needs."""
-        return ()
+        return cls.special_tokens
 
     @classmethod
     def text_share(cls, values: Hyperparameters) -> float:
@@ -59,11 +75,6 @@ class Objective(ABC):
         return values.block_size, 0
 
     @classmethod
-    def stride(cls, values: Hyperparameters) -> int:
-        """Return from where to where items go that share no target: from one to the next that many on."""
-        return 1
-
-    @classmethod
     @abstractmethod
     def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
         """Make sure that the split of this name can be learned.
@@ -73,6 +84,7 @@ class Objective(ABC):
         """
 
     @classmethod
+    @abstractmethod
     def prompt(
         cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
     ) -> Prompt:
@@ -81,18 +93,13 @@ class Objective(ABC):
         Raises:
             BadInput: it cannot be, such as one that is too long.
         """
-        raise BadInput(f"the objective {cls.name} takes no prompt")
-
-    def example(self) -> Sequence[Sequence[int]]:
-        """Return the split's beginning as a person's prompt: what `prompt` takes.
-
-        Raises:
-            BadInput: the objective takes none.
-        """
-        raise BadInput(f"the objective {self.name} takes no prompt")
 
     @abstractmethod
-    def _take(self, split: Any, values: Hyperparameters) -> int:
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the split's beginning as a person's prompt: what `prompt` takes."""
+
+    @abstractmethod
+    def _take(self, split: Any) -> int:
         """Take a split in and return how many items it has."""
 
     @abstractmethod
@@ -101,12 +108,14 @@ class Objective(ABC):
 
     def training(self, seed: int, iteration: int) -> Batch:
         """Return the batch that a run of this seed trains on at this iteration (from 0)."""
-        items = self._draws.training(seed, iteration)
+        iterations = max(1, DRAWS_PER_CHUNK // self._batch_size)
+        chunk, row = divmod(iteration, iterations)
+        items = _training_items(seed, chunk, iterations, self._batch_size, self._n_items)[row]
         return self._batch(items, Noise(generator_key(seed, "masks"), iteration))
 
     def evaluation(self, n_batches: int) -> Iterator[Batch]:
         """Yield the batches that every run is evaluated on, whatever its seed."""
-        return self._evaluated(iter(self._draws.evaluation(n_batches)))
+        return self._evaluated(self._evaluation_items(n_batches))
 
     def alone(self, n_sequences: int) -> Iterator[Batch] | None:
         """Return at least so many of evaluation's sequences with one token hidden in each; None if it hides none."""
@@ -114,9 +123,16 @@ class Objective(ABC):
 
     def whole(self) -> Iterator[Batch]:
         """Yield the split once, in order: no token is a target twice. The last, incomplete window is dropped."""
-        return self._evaluated(self._draws.whole(self._stride))
+        items = np.arange(0, self._n_items, self._stride)
+        starts = range(0, len(items), self._batch_size)
+        return self._evaluated(items[start : start + self._batch_size] for start in starts)
 
-    def _evaluated(self, chosen: Iterator[Ids]) -> Iterator[Batch]:
+    def _evaluation_items(self, n_batches: int) -> Ids:
+        """Return the items [n_batches, B] that every run is evaluated on."""
+        noise = Noise(generator_key(0, "evaluation"))
+        return noise.integers(n_batches * self._batch_size, self._n_items).reshape(n_batches, -1)
+
+    def _evaluated(self, chosen: Iterable[Ids]) -> Iterator[Batch]:
         key = generator_key(0, "evaluation masks")
         return (self._batch(items, Noise(key, index)) for index, items in enumerate(chosen))
 
@@ -124,15 +140,12 @@ class Objective(ABC):
 class TextObjective(Objective):
     """An objective of running text: its items are all windows of one length."""
 
-    @classmethod
-    @abstractmethod
-    def window(cls, values: Hyperparameters) -> int:
-        """Return how many tokens of the text an item has."""
+    overlap: ClassVar[int] = 0  # tokens that two windows have in common which share no target
 
     @classmethod
-    def stride(cls, values: Hyperparameters) -> int:
-        """Return the length of a window."""
-        return cls.window(values)
+    def window(cls, values: Hyperparameters) -> int:
+        """Return how many tokens of the text an item has."""
+        return values.block_size + cls.overlap
 
     @classmethod
     def check(cls, name: str, split: Any, values: Hyperparameters) -> None:
@@ -145,15 +158,16 @@ class TextObjective(Objective):
             sizes, n_tokens, key=lambda size: cls.window(values.replace(block_size=size))
         )
         what = f"block_size {block_size} is longer than the data: the {name} split has {n_tokens} tokens"
-        raise BadInput(
-            Problem(
-                what,
-                allowed=f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short",
-            )
-        )
+        allowed = f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short"
+        raise BadInput(Problem(what, allowed))
 
-    def _take(self, split: Any, values: Hyperparameters) -> int:
-        self._windows = windows(split, self.window(values))
+    def _take(self, split: Any) -> int:
+        length = self.window(self._values)
+        if len(split) < length:
+            raise ValueError(f"{len(split)} tokens have no window of {length}")
+        self._stride = length - self.overlap
+        # A plain view of the mapped file: np.memmap's own indexing is several times slower.
+        self._windows = np.lib.stride_tricks.sliding_window_view(np.asarray(split), length)
         return len(self._windows)
 
     def _texts(self, items: Ids) -> Ids:

@@ -71,11 +71,7 @@ class PairsObjective(Objective):
     families = tuple(FORMS)
     of_pairs = True
     finds_whole = True
-
-    @classmethod
-    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return the same ones for every family, so that all have one vocabulary."""
-        return (PAD, BOS, EOS, MASK)
+    special_tokens = (PAD, BOS, EOS, MASK)  # for every family the same, so that all have one vocabulary
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
@@ -129,10 +125,10 @@ class PairsObjective(Objective):
         holes: list[list[int]] = [] if self._form.is_ahead else [[]] * int(self._targets[0])
         return [self._tokens[start : start + length].tolist(), *holes]
 
-    def _take(self, pairs: Pairs, values: Hyperparameters) -> int:
-        self._form = FORMS[values.family]
+    def _take(self, pairs: Pairs) -> int:
+        self._form = FORMS[self._values.family]
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
-        self._sources, self._targets = source_lengths(pairs, values), pairs.lengths[:, 1]
+        self._sources, self._targets = source_lengths(pairs, self._values), pairs.lengths[:, 1]
         self._n_source = int(self._sources.max())
         # What of `source bos target eos` comes before `bos` in the one sequence, and the most of all of it.
         self._before = self._sources if self._form.has_source else np.zeros_like(self._sources)
@@ -148,15 +144,10 @@ class PairsObjective(Objective):
         if not self._form.is_ahead:
             return Batch(np.where(is_found, self.special[MASK], row), found, lengths=end + 1)
         read = np.where(place < end[:, None], row, self.special[PAD])
-        source = {} if self._form.has_source else self._source(items)
-        return Batch(read[:, :-1], found[:, 1:], lengths=end, **source)
-
-    def _source(self, items: Ids) -> dict[str, Ids]:
-        lengths = self._sources[items]
-        return {
-            "source": self._taken(self._starts[items, 0], lengths, self._n_source),
-            "source_lengths": lengths,
-        }
+        if self._form.has_source:
+            return Batch(read[:, :-1], found[:, 1:], lengths=end)
+        source = self._taken(self._starts[items, 0], self._sources[items], self._n_source)
+        return Batch(read[:, :-1], found[:, 1:], source, end, self._sources[items])
 
     def _rows(self, items: Ids, before: Ids, targets: Ids) -> Ids:
         """Return `source bos target eos` of each item, with `before` tokens of its source, padded on the right."""

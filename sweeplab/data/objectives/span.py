@@ -112,9 +112,8 @@ class Span(TextObjective):
         pieces = pieces if len(pieces) > 1 else [*pieces, []]
         counts, n_holes = corruption(values), len(pieces) - 1
         if n_holes > counts.n_spans:
-            raise BadInput(
-                f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}"
-            )
+            what = f"the prompt has {n_holes} times {HOLE}; the model knows texts of {counts.n_spans}"
+            raise BadInput(what)
         sentinels = [special[sentinel(index)] for index in range(counts.n_spans)]
         source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]
         check_room(source, values)
@@ -128,10 +127,10 @@ class Span(TextObjective):
         source = first[0][:-1].tolist()
         return cut(source, [place for place, token in enumerate(source) if token in self._sentinels])
 
-    def _take(self, split: NDArray[np.uint16], values: Hyperparameters) -> int:
-        self._counts = corruption(values)
+    def _take(self, split: NDArray[np.uint16]) -> int:
+        self._counts = corruption(self._values)
         self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
-        return super()._take(split, values)
+        return super()._take(split)
 
     def _batch(self, items: Ids, noise: Noise) -> Batch:
         texts = self._texts(items)

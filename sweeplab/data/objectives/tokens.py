@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import Noise, generator_key
@@ -24,16 +23,7 @@ class NextToken(TextObjective):
     meaning = "The next token, from all before it"
     families = ("decoder",)
     dense = True
-
-    @classmethod
-    def window(cls, values: Hyperparameters) -> int:
-        """Return block_size + 1."""
-        return values.block_size + 1
-
-    @classmethod
-    def stride(cls, values: Hyperparameters) -> int:
-        """Return block_size: a window starts at the last target of the one before it."""
-        return values.block_size
+    overlap = 1  # a window starts at the last target of the one before it
 
     @classmethod
     def prompt(
@@ -41,9 +31,8 @@ class NextToken(TextObjective):
     ) -> Prompt:
         """Go on from the text; refuse none at all, for there is no token that begins one."""
         if len(pieces) > 1:
-            raise BadInput(
-                f"{HOLE} is for models that read both ways; a decoder goes on from the prompt's end"
-            )
+            what = f"{HOLE} is for models that read both ways"
+            raise BadInput(f"{what}; a decoder goes on from the prompt's end")
         if not len(pieces[0]):
             raise BadInput("the prompt is empty: a decoder finds a token from those before it")
         return Prompt(pieces[0])
@@ -72,21 +61,12 @@ class Masked(TextObjective):
     name = "masked"
     meaning = "Hidden tokens, from all around them"
     families = ("encoder",)
-
-    @classmethod
-    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
-        """Return what stands where a token is hidden."""
-        return (MASK,)
+    special_tokens = (MASK,)
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
         """Return that tokens are hidden, and how many: the fewer, the more is known of them."""
         return f"{super().task(values)}, {values.mask_share:.0%} of them"
-
-    @classmethod
-    def window(cls, values: Hyperparameters) -> int:
-        """Return block_size."""
-        return values.block_size
 
     @classmethod
     def prompt(
@@ -106,15 +86,12 @@ class Masked(TextObjective):
         holes = np.flatnonzero(targets != NO_TARGET)
         return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
-    def _take(self, split: NDArray[np.uint16], values: Hyperparameters) -> int:
-        self._n_chosen = max(1, round(values.mask_share * values.block_size))
-        return super()._take(split, values)
-
     def _batch(self, items: Ids, noise: Noise) -> Batch:
         inputs = self._texts(items)
-        chosen = noise.places(len(inputs), inputs.shape[1], self._n_chosen)
+        in_each = max(1, round(self._values.mask_share * self._values.block_size))
+        chosen = noise.places(len(inputs), inputs.shape[1], in_each)
         targets = np.where(chosen, inputs, NO_TARGET)
-        n_chosen = len(inputs) * self._n_chosen
+        n_chosen = len(inputs) * in_each
         fate, others = noise.integers(n_chosen, 10), noise.integers(n_chosen, self.special.n_ordinary)
         kept = np.where(fate < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(fate < HIDDEN, self.special[MASK], kept)
@@ -126,7 +103,7 @@ class Masked(TextObjective):
         They hide each token of a text in turn; a token of many texts says as much of the mean, and more surely.
         """
         noise = Noise(generator_key(0, "alone"))
-        for items in self._draws.evaluation(-(-n_sequences // self._draws.batch_size)):
+        for items in self._evaluation_items(-(-n_sequences // self._batch_size)):
             inputs = self._texts(items)
             chosen = noise.places(len(inputs), inputs.shape[1], 1)
             targets = np.where(chosen, inputs, NO_TARGET)

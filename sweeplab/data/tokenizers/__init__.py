@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeplab.data.tokenizers.base import LearnedTokenizer as LearnedTokenizer
+from sweeplab.data.tokenizers.base import ByteTokenizer as ByteTokenizer
+from sweeplab.data.tokenizers.base import CharTokenizer as CharTokenizer
+from sweeplab.data.tokenizers.base import IdsTokenizer as IdsTokenizer
 from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
 from sweeplab.data.tokenizers.learned import BpeTokenizer as BpeTokenizer
+from sweeplab.data.tokenizers.learned import LearnedTokenizer as LearnedTokenizer
 from sweeplab.data.tokenizers.learned import WordTokenizer as WordTokenizer
-from sweeplab.data.tokenizers.plain import ByteTokenizer as ByteTokenizer
-from sweeplab.data.tokenizers.plain import CharTokenizer as CharTokenizer
-from sweeplab.data.tokenizers.plain import IdsTokenizer as IdsTokenizer
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     each.name: each for each in (CharTokenizer, ByteTokenizer, BpeTokenizer, WordTokenizer)

@@ -1,10 +1,13 @@
-"""What every tokenizer does: text to token ids and back, exactly."""
+"""What every tokenizer does, and those that learn nothing: bytes, characters, and ids as numbers."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +26,8 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {text[error.start]!r} at {error.start} is half of one, and no text"
-        ) from None
+        what = f"character {text[error.start]!r} at {error.start} is half of one, and no text"
+        raise ValueError(what) from None
 
 
 class Tokenizer(ABC):
@@ -87,44 +89,134 @@ class Tokenizer(ABC):
         array = np.asarray(ids, dtype=np.int64)
         if array.size and not 0 <= array.min() <= array.max() < self.vocab_size:
             unknown = array[(array < 0) | (array >= self.vocab_size)][0]
-            raise ValueError(
-                f"token {unknown} is not among the {self.vocab_size} of the {self.name} tokenizer"
-            )
+            what = f"token {unknown} is not among the {self.vocab_size} of the {self.name} tokenizer"
+            raise ValueError(what)
         return array
 
 
-class LearnedTokenizer(Tokenizer):
-    """A tokenizer whose tokens are learned from the training split alone: bytes, and what is frequent there.
+@dataclass(frozen=True)
+class FieldsTokenizer(Tokenizer):
+    """A tokenizer that its fields describe whole, in JSON too."""
 
-    With the bytes among its tokens it knows every text. Ids that a model made up need not be UTF-8: a broken sequence
-    decodes to U+FFFD.
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the fields."""
+        return {"name": self.name, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any]) -> Self:
+        """Take the fields from the description."""
+        try:
+            return cls(**{each.name: description[each.name] for each in fields(cls)})
+        except KeyError as error:
+            raise ValueError(f"the description of a {cls.name} tokenizer has no {error}") from None
+
+
+@final
+@dataclass(frozen=True)
+class ByteTokenizer(FieldsTokenizer):
+    """One token a byte of UTF-8: knows every text and needs no training.
+
+    Ids that a model made up need not be UTF-8: a broken sequence decodes to U+FFFD.
     """
 
-    default_size: ClassVar[int]
+    name: ClassVar[str] = "byte"
+    vocab_size = N_BYTES
 
     @classmethod
-    def train(cls, text: str, vocab_size: int | None = None) -> Self:
-        """Learn `vocab_size` tokens; without it as many as is usual, or fewer where the text has no more.
+    def train(cls, text: str) -> Self:
+        """Take nothing from the text."""
+        return cls()
 
-        Raises:
-            ValueError: the text has fewer than asked for, or so many are fewer than the bytes or too many for 16 bits.
-        """
-        if vocab_size is None:
-            return cls._learned(text, cls.default_size)
-        if not N_BYTES <= vocab_size <= LARGEST_VOCABULARY:
+    def encode(self, text: str) -> Ids:
+        """Return the UTF-8 bytes."""
+        return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
+
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
+        """Return the text of the UTF-8 bytes."""
+        return self._known(ids).astype(np.uint8).tobytes().decode(errors="replace")
+
+
+@final
+@dataclass(frozen=True)
+class CharTokenizer(FieldsTokenizer):
+    """One token a character: those of the corpus it was trained on, in code point order, as nanoGPT does."""
+
+    name: ClassVar[str] = "char"
+    characters: str
+
+    def __post_init__(self) -> None:
+        if not self.characters or list(self.characters) != sorted(set(self.characters)):
+            raise ValueError("a char tokenizer has one character or more, all distinct, in code point order")
+        if len(self.characters) > LARGEST_VOCABULARY:
             raise ValueError(
-                f"the {cls.name} tokenizer has {vocab_size:,} tokens; it takes {N_BYTES} for the bytes, "
-                f"and at most {LARGEST_VOCABULARY:,}"
+                f"the text has {len(self.characters):,} distinct characters, and a char tokenizer "
+                f"at most {LARGEST_VOCABULARY:,}; the byte tokenizer takes any text"
             )
-        found = cls._learned(text, vocab_size)
-        if found.vocab_size < vocab_size:
-            raise ValueError(
-                f"the {cls.name} tokenizer finds {found.vocab_size:,} tokens in the training split, "
-                f"not {vocab_size:,}"
-            )
-        return found
+
+    @cached_property
+    def _points(self) -> NDArray[np.uint32]:
+        return _code_points(self.characters)
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of characters."""
+        return len(self.characters)
 
     @classmethod
-    @abstractmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
-        """Learn at most `vocab_size` tokens."""
+    def train(cls, text: str) -> Self:
+        """Take the text's distinct characters."""
+        return cls("".join(sorted(set(text))))
+
+    def encode(self, text: str) -> Ids:
+        """Return the rank of each character."""
+        points = _code_points(text)
+        ids = np.searchsorted(self._points, points)
+        known = self._points.take(ids, mode="clip") == points
+        if not known.all():
+            place = int(np.argmin(known))
+            what = f"character {text[place]!r} at {place} is not among the {self.vocab_size} trained on"
+            raise ValueError(what)
+        return ids.astype(np.uint16)
+
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
+        """Return the character of each rank."""
+        return self._points[self._known(ids)].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint32, copy=False)
+
+
+@final
+@dataclass(frozen=True)
+class IdsTokenizer(FieldsTokenizer):
+    """Its texts are ids with blanks between them, such as `12 7 304`: all that can be said to a model of unknown words.
+
+    No study takes it: a corpus has no ids.
+    """
+
+    name: ClassVar[str] = "ids"
+    blank: ClassVar[str] = " "
+    n_tokens: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of ids."""
+        return self.n_tokens
+
+    @classmethod
+    def train(cls, text: str) -> Self:
+        """Count the ids up to the largest one of the text."""
+        return cls(1 + max(map(int, text.split())))
+
+    def encode(self, text: str) -> NDArray[Any]:
+        """Return the ids that the text names; some need more than 16 bits."""
+        for word in re.finditer(r"\S+", text):
+            if not re.fullmatch(r"[0-9]{1,9}", word[0]) or int(word[0]) >= self.n_tokens:
+                known = f"a token's number from 0 to {self.n_tokens - 1}"
+                raise ValueError(f"{word[0]!r} at {word.start()} is not {known}: the run has no tokenizer")
+        return np.array(text.split(), np.int64)
+
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
+        """Return the ids with blanks between them."""
+        return self.blank.join(map(str, self._known(ids).tolist()))

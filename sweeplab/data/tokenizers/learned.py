@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,47 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.tokenizers.base import N_BYTES, Ids, LearnedTokenizer, utf8
+from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, FieldsTokenizer, Ids, Tokenizer, utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+
+
+class LearnedTokenizer(Tokenizer):
+    """A tokenizer whose tokens are learned from the training split alone: bytes, and what is frequent there.
+
+    With the bytes among its tokens it knows every text. Ids that a model made up need not be UTF-8: a broken sequence
+    decodes to U+FFFD.
+    """
+
+    default_size: ClassVar[int]
+
+    @classmethod
+    def train(cls, text: str, vocab_size: int | None = None) -> Self:
+        """Learn `vocab_size` tokens; without it as many as is usual, or fewer where the text has no more.
+
+        Raises:
+            ValueError: the text has fewer than asked for, or so many are fewer than the bytes or too many for 16 bits.
+        """
+        if vocab_size is None:
+            return cls._learned(text, cls.default_size)
+        if not N_BYTES <= vocab_size <= LARGEST_VOCABULARY:
+            raise ValueError(
+                f"the {cls.name} tokenizer has {vocab_size:,} tokens; it takes {N_BYTES} for the bytes, "
+                f"and at most {LARGEST_VOCABULARY:,}"
+            )
+        found = cls._learned(text, vocab_size)
+        if found.vocab_size < vocab_size:
+            raise ValueError(
+                f"the {cls.name} tokenizer finds {found.vocab_size:,} tokens in the training split, "
+                f"not {vocab_size:,}"
+            )
+        return found
+
+    @classmethod
+    @abstractmethod
+    def _learned(cls, text: str, vocab_size: int) -> Self:
+        """Learn at most `vocab_size` tokens."""
 
 
 # Characters to cut into tokens at once: the library keeps a hundred bytes a token.
@@ -109,7 +147,7 @@ WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
 
 @final
 @dataclass(frozen=True)
-class WordTokenizer(LearnedTokenizer):
+class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
     """One token a word, of the most frequent ones; others are spelled in bytes, so that it knows every text."""
 
     name: ClassVar[str] = "word"
@@ -156,10 +194,6 @@ class WordTokenizer(LearnedTokenizer):
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the words and bytes."""
         return b"".join(self._spelled[each] for each in self._known(ids).tolist()).decode(errors="replace")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the name and the words."""
-        return {"name": self.name, "words": list(self.words)}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
-from sweeplab.lab.description import describe, summarize
 from sweeplab.lab.events import Event, EventStream, TrialEvent
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
+from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan

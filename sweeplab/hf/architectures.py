@@ -1,0 +1,430 @@
+"""The classes of `transformers` that a run can be written for, and read from: what each expresses, and its weights.
+
+What a run has not is written as zeros, such as a bias, or a type of its tokens; sinusoidal positions, or none, are
+a table like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.hf import mapping
+from sweeplab.hf.mapping import Field, Links, Values, only
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.shape import ModelShape, Requirement, Side, requirement, settled
+
+# Where config.json has these, for which it has no keys of its own: how a text was laid out.
+LAYOUT_KEY = "sweeplab"
+LAYOUT = ("objective", "mask_share", "span_length")
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A class of `transformers`: what it expresses, and how that is written.
+
+    embedding, head: the tensors of the token embeddings, and of a head that is not tied to them.
+    fixed: the hyperparameters that its runs have when they are read. constants: what config.json has to say.
+    transposed: whether its matrices are [out, in]. biased: whether its linear layers and norms have biases.
+    link(links, config): add all weights of a model of this config.
+    told(shape): what of config.json follows from several hyperparameters. heard(config): the way back.
+    beside: tensors (regular expressions) that may stand in a file and belong to no logits.
+    """
+
+    model_type: str
+    class_name: str
+    embedding: str
+    head: str
+    fixed: Values
+    fields: Sequence[Field]
+    requires: Sequence[Requirement]
+    link: Callable[[Links, Values], None]
+    transposed: bool = True
+    biased: bool = True
+    told: Callable[[ModelShape], dict[str, Any]] = _nothing
+    heard: Callable[[Values], dict[str, Any]] = _nothing
+    prefix: str = ""
+    constants: Values = field(default_factory=dict)
+    beside: Sequence[str] = ()
+
+    def links(self, shape: ModelShape, config: Values) -> Links:
+        """Return where the weights of a model of this config are."""
+        found = Links(shape, self.embedding, self.head, self.transposed, self.biased)
+        self.link(found, config)
+        return found
+
+    def unmet(self, shape: ModelShape) -> list[Requirement]:
+        """Return what it cannot express of a model of its family."""
+        return [each for each in (*self.requires, *mapping.COMMON) if not each.holds(shape)]
+
+    def config(self, values: Hyperparameters) -> dict[str, Any]:
+        """Return config.json of a run that it can express, by all of its effective hyperparameters."""
+        shape = ModelShape.of(values)
+        known = settled({**values.as_dict(), **vars(shape)})
+        written = {each.key: each.write(known) for each in self.fields}
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.class_name],
+            "dtype": "float32",
+            **written,
+            **self.constants,
+            **self.told(shape),
+        }
+
+    def values(self, config: Values) -> dict[str, Any]:
+        """Return the hyperparameters that a config.json says.
+
+        Raises:
+            BadInput: it says what no run here has.
+        """
+        for key, wanted in self.constants.items():
+            if (value := config.get(key, wanted)) != wanted:
+                problem = Problem(f"config.json has {key} {value!r}, which no run here has", str(wanted))
+                raise BadInput(problem)
+        return {**self.fixed, **{each.name: each.read(config) for each in self.fields}, **self.heard(config)}
+
+
+# ------------------------------------------------------------------ GPT-2
+
+
+def _link_gpt2(links: Links, config: Values) -> None:
+    """Link matrices that are [in, out] as ours, query, key and value joined as ours."""
+    links.embeddings(("final_norm", "transformer.ln_f"))
+    links.places("transformer.wpe.weight")
+    for layer in range(links.shape.n_layer):
+        ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
+        links.norm(f"{ours}.attention_norm", f"{theirs}.ln_1")
+        links.linear(f"{ours}.attention.qkv", f"{theirs}.attn.c_attn", columns=links.heads())
+        links.linear(f"{ours}.attention.out", f"{theirs}.attn.c_proj")
+        links.norm(f"{ours}.feed_forward_norm", f"{theirs}.ln_2")
+        links.linear(f"{ours}.feed_forward.up", f"{theirs}.mlp.c_fc")
+        links.linear(f"{ours}.feed_forward.down", f"{theirs}.mlp.c_proj")
+
+
+GPT2 = Architecture(
+    model_type="gpt2",
+    class_name="GPT2LMHeadModel",
+    embedding="transformer.wte.weight",
+    head="lm_head.weight",
+    prefix="transformer.",
+    transposed=False,
+    fixed={"family": "decoder", "positions": "learned", "norm": "layernorm"},
+    fields=(
+        Field("vocab_size", "vocab_size", 50257),
+        Field("n_positions", "block_size", 1024),
+        Field("n_embd", "n_embd", 768),
+        Field("n_layer", "n_layer", 12),
+        Field("n_head", "n_head", 12),
+        Field("n_inner", "d_ff"),
+        Field("activation_function", "activation", "gelu_new", mapping.PLAIN),
+        Field("layer_norm_epsilon", "norm_eps", 1e-5),
+        Field("tie_word_embeddings", "tie_weights", True),
+        Field("embd_pdrop", "embedding_dropout", 0.1),
+        Field("attn_pdrop", "attention_dropout", 0.1),
+        Field("resid_pdrop", "residual_dropout", 0.1),
+    ),
+    constants={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    requires=(
+        *(mapping.PLACES, mapping.LAYERNORM, mapping.PRE_NORM, mapping.NO_GATE),
+        *(mapping.HEADS_FILL, mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+    ),
+    beside=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+    link=_link_gpt2,
+)
+
+# ------------------------------------------------------------------ Llama
+
+
+def _told_of_llama(shape: ModelShape) -> dict[str, Any]:
+    return {
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rotary_base},
+        "rope_theta": shape.rotary_base,  # where releases before 5 look for it
+        "attention_bias": shape.has_qkv_bias or shape.has_out_bias,
+        "mlp_bias": shape.bias,
+    }
+
+
+def _heard_of_llama(config: Values) -> dict[str, Any]:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise BadInput(Problem(f"config.json has rotary positions of the type {kind!r}", "default"))
+    attention = bool(config.get("attention_bias", False))
+    return {
+        "rotary_base": rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        "bias": attention or bool(config.get("mlp_bias", False)),
+        "qkv_bias": attention,
+        "out_bias": attention,
+        "embedding_dropout": 0.0,
+        "residual_dropout": 0.0,
+    }
+
+
+def _link_llama(links: Links, config: Values) -> None:
+    links.embeddings(("final_norm", "model.norm"))
+    attention, feed_forward = config.get("attention_bias", False), config.get("mlp_bias", False)
+    for layer in range(links.shape.n_layer):
+        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
+        heads = (f"{theirs}.self_attn.{part}_proj" for part in "qkv")
+        links.norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm")
+        links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads(), biased=attention)
+        links.linear(f"{ours}.attention.out", f"{theirs}.self_attn.o_proj", biased=attention)
+        links.norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm")
+        for part in ("up", "gate", "down"):
+            links.linear(f"{ours}.feed_forward.{part}", f"{theirs}.mlp.{part}_proj", biased=feed_forward)
+
+
+LLAMA = Architecture(
+    model_type="llama",
+    class_name="LlamaForCausalLM",
+    embedding="model.embed_tokens.weight",
+    head="lm_head.weight",
+    prefix="model.",
+    biased=False,
+    fixed={"family": "decoder", "positions": "rotary", "norm": "rmsnorm"},
+    fields=(
+        Field("vocab_size", "vocab_size", 32000),
+        Field("max_position_embeddings", "block_size", 2048),
+        Field("hidden_size", "n_embd", 4096),
+        Field("num_hidden_layers", "n_layer", 32),
+        Field("num_attention_heads", "n_head", 32),
+        Field("num_key_value_heads", "n_kv_head"),
+        Field("head_dim", "head_dim"),
+        Field("intermediate_size", "d_ff", 11008),
+        Field("hidden_act", "activation", "silu", mapping.GATES),
+        Field("rms_norm_eps", "norm_eps", 1e-6),
+        Field("tie_word_embeddings", "tie_weights", False),
+        Field("attention_dropout", "attention_dropout", 0.0),
+    ),
+    requires=(
+        only("positions", "rotary", "for it turns queries and keys"),
+        *(mapping.RMSNORM, mapping.PRE_NORM),
+        only(
+            "activation", " ".join(dict.fromkeys(mapping.GATES.values())), "for its feed-forward has a gate"
+        ),
+        requirement(
+            "n_head that divides n_embd, for it asks for that",
+            "n_head",
+            lambda shape: shape.n_embd % shape.n_head == 0,
+        ),
+        *(mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+    ),
+    beside=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+    link=_link_llama,
+    told=_told_of_llama,
+    heard=_heard_of_llama,
+)
+
+# ------------------------------------------------------------------ BERT
+
+
+def _heard_of_bert(config: Values) -> dict[str, Any]:
+    return {
+        "n_token_types": config.get("type_vocab_size", 2),
+        "embedding_dropout": config.get("hidden_dropout_prob", 0.1),
+    }
+
+
+def _link_bert(links: Links, config: Values) -> None:
+    shape = links.shape
+    embeddings, head = "bert.embeddings", "cls.predictions"
+    links.embeddings(("head.norm", f"{head}.transform.LayerNorm"))
+    links.places(f"{embeddings}.position_embeddings.weight")
+    types = f"{embeddings}.token_type_embeddings.weight"
+    if shape.n_token_types:
+        links.table("token_type_embedding", types)
+    else:
+        links.constant[types] = torch.zeros(1, shape.n_embd)
+    links.norm("embedding_norm", f"{embeddings}.LayerNorm")
+    for layer in range(shape.n_layer):
+        ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
+        heads = (f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))
+        links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads())
+        links.linear(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
+        links.norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
+        links.linear(f"{ours}.feed_forward.up", f"{theirs}.intermediate.dense")
+        links.linear(f"{ours}.feed_forward.down", f"{theirs}.output.dense")
+        links.norm(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm")
+    links.linear("head.transform", f"{head}.transform.dense")
+    # An untied decoder has a bias of its own, and the other one is left over.
+    copies = () if shape.tie_weights else (f"{head}.decoder.bias",)
+    links.bias("head.bias", f"{head}.bias", *copies)
+
+
+BERT = Architecture(
+    model_type="bert",
+    class_name="BertForMaskedLM",
+    embedding="bert.embeddings.word_embeddings.weight",
+    head="cls.predictions.decoder.weight",
+    prefix="bert.",
+    fixed={
+        "family": "encoder",
+        "positions": "learned",
+        "norm": "layernorm",
+        "norm_position": "post",
+        "embedding_norm": True,
+    },
+    fields=(
+        Field("vocab_size", "vocab_size", 30522),
+        Field("max_position_embeddings", "block_size", 512),
+        Field("hidden_size", "n_embd", 768),
+        Field("num_hidden_layers", "n_layer", 12),
+        Field("num_attention_heads", "n_head", 12),
+        Field("intermediate_size", "d_ff", 3072),
+        Field("hidden_act", "activation", "gelu", mapping.PLAIN),
+        Field("layer_norm_eps", "norm_eps", 1e-12),
+        Field("tie_word_embeddings", "tie_weights", True),
+        Field("hidden_dropout_prob", "residual_dropout", 0.1),
+        Field("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    ),
+    constants={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+    requires=(
+        *(mapping.PLACES, mapping.LAYERNORM),
+        only("norm_position", "post", "for norms come after its sub-layers"),
+        only("embedding_norm", "true", "for a norm follows its embeddings"),
+        *(mapping.NO_GATE, mapping.HEADS_FILL, mapping.ALL_KEYS),
+    ),
+    beside=(
+        r"bert\.pooler\..*",
+        r"cls\.seq_relationship\..*",
+        r"bert\.embeddings\.position_ids",
+        r"cls\.predictions\.decoder\.bias",
+    ),
+    link=_link_bert,
+    told=lambda shape: {"type_vocab_size": max(shape.n_token_types, 1)},
+    heard=_heard_of_bert,
+)
+
+# ------------------------------------------------------------------ T5
+
+# A gated gelu is read as the approximation there: the exact one has to be called by its other name.
+ACTS = (
+    mapping.PLAIN
+    | {f"gated-{name}": ours for name, ours in mapping.GATES.items()}
+    | {"gated-gelu": "geglu_tanh"}
+)
+
+
+def _told_of_t5(shape: ModelShape) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "num_decoder_layers": shape.n_decoder_layer,
+        "tie_word_embeddings": shape.tie_weights,
+        "scale_decoder_outputs": shape.tie_weights,
+    }
+    if shape.positions == "none":  # of its table of zeros
+        found |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+    return found
+
+
+def _heard_of_t5(config: Values) -> dict[str, Any]:
+    n_layer, dropout = config.get("num_layers", 6), config.get("dropout_rate", 0.1)
+    return {
+        "n_layer": n_layer,
+        "n_decoder_layer": config.get("num_decoder_layers") or n_layer,
+        "embedding_dropout": dropout,
+        "attention_dropout": dropout,
+        "tie_scale": _scales(config),  # a head of its own tells by being there
+    }
+
+
+def _link_t5(links: Links, config: Values) -> None:
+    """Link attention that does not divide scores by the root of head_dim: that goes into the queries' weights.
+
+    Where the head has the embeddings' weights its logits are multiplied by n_embd^-0.5, unless its config says that
+    they are not.
+    """
+    shape = links.shape
+    last_norm = ("final_norm", "decoder.final_layer_norm")
+    links.embeddings(last_norm, shape.n_embd**-0.5 if _scales(config) else 1.0)
+    links.norm("encoder.final_norm", "encoder.final_layer_norm")
+    for side, theirs in zip(shape.of_family.sides, ("encoder", "decoder"), strict=True):
+        bias = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        if shape.positions == "relative":
+            links.table(f"{side.prefix}relative_bias", bias)
+        else:
+            links.constant[bias] = torch.zeros(32, shape.n_head)
+        for layer in range(shape.layers(side)):
+            _link_block(links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer")
+
+
+def _scales(config: Values) -> bool:
+    """Say whether logits are multiplied by n_embd^-0.5: without a word of its own, where embeddings are tied."""
+    return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False))
+
+
+def _link_block(links: Links, side: Side, ours: str, theirs: str) -> None:
+    """Link the sub-layers of a block, which theirs numbers."""
+    queries, *keys = links.heads(links.shape.head_dim**-0.5)
+    for index, part in enumerate(side.sub_layers):
+        links.norm(f"{ours}.{part}_norm", f"{theirs}.{index}.layer_norm")
+        if part == "attention":
+            name = f"{theirs}.{index}.SelfAttention"
+            heads = (f"{name}.{each}" for each in "qkv")
+            links.linear(f"{ours}.attention.qkv", *heads, columns=[queries, *keys])
+            links.linear(f"{ours}.attention.out", f"{name}.o")
+        elif part == "cross":
+            name = f"{theirs}.{index}.EncDecAttention"
+            links.linear(f"{ours}.cross.q", f"{name}.q", columns=[queries])
+            links.linear(f"{ours}.cross.kv", f"{name}.k", f"{name}.v", columns=keys)
+            links.linear(f"{ours}.cross.out", f"{name}.o")
+        else:
+            name = f"{theirs}.{index}.DenseReluDense"
+            if links.shape.is_gated:
+                links.linear(f"{ours}.feed_forward.gate", f"{name}.wi_0")
+                links.linear(f"{ours}.feed_forward.up", f"{name}.wi_1")
+            else:
+                links.linear(f"{ours}.feed_forward.up", f"{name}.wi")
+            links.linear(f"{ours}.feed_forward.down", f"{name}.wo")
+
+
+T5 = Architecture(
+    model_type="t5",
+    class_name="T5ForConditionalGeneration",
+    embedding="shared.weight",
+    head="lm_head.weight",
+    biased=False,
+    fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
+    fields=(
+        Field("vocab_size", "vocab_size", 32128),
+        Field("n_positions", "block_size", 512),  # no limit there, and how long its texts were
+        Field("d_model", "n_embd", 512),
+        Field("d_kv", "head_dim", 64),
+        Field("d_ff", "d_ff", 2048),
+        Field("num_layers", "n_encoder_layer", 6),
+        Field("num_heads", "n_head", 8),
+        Field("relative_attention_num_buckets", "relative_buckets", 32),
+        Field("relative_attention_max_distance", "relative_max_distance", 128),
+        Field("feed_forward_proj", "activation", "relu", ACTS),
+        Field("layer_norm_epsilon", "norm_eps", 1e-6),
+        Field("dropout_rate", "residual_dropout", 0.1),
+    ),
+    constants={"is_encoder_decoder": True},
+    requires=(
+        only("positions", "relative none", "for it shifts scores by the distance"),
+        *(mapping.RMSNORM, mapping.PRE_NORM),
+        only("bias", "false", "for it has none"),
+        only("share_embeddings", "true", "for source and target share theirs"),
+        *(mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+    ),
+    beside=(
+        r"(en|de)coder\.embed_tokens\.weight",
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    ),
+    link=_link_t5,
+    told=_told_of_t5,
+    heard=_heard_of_t5,
+)
+
+ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, BERT, T5)}

@@ -1,0 +1,244 @@
+"""How a model of theirs is one of ours: what its config.json says, which tensors hold which weight, what none has.
+
+Each mapping is one, read in one direction or the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sweeplab.errors import BadInput, Problem
+from sweeplab.hyperparameters import AUTO
+from sweeplab.model.attention import query_factor
+from sweeplab.model.layout import declared
+from sweeplab.model.positions import POSITIONS
+from sweeplab.model.shape import ModelShape, Requirement, requirement
+
+Values = Mapping[str, Any]
+
+# Their names of activations; where several mean one of ours, the first is written.
+PLAIN = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+GATES = {"silu": "swiglu", "swish": "swiglu"} | {
+    theirs: ours.replace("gelu", "geglu") for theirs, ours in PLAIN.items() if "gelu" in ours
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A key of config.json and the hyperparameter that it says; `default` is what theirs takes without it.
+
+    `words` are their names of its values. A null there is what is `auto` here.
+    """
+
+    key: str
+    name: str
+    default: Any = None
+    words: Mapping[str, str] | None = None
+
+    def write(self, values: Values) -> Any:
+        """Return their value of ours."""
+        value = values[self.name]
+        return next(theirs for theirs, ours in self.words.items() if ours == value) if self.words else value
+
+    def read(self, config: Values) -> Any:
+        """Return our value of theirs.
+
+        Raises:
+            BadInput: there is none.
+        """
+        value = config.get(self.key, self.default)
+        if self.words is None:
+            return AUTO if value is None else value
+        if value not in self.words:
+            what = f"config.json has {self.key} {value!r}, which no {self.name} here is"
+            raise BadInput(Problem(what, " | ".join(self.words)))
+        return self.words[value]
+
+
+def only(name: str, allowed: str, why: str) -> Requirement:
+    """Return the requirement that a hyperparameter has one of some values, separated by blanks."""
+    values = allowed.split()
+    text = f"{name} {' | '.join(values)}, {why}"
+    return requirement(text, name, lambda shape: str(getattr(shape, name)).lower() in values)
+
+
+# What none of the classes has.
+COMMON = (
+    only("attention", "full", "for every position attends to all that it may see"),
+    only("n_expert", "1", "for it has no experts"),
+    only("qk_norm", "false", "for queries and keys are not normed"),
+    only("parallel_block", "false", "for attention comes before feed-forward"),
+    requirement(
+        "head_bias false, for its head has none",
+        "head_bias",
+        lambda shape: shape.of_family.transforms or not shape.has_head_bias,
+    ),
+)
+# What several of them have.
+PLACES = only("positions", "learned sinusoidal none", "for it adds a table of positions to the embeddings")
+LAYERNORM, RMSNORM = (only("norm", name, "for it has no other") for name in ("layernorm", "rmsnorm"))
+PRE_NORM = only("norm_position", "pre", "for norms come before its sub-layers")
+NO_GATE = only("activation", " ".join(dict.fromkeys(PLAIN.values())), "for its feed-forward has no gate")
+NO_TYPES = only("n_token_types", "0", "for all tokens are of one type")
+NO_EMBEDDING_NORM = only("embedding_norm", "false", "for the first norm is a block's")
+ALL_KEYS = requirement(
+    "n_kv_head as n_head, for every head has keys of its own",
+    "n_kv_head",
+    lambda shape: shape.n_kv_head == shape.n_head,
+)
+HEADS_FILL = requirement(
+    "head_dim n_embd / n_head, for its heads share out n_embd",
+    "head_dim",
+    lambda shape: shape.n_head * shape.head_dim == shape.n_embd,
+)
+
+
+# ------------------------------------------------------------------ weights
+
+# Neighboring columns of a weight: how many, and what theirs are in units of ours.
+Columns = Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A weight of ours and the tensors of theirs that have its columns side by side, each times its factor.
+
+    One that theirs lacks, such as a bias, is zeros here.
+    """
+
+    ours: str
+    size: tuple[int, ...]
+    theirs: tuple[str, ...]
+    columns: Columns
+    transposed: bool = False
+
+    def give(self, weight: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of theirs by name."""
+        weight = weight * self._factors
+        widths = [width for width, _ in self.columns]
+        parts = weight.split_with_sizes(widths, dim=-1) if len(self.theirs) > 1 else [weight]
+        return {
+            name: (part.T if self.transposed else part).contiguous()
+            for name, part in zip(self.theirs, parts, strict=False)
+        }
+
+    def take(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return our weight out of theirs.
+
+        Raises:
+            BadInput: they are of another size.
+        """
+        if not self.theirs:
+            return torch.zeros(self.size)
+        parts = [tensors[name].float() for name in self.theirs]
+        weight = torch.cat([part.T if self.transposed else part for part in parts], dim=-1)
+        if weight.shape != self.size:
+            sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
+            raise BadInput(f"the sizes of {sizes} are not those that config.json speaks of")
+        return (weight / self._factors).contiguous()
+
+    @property
+    def _factors(self) -> Tensor:
+        return torch.cat([torch.full((width,), factor) for width, factor in self.columns])
+
+
+@dataclass
+class Links:
+    """The links of one model, as its architecture makes them, and what theirs has besides (`constant`).
+
+    The fields from `embedding` to `biased` are those of the architecture.
+    """
+
+    shape: ModelShape
+    embedding: str
+    head: str
+    transposed: bool = True
+    biased: bool = True
+    found: list[Link] = field(default_factory=list)
+    constant: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sizes = {weight.name: weight.shape for weight in declared(self.shape)}
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all tensors of theirs."""
+        return {name for link in self.found for name in link.theirs} | self.constant.keys()
+
+    def table(self, ours: str, theirs: str, factor: float = 1.0) -> None:
+        """Link a table of rows, such as an embedding."""
+        size = self._sizes[ours]
+        self.found.append(Link(ours, size, (theirs,), [(size[-1], factor)]))
+
+    def norm(self, ours: str, theirs: str, factor: float = 1.0) -> None:
+        """Link a norm's gain and bias."""
+        columns = [(self.shape.n_embd, factor)]
+        self._vector(f"{ours}.gain", (f"{theirs}.weight",), columns)
+        if self.biased:
+            self._vector(f"{ours}.bias", (f"{theirs}.bias",), columns)
+
+    def linear(
+        self, ours: str, *theirs: str, columns: Columns | None = None, biased: bool | None = None
+    ) -> None:
+        """Link a matrix and its bias; where theirs are several, each has the next of the columns."""
+        size = self._sizes[f"{ours}.weight"]
+        columns = columns or [(size[-1], 1.0)]
+        names = tuple(f"{each}.weight" for each in theirs)
+        self.found.append(Link(f"{ours}.weight", size, names, columns, self.transposed))
+        has_bias = self.biased if biased is None else biased
+        self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns)
+
+    def bias(self, ours: str, *theirs: str) -> None:
+        """Link a bias over the vocabulary; theirs are copies of it."""
+        for name in theirs:
+            self._vector(ours, (name,), [(self.shape.vocab_size, 1.0)])
+
+    def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns) -> None:
+        """Link a vector; where ours has none, theirs is zeros."""
+        if ours in self._sizes:
+            self.found.append(Link(ours, self._sizes[ours], theirs, columns))
+            return
+        widths = [width for width, _ in columns] if len(theirs) > 1 else [sum(width for width, _ in columns)]
+        self.constant |= {name: torch.zeros(width) for name, width in zip(theirs, widths, strict=False)}
+
+    def heads(self, factor: float = 1.0) -> Columns:
+        """Return the columns of a joined query, key and value; `factor` is what else the queries take in."""
+        shape = self.shape
+        keys = (shape.n_kv_head * shape.head_dim, 1.0)
+        return [(shape.n_head * shape.head_dim, query_factor(shape) * factor), keys, keys]
+
+    def embeddings(self, last_norm: tuple[str, str], scale: float = 1.0) -> None:
+        """Link token embeddings, the norm before the head, and the head where it has weights of its own.
+
+        Theirs have no factors, but that logits are multiplied by `scale`: ours go into the embeddings, and from
+        there out of the last norm again where the head has the embeddings' weights.
+        """
+        shape = self.shape
+        into = shape.n_embd**0.5 if shape.scale_embedding else 1.0
+        out = (shape.n_embd**-0.5 if shape.tie_scale else 1.0) / shape.width_ratio / scale
+        self.table("token_embedding", self.embedding, into)
+        self.norm(*last_norm, factor=out / into if shape.tie_weights else 1.0)
+        if not shape.tie_weights:
+            self.table("head.weight", self.head, out)
+
+    def places(self, theirs: str) -> None:
+        """Link learned positions; other ones that are added to the embeddings are written out as a table."""
+        size = (self.shape.block_size, self.shape.n_embd)
+        if self.shape.positions == "learned":
+            self.table("position_embedding", theirs)
+            return
+        add = POSITIONS[self.shape.positions].add
+        table = add({}, self.shape, "", range(size[0]), torch.zeros(1))[0, 0] if add else torch.zeros(size)
+        self.constant[theirs] = table
