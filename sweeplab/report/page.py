@@ -46,14 +46,6 @@ class _Cell(NamedTuple):
     tone: str = ""
 
 
-class _Table(NamedTuple):
-    """The rows that a page shows of a table of `n_rows`; columns are (name, kind), and cells stand beside theirs."""
-
-    columns: Sequence[tuple[str, str]]
-    rows: Sequence[Sequence[tuple[_Cell, str]]]
-    n_rows: int
-
-
 class _Section(NamedTuple):
     """A panel as the page has it: a figure with its data folded below it, a table that is open, or both.
 
@@ -64,8 +56,8 @@ class _Section(NamedTuple):
     panel: Panel
     method: Mapping[str, str] = {}
     figure: str = ""
-    open: _Table | None = None
-    folded: _Table | None = None
+    open: Mapping[str, Any] | None = None
+    folded: Mapping[str, Any] | None = None
     csv: str = ""
     csv_of: Any = None
 
@@ -132,13 +124,14 @@ def _sections(panels: Sequence[Panel]) -> list[_Section]:
     return found
 
 
-def _table(data: DataFrame, of: str) -> _Table:
+def _table(data: DataFrame, of: str) -> dict[str, Any]:
+    """Return the rows that a page shows of a table; columns are (name, kind), and cells stand beside theirs."""
     columns = [(str(name), _kind(data[name])) for name in data.columns]
     rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
     cells = [
         [(_cell(name, value), kind) for (name, kind), value in zip(columns, row, strict=True)] for row in rows
     ]
-    return _Table(columns, cells, len(data))
+    return {"columns": columns, "rows": cells, "n_rows": len(data)}
 
 
 def _json(figure: Figure) -> str:

@@ -25,6 +25,9 @@ from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, by_look, l
 Law = Annotated[str, Option(tuple(LAWS))]
 Delta = Annotated[str, Option(tuple(DELTAS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
+Size = Annotated[str, Option(ROLES_OF_SIZE)]
+_Sizes = Annotated[Sequence[str], Option(ROLES_OF_SIZE, many=True)]
+_Laws = Annotated[Sequence[str], Option(tuple(LAWS), many=True)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
@@ -86,7 +89,7 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         report: ReportData,
         law: Law = "chinchilla",
         delta: Delta = "auto",
-        against: Annotated[Sequence[str], Option(ROLES_OF_SIZE, many=True)] = ROLES_OF_SIZE,
+        against: _Sizes = ROLES_OF_SIZE,
     ) -> Panel:
         """Show how far each point is from the law."""
         found = report.assessment(law, delta)
@@ -241,11 +244,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 
     @classmethod
     def of(
-        cls,
-        report: ReportData,
-        law: Law = "chinchilla",
-        delta: Delta = "auto",
-        laws: Annotated[Sequence[str], Option(tuple(LAWS), many=True)] = (),
+        cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto", laws: _Laws = ()
     ) -> Panel:
         """Show how laws that saw the smaller runs predict the larger ones."""
         found = _comparison(report, law, delta, laws)

@@ -1,15 +1,11 @@
-"""A law over one of its columns: the points, the law through them with its band, and where it ends.
-
-A line belongs to one value of what is held: tokens where the law is drawn over parameters, the compute-optimal
-sizes where it is drawn over FLOPs. It goes on beyond the points only as far as its loss is identified there.
-"""
+"""A law over one of its columns: the points, the law through them with its band, and where it ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +17,8 @@ from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.panels.fit import ROLES_OF_SIZE, Delta, Law, about_fit
+from sweeplab.report.panels.fit import Delta, Law, Size, about_fit
 from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
 
 BEYOND = 10.0  # how far a line goes on beyond the points, as a factor, while it is identified
@@ -39,6 +34,7 @@ _STEPS = 8  # points of the line from one knot to the next
 class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
+    A line belongs to one value of what is held; over FLOPs the sizes on it are the compute-optimal ones.
     Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
     `low` and `high` are the band at each x by itself; `lines` are the groups of the points, in order; `edge` is
     the largest x of the points.
@@ -49,11 +45,7 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
 
     @classmethod
     def of(
-        cls,
-        report: ReportData,
-        law: Law = "chinchilla",
-        delta: Delta = "auto",
-        x: Annotated[str, Option(ROLES_OF_SIZE)] = "params",
+        cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto", x: Size = "params"
     ) -> Panel:
         """Draw a law with its band over N, D or C."""
         found = report.assessment(law, delta)

@@ -36,7 +36,9 @@ from sweeplab.runs.sample import read_samples
 MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
-_ANY_SIZE = Option((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")
+_Progress = Annotated[str, Option(tuple(PROGRESS))]
+_Curve = Annotated[str, Option(tuple(CURVES))]
+_Any = Annotated[str, Option((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
 _Size = Annotated[str, Option(tuple(TABLE))]
 _Metric = Annotated[str, Option(tuple(LOSSES))]
 
@@ -53,11 +55,7 @@ class CurvesPanel(Panel, name="learning_curves"):
 
     @classmethod
     def of(
-        cls,
-        report: ReportData,
-        x: Annotated[str, Option(tuple(PROGRESS))] = "train_tokens",
-        metric: Annotated[str, Option(tuple(CURVES))] = "val_loss",
-        log: Log = (),
+        cls, report: ReportData, x: _Progress = "train_tokens", metric: _Curve = "val_loss", log: Log = ()
     ) -> Panel:
         """Follow a metric of every run while it trains."""
         runs = report.runs
@@ -173,12 +171,7 @@ class LossPanel(Panel, name="loss"):
 
     @classmethod
     def of(
-        cls,
-        report: ReportData,
-        x: Annotated[str, _ANY_SIZE],
-        lines: Params = (),
-        metric: _Metric = "best_val_loss",
-        log: Log = (),
+        cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = "best_val_loss", log: Log = ()
     ) -> Panel:
         """Compare the trials' losses over one size."""
         runs = report.runs

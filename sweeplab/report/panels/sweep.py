@@ -48,6 +48,7 @@ _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
 
 
+_Evaluator = Annotated[Evaluator, Option(get_args(Evaluator))]
 _IMPORTANCES = {
     "Within cells": "All cells together; a trial counts by its rank in its cell, so sizes do not matter.",
     "Over all": "Losses as they are, of trials that ended; sizes compete with what was tuned.",
@@ -134,11 +135,7 @@ class ImportancePanel(
     scopes: Mapping[tuple[str, str], str]
 
     @classmethod
-    def of(
-        cls,
-        report: ReportData,
-        evaluator: Annotated[Evaluator, Option(get_args(Evaluator))] = "ped-anova",
-    ) -> Panel:
+    def of(cls, report: ReportData, evaluator: _Evaluator = "ped-anova") -> Panel:
         """Rank the hyperparameters of each study by importance."""
         sweeps = report.sweeps
         found = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
