@@ -122,7 +122,7 @@ class _Steering:
         self._ended: dict[int, str] = {}
         self._steps = iter((self._is_under_way, self._has_stopped_one, self._rests))
         self._step: Callable[[Any], bool] | None = next(self._steps)
-        self._deadline = time.monotonic() + 120
+        self._deadline = time.monotonic() + 280
 
     @property
     def is_done(self) -> bool:
