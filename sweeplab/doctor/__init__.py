@@ -7,8 +7,14 @@ from pathlib import Path
 
 from sweeplab.doctor.check import Check, OpenedStudy
 from sweeplab.doctor.machine import lab_checks, machine_checks, tracking_check
-from sweeplab.doctor.runs import agreement_checks, run_folder_checks
-from sweeplab.doctor.storage import storage_check, unstarted_checks, version_check, worker_checks
+from sweeplab.doctor.study import (
+    agreement_checks,
+    run_folder_checks,
+    storage_check,
+    unstarted_checks,
+    version_check,
+    worker_checks,
+)
 from sweeplab.lab.listing import study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder
 
