@@ -80,7 +80,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
 
 
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
-    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)})).as_dict()
+    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)}))
     states = {each["name"]: each["state"] for each in found["findings"]}
     assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)

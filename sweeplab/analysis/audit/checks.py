@@ -16,21 +16,17 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
 from sweeplab.analysis.conventions import STUDY_COLUMNS
 from sweeplab.analysis.trials import COUNTED, POINT
+from sweeplab.formatting import counts, listed, several
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.search import Choices, Range, SearchSpec
 from sweeplab.train.schedule import SCHEDULES, learning_rate
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sweeplab.study.search import SearchSpec
 
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
 LONGEST_WARM_UP = 0.1  # of a run
@@ -109,7 +105,7 @@ def decay(evidence: Evidence) -> Finding:
         return Finding(UNKNOWN, said, tuple(unknown))
     if not why:
         return Finding(CLEAR, f"every rate has come down to {share(HIGHEST_END)} of its peak or less")
-    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(why.values()).most_common())
+    reasons = counts(dict(Counter(why.values()).most_common()))
     names = tuple(name for name in evidence.points.names if name in why)
     over = f"{len(names)} of {evidence.points.n} points end with over {share(HIGHEST_END)} of the peak rate"
     return evidence.found(f"{over}: {reasons}", names)
@@ -157,12 +153,11 @@ def seeds(evidence: Evidence) -> Finding:
     points, chosen = evidence.points, evidence.chosen
     alone = evidence.names(points.weights < 2)
     if chosen.freedom == 0:
-        said = "no point has a second seed"
         why = "what a law leaves may be noise or its own fault, and nobody can tell"
-        return Finding(FOUND, f"{said}: {why}", alone)
+        return Finding(FOUND, f"no point has a second seed: {why}", alone)
     sizes = len(np.unique(points.columns["params"][points.weights > 1]))
-    said = f"one seed differs by {share(chosen.spread)} of the loss from the next"
-    said += f", seen at {points.n - len(alone)} points"
+    spread = f"one seed differs by {share(chosen.spread)} of the loss from the next"
+    said = f"{spread}, seen at {points.n - len(alone)} points"
     if chosen.freedom < LEAST_FREEDOM:
         few = f"{chosen.freedom} degrees of freedom are too few, {LEAST_FREEDOM} are needed"
         return Finding(FOUND, f"{said}: {few}", alone)
@@ -210,11 +205,11 @@ class Tuned:
         if not judged:
             return Finding(UNKNOWN, f"no size tried three values of {self.name}: there is no inside to be in")
         names = evidence.names([bool(side) for side in sides])
+        of_all = f"{several(len(judged), 'point')} with a range"
         if not names:
-            return Finding(CLEAR, f"the best {self.name} lies inside of its range in {_all(judged)}")
-        counts = ((judged.count("low"), "low"), (judged.count("high"), "high"))
-        where = " and ".join(f"{count} at the {end}" for count, end in counts if count)
-        said = f"the best {self.name} lies at an end of its range in {len(names)} of {_all(judged)}"
+            return Finding(CLEAR, f"the best {self.name} lies inside of its range in {of_all}")
+        where = listed([f"{n} at the {end}" for end in ("low", "high") if (n := judged.count(end))])
+        said = f"the best {self.name} lies at an end of its range in {len(names)} of {of_all}"
         return evidence.found(f"{said}, {where}: a better one may lie beyond", names)
 
     def _tried(self, evidence: Evidence) -> list[set[Any]]:
@@ -222,8 +217,7 @@ class Tuned:
         runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
         by = list(self.across)
         groups = {key: set(group[self.name].dropna()) for key, group in runs.groupby(by, sort=False)}
-        keys: pd.DataFrame = evidence.table[by]
-        return [groups.get(tuple(key), set()) for key in keys.itertuples(index=False)]
+        return [groups.get(tuple(key), set()) for key in evidence.table[by].itertuples(index=False)]
 
 
 TUNED = {
@@ -264,10 +258,6 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _all(judged: Sequence[str]) -> str:
-    return f"{len(judged)} point{'s' if len(judged) > 1 else ''} with a range"
-
-
 @dataclass(frozen=True)
 class Check:
     """One question to a study, and the function that answers it."""
@@ -277,7 +267,6 @@ class Check:
     look: Callable[[Evidence], Finding]
 
 
-_TOO_SOON = "or left out that were pruned too soon"
 CHECKS: tuple[Check, ...] = (
     Check("embeddings", "Are embeddings a large part of N?", embeddings_in_n),
     Check("head", "Does C leave the head's FLOPs out?", head_left_out),
@@ -288,35 +277,24 @@ CHECKS: tuple[Check, ...] = (
         Check(f"{name}-edge", f"Is the best {each.name} inside of its range?", each.is_inside)
         for name, each in TUNED.items()
     ),
-    Check("cut-short", f"Are runs in the fit that stopped early, {_TOO_SOON}?", cut_short),
+    Check(
+        "cut-short",
+        "Are runs in the fit that stopped early, or left out that were pruned too soon?",
+        cut_short,
+    ),
     Check("seeds", "Do seeds show the noise?", seeds),
 )
 
 
-@dataclass(frozen=True)
-class Audit:
-    """What every check said of a study; `law` is the one whose exponents stand in the effects."""
-
-    law: str
-    evidence: Evidence
-    findings: tuple[tuple[Check, Finding], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        points = self.evidence.points
-        return {
-            "law": self.law or None,
-            "n_points": points.n,
-            "conventions": points.conventions,
-            "dropped": points.dropped,
-            "findings": [
-                {"name": check.name, "question": check.question, **finding.as_dict()}
-                for check, finding in self.findings
-            ],
-        }
-
-
-def audit(evidence: Evidence) -> Audit:
-    """Return what every check says."""
-    findings = tuple((check, check.look(evidence)) for check in CHECKS)
-    return Audit(evidence.law, evidence, findings)
+def audit(evidence: Evidence) -> dict[str, Any]:
+    """Return what every check says, as plain values; `law` is the one whose exponents stand in the effects."""
+    return {
+        "law": evidence.base[0] or None,
+        "n_points": evidence.points.n,
+        "conventions": evidence.points.conventions,
+        "dropped": evidence.points.dropped,
+        "findings": [
+            {"name": check.name, "question": check.question, **check.look(evidence).as_dict()}
+            for check in CHECKS
+        ],
+    }

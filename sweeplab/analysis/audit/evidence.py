@@ -14,7 +14,7 @@ from sweeplab.analysis.columns import Array, numbers
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
 from sweeplab.analysis.fit.fitting import fit
-from sweeplab.analysis.points import Points, points_of_trials, select_trials
+from sweeplab.analysis.points import Points, points_of_trials, select_trials, study_points
 from sweeplab.analysis.trials import Selection, with_models
 from sweeplab.errors import BadInput
 
@@ -50,12 +50,7 @@ class Effect:
             name: {"before": _shown(old), "after": _shown(new), "differs": _differs(old, new)}
             for name, (old, new) in both.items()
         }
-        return {
-            "change": self.change,
-            "n_points": self.n_points,
-            "exponents": exponents,
-            "why": self.why,
-        }
+        return {"change": self.change, "n_points": self.n_points, "exponents": exponents, "why": self.why}
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "state": self.state,
-            "sentence": self.sentence,
-            "points": list(self.points),
-            "effects": [effect.as_dict() for effect in self.effects],
-        }
+        return vars(self) | {"effects": [effect.as_dict() for effect in self.effects]}
 
 
 @dataclass(frozen=True)
@@ -110,32 +100,23 @@ class Evidence:
         """Return the names of the points that are touched, [n]."""
         return tuple(name for name, here in zip(self.points.names, touched, strict=True) if here)
 
-    def without(self, names: Sequence[str]) -> tuple[Effect, ...]:
-        """Return what the exponents are without some points; nothing where no point is named."""
-        keep = np.array([name not in names for name in self.points.names])
-        if keep.all():
-            return ()
-        change = f"without {(~keep).sum()} of {len(keep)} points"
-        if not keep.any():
-            return (Effect(change, why="every point is touched: there is no fit without them"),)
-        return (self._effect(change, lambda: self.points.only(keep)),)
-
     def found(self, sentence: str, names: tuple[str, ...]) -> Finding:
         """Return what is wrong at some points, and what the exponents are without these."""
-        return Finding(FOUND, sentence, names, self.without(names))
+        keep = np.array([name not in names for name in self.points.names])
+        change = f"without {(~keep).sum()} of {len(keep)} points"
+        if keep.any():
+            effect = self._effect(change, lambda: self.points.only(keep))
+        else:
+            effect = Effect(change, why="every point is touched: there is no fit without them")
+        return Finding(FOUND, sentence, names, (effect,))
 
     def counting(self, words: str, **choices: str) -> tuple[Effect, ...]:
         """Return what the exponents are under other conventions; `words` say which."""
         return (self._effect(words, lambda: self.recount(replace(self.conventions, **choices))),)
 
     @cached_property
-    def law(self) -> str:
-        """Return the law whose exponents are looked at; empty where the points allow none."""
-        return self._base[0]
-
-    @cached_property
-    def _base(self) -> tuple[str, dict[str, Estimate], str]:
-        """Return the law, its exponents, and why there are none."""
+    def base(self) -> tuple[str, dict[str, Estimate], str]:
+        """Return the law whose exponents are looked at, these, and why there are none of either."""
         why = []
         for name in _LAWS:
             try:
@@ -147,7 +128,7 @@ class Evidence:
         return "", {}, why[-1]
 
     def _effect(self, change: str, other: Callable[[], Points]) -> Effect:
-        law, before, why = self._base
+        law, before, why = self.base
         if not law:
             return Effect(change, why=why)
         try:
@@ -169,13 +150,15 @@ def gather(
         BadInput: no run has ended, or the runs are refused.
     """
     settled = conventions or Conventions()
-
-    def recount(how: Conventions) -> Points:
-        return points_of_trials(*select_trials(runs, None, how, bytes_per_token))
-
     chosen, columns, said = select_trials(runs, None, settled, bytes_per_token)
-    points = points_of_trials(chosen, columns, said)
-    return Evidence(with_models(runs), chosen, points, settled, designs or {}, recount)
+    return Evidence(
+        runs=with_models(runs),
+        chosen=chosen,
+        points=points_of_trials(chosen, columns, said),
+        conventions=settled,
+        designs=designs or {},
+        recount=lambda how: study_points(runs, None, how, bytes_per_token),
+    )
 
 
 def share(value: float) -> str:

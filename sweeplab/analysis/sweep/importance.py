@@ -19,7 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended
+from sweeplab.analysis.sweep.trials import Dimension, Sweep
 from sweeplab.analysis.trials import tasks_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ EVALUATORS: Mapping[Evaluator, str] = {
     "fanova": f"fANOVA (Hutter et al. 2014): the share of the losses' variance, in a forest of {N_TREES} trees; "
     "trials cut short are left out.",
 }
+_PLACES = FloatDistribution(0.0, 1.0)
 WITHIN, OVER_ALL = "within cells", "over all, sizes too"
 
 
@@ -76,7 +77,7 @@ class _Scope:
     name: str
     trials: DataFrame
     dimensions: Sequence[Dimension]
-    losses: Array
+    by: str  # the column by which its trials are compared
 
 
 def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
@@ -93,31 +94,23 @@ def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Import
 
 
 def _scopes(sweep: Sweep, evaluator: Evaluator) -> list[_Scope]:
-    ended = has_ended(sweep.trials)
-    counted = ended if evaluator == "fanova" else sweep.trials["standing"].notna()
-    trials = sweep.trials[counted]
-    standing = trials["standing"].to_numpy(float)
-    if len(sweep.cells) == 1:
-        return [_Scope(sweep.cells[0], trials, sweep.dimensions, _losses(trials, evaluator))]
-    whole = sweep.trials[ended]
-    both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
-    found = [_Scope(WITHIN, trials, sweep.dimensions, standing)]
+    # What a cell's trials are compared by: their losses, or their order where some have no end.
+    by = "loss" if evaluator == "fanova" else "standing"
+    trials = sweep.ended if evaluator == "fanova" else sweep.trials[sweep.trials["standing"].notna()]
+    cells = [_Scope(cell, trials[trials["cell"] == cell], sweep.dimensions, by) for cell in sweep.cells]
+    if len(cells) == 1:
+        return cells
+    found = [_Scope(WITHIN, trials, sweep.dimensions, "standing")]
     if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
-        found.append(_Scope(OVER_ALL, whole, list(both.values()), whole["loss"].to_numpy(float)))
-    for cell in sweep.cells:
-        own = trials[trials["cell"] == cell]
-        found.append(_Scope(cell, own, sweep.dimensions, _losses(own, evaluator)))
-    return found
-
-
-def _losses(trials: DataFrame, evaluator: Evaluator) -> Array:
-    """Return what a cell's trials are compared by: their losses, or their order where some have no end."""
-    return trials["loss" if evaluator == "fanova" else "standing"].to_numpy(float)
+        both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
+        found.append(_Scope(OVER_ALL, sweep.ended, list(both.values()), "loss"))
+    return [*found, *cells]
 
 
 def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Importance]:
     random = np.random.default_rng(len(scope.trials))
     trials = _frozen(scope.trials, scope.dimensions)
+    losses = scope.trials[scope.by].to_numpy(float)
     n, repeats = len(trials), N_REPEATS[evaluator]
     everything = np.arange(n)
     given = _Given()
@@ -129,7 +122,7 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
             made = _made(evaluator, len(chosen), seed)
             return dict(made.evaluate(given, target=lambda trial: losses[trial.number]))
 
-    whole = judged(everything, scope.losses, 0)
+    whole = judged(everything, losses, 0)
     names = [each.name for each in scope.dimensions if each.name in whole]
 
     def evaluate(chosen: NDArray[np.int_], losses: Array, seed: int) -> Array:
@@ -140,8 +133,8 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
     # Half of the trials, drawn without repetition, scatter around the whole as the whole does around the truth
     # (the delete-half jackknife); repeated trials, as in a bootstrap, would look like a peak in the density.
     halves = [random.permutation(n)[: max(2, n // 2)] for _ in range(repeats)]
-    shares = np.array([_share(evaluate(half, scope.losses, at)) for at, half in enumerate(halves)])
-    shuffled = [evaluate(everything, scope.losses[random.permutation(n)], at) for at in range(repeats)]
+    shares = np.array([_share(evaluate(half, losses, at)) for at, half in enumerate(halves)])
+    shuffled = [evaluate(everything, losses[random.permutation(n)], at) for at in range(repeats)]
     value, total = _share(raw), max(float(raw.sum()), 1e-12)
     around = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) - np.median(shares, axis=0)
     low, high = np.clip(value + around, 0.0, 1.0)
@@ -185,18 +178,11 @@ def _frozen(table: DataFrame, dimensions: Sequence[Dimension]) -> list[FrozenTri
     rows: list[dict[str, Any]] = [{} for _ in range(len(table))]
     distributions: dict[str, BaseDistribution] = {}
     for each in dimensions:
-        if each.choices:
-            distributions[each.name] = CategoricalDistribution(each.choices)
-            values: list[Any] = [
-                str(value) if str(value) in each.choices else None for value in table[each.name]
-            ]
-        else:
-            distributions[each.name] = FloatDistribution(0.0, 1.0)
-            places = each.coordinates(table[each.name])
-            values = [None if place != place else float(place) for place in places]
-        for row, value in zip(rows, values, strict=True):
-            if value is not None:
-                row[each.name] = value
+        distributions[each.name] = CategoricalDistribution(each.choices) if each.choices else _PLACES
+        places = each.coordinates(table[each.name])
+        for row, value, place in zip(rows, table[each.name], places, strict=True):
+            if place == place:
+                row[each.name] = str(value) if each.choices else float(place)
     now, complete, nothing = datetime.now(), TrialState.COMPLETE, dict[Any, Any]()
     found = []
     for at, row in enumerate(rows):

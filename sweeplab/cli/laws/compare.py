@@ -91,7 +91,7 @@ def audit(
     studies = studies_from(study, lab)
     conventions = studies.settled(counting_of(None, count).conventions)
     evidence = gather(studies.runs, studies.designs, conventions, studies.bytes_per_token(conventions))
-    print_found(audit_runs(evidence).as_dict(), as_json, _print_audit)
+    print_found(audit_runs(evidence), as_json, _print_audit)
 
 
 def _print_audit(found: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class AuditPanel(TablePanel, name="audit", heading="Audit"):
     @classmethod
     def of(cls, report: ReportData) -> Panel:
         """List the checks, those that found something first."""
-        found = report.once("audit", lambda: audit(_evidence(report))).as_dict()
+        found = report.once("audit", lambda: audit(_evidence(report)))
         rows = sorted(found["findings"], key=lambda each: bool(each["state"] != FOUND))
         states = counts(Counter(each["state"] for each in rows))
         law = f"Exponents of {found['law']}." if found["law"] else "The points allow no law and no exponents."

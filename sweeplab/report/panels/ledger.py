@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pandas import DataFrame
@@ -80,11 +81,11 @@ class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
         found = calibrate(_outcomes(report))
         if not found.n:
             raise BadInput("no forecast of the study has been scored yet")
-        said = found.as_dict()
+        said = asdict(found)
         scored, of = several(found.n, "scored forecast"), several(found.n_runs, "run")
         skill = [
             f"CRPS {each.ratio:.2f} times that of the {name}."
-            for name, each in found.skill.items()
+            for name, each in found.crps.items()
             if each.ratio is not None
         ]
         many = f"{scored} of {of} from {several(found.n_fits, 'fit')}"
