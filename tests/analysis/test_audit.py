@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
-from sweeplab.analysis.audit.checks import CHECKS, audit
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, gather
+from sweeplab.analysis.audit import CHECKS, CLEAR, FOUND, UNKNOWN, audit, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign

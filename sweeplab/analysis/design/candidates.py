@@ -171,8 +171,8 @@ _LONGEST = 480  # letters of an expression, a little under what a study file may
 def study_candidates(
     lab: Path | None,
     names: Sequence[str],
-    axes: Mapping[str, Array] | None = None,
-    counting: Counting | None = None,
+    axes: Mapping[str, Array] | None,
+    counting: Counting,
 ) -> tuple[StudySpec, Candidates]:
     """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
 
@@ -184,7 +184,7 @@ def study_candidates(
     folders = [find_study(lab, name) for name in names]
     spec = candidate_study(folders, study_names(folders[0].lab), axes)
     vocab_size = folders[0].read(folders[0].data_file)["vocab_size"]
-    return spec, cell_candidates(spec, vocab_size, counting or Counting())
+    return spec, cell_candidates(spec, vocab_size, counting)
 
 
 def candidate_study(

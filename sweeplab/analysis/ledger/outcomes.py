@@ -142,7 +142,7 @@ class Runs:
         if not names:
             return Outcome(entry, OPEN, f"no study {' or '.join(digests)} has been run in {self._lab}")
         all_runs, points = self._reading(names, place.counting)
-        runs = targets.runs_at(all_runs, entry.forecast["at"])
+        runs = [run for run in all_runs if targets.same_point(run.at, entry.forecast["at"])]
         if not runs:
             return Outcome(entry, OPEN, "its run has not started")
         if runs[0].started <= entry.sealed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,11 +120,6 @@ def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
         ended = datetime.fromtimestamp(start.started + end.wall_seconds, UTC) if end else None
         found.append(StartedRun(start.key, at, started, ended, end.state if end else None))
     return sorted(found, key=lambda run: run.started)
-
-
-def runs_at(runs: Iterable[StartedRun], at: Mapping[str, float]) -> list[StartedRun]:
-    """Return the runs at a point."""
-    return [run for run in runs if same_point(run.at, at)]
 
 
 def started_in_words(runs: Sequence[StartedRun]) -> str:

@@ -57,12 +57,6 @@ class LossDifference:
         return self.loss_b - self.loss_a
 
     @property
-    def reversed(self) -> LossDifference:
-        """Return how far `a` lies above `b`."""
-        turned = replace(self, a=self.b, b=self.a, loss_a=self.loss_b, loss_b=self.loss_a)
-        return replace(turned, low=-self.high, high=-self.low)
-
-    @property
     def verdict(self) -> str:
         """Say whether the difference is one."""
         if self.why:
@@ -134,7 +128,9 @@ def _of_pair(a: Sweep, b: Sweep, at: str, level: float) -> list[LossDifference]:
     # Over all cells: the mean difference, by Student's t over cells.
     apart, n = np.array([each.difference for each in cells]), len(cells)
     reach = student(n - 1, level) * apart.std(ddof=1) / math.sqrt(n)
-    loss_a, loss_b = (float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b"))
+    loss_a, loss_b = (
+        float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
+    )
     ends = (apart.mean() - reach, apart.mean() + reach)
     return [LossDifference(a.name, b.name, ALL_CELLS, loss_a, loss_b, *ends, level, n), *cells]
 
@@ -201,12 +197,12 @@ class Ranking:
 
     def between(self, one: str, other: str) -> LossDifference:
         """Return how far `other` lies above `one`."""
-        for each in self.differences:
-            if (each.a, each.b) == (one, other):
-                return each
-            if (each.b, each.a) == (one, other):
-                return each.reversed
-        raise KeyError((one, other))
+        known = {(each.a, each.b): each for each in self.differences}
+        if (one, other) in known:
+            return known[one, other]
+        found = known[other, one]
+        turned = replace(found, a=one, b=other, loss_a=found.loss_b, loss_b=found.loss_a)
+        return replace(turned, low=-found.high, high=-found.low)
 
 
 def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:

@@ -54,7 +54,8 @@ class Importance:
     """A hyperparameter's share of all importance in one scope, with its interval and what chance gives.
 
     `scope` is a cell, WITHIN (each trial by where it stands in its cell) or OVER_ALL (losses as they are, and the
-    grid's hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty.
+    grid's hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty: `verdict` says whether
+    this is more.
     """
 
     study: str
@@ -65,19 +66,7 @@ class Importance:
     high: float
     chance: float
     n_trials: int
-
-    @property
-    def verdict(self) -> str:
-        """Say whether this is more than what chance gives."""
-        return ABOVE_CHANCE if self.importance > self.chance else WITHIN_CHANCE
-
-
-@dataclass(frozen=True)
-class _Scope:
-    name: str
-    trials: DataFrame
-    dimensions: Sequence[Dimension]
-    by: str  # the column by which its trials are compared
+    verdict: str
 
 
 def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
@@ -85,32 +74,35 @@ def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Import
 
     fANOVA judges only what every trial of a scope has: a hyperparameter with a condition is left out there.
     """
-    return [
-        each
-        for scope in _scopes(sweep, evaluator)
-        if len(scope.trials) >= FEWEST_TRIALS and scope.dimensions
-        for each in _importances(sweep.name, scope, evaluator)
-    ]
-
-
-def _scopes(sweep: Sweep, evaluator: Evaluator) -> list[_Scope]:
     # What a cell's trials are compared by: their losses, or their order where some have no end.
     by = "loss" if evaluator == "fanova" else "standing"
     trials = sweep.ended if evaluator == "fanova" else sweep.trials[sweep.trials["standing"].notna()]
-    cells = [_Scope(cell, trials[trials["cell"] == cell], sweep.dimensions, by) for cell in sweep.cells]
-    if len(cells) == 1:
-        return cells
-    found = [_Scope(WITHIN, trials, sweep.dimensions, "standing")]
-    if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
-        both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
-        found.append(_Scope(OVER_ALL, sweep.ended, list(both.values()), "loss"))
-    return [*found, *cells]
+    scopes = [(cell, trials[trials["cell"] == cell], [*sweep.dimensions], by) for cell in sweep.cells]
+    if len(scopes) > 1:
+        if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
+            both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
+            scopes.insert(0, (OVER_ALL, sweep.ended, [*both.values()], "loss"))
+        scopes.insert(0, (WITHIN, trials, [*sweep.dimensions], "standing"))
+    return [
+        each
+        for scope, own, dimensions, by in scopes
+        if len(own) >= FEWEST_TRIALS and dimensions
+        for each in _importances((sweep.name, scope), own, dimensions, own[by].to_numpy(float), evaluator)
+    ]
 
 
-def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Importance]:
-    random = np.random.default_rng(len(scope.trials))
-    trials = _frozen(scope.trials, scope.dimensions)
-    losses = scope.trials[scope.by].to_numpy(float)
+def _importances(
+    of: tuple[str, str],
+    table: DataFrame,
+    dimensions: Sequence[Dimension],
+    losses: Array,
+    evaluator: Evaluator,
+) -> list[Importance]:
+    # It brings scikit-learn, half of the time of a small study's report, which has no importances.
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+
+    random = np.random.default_rng(len(table))
+    trials = _frozen(table, dimensions)
     n, repeats = len(trials), N_REPEATS[evaluator]
     everything = np.arange(n)
     given = _Given()
@@ -119,11 +111,16 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
         given.trials_given = [trials[at] for at in chosen]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
-            made = _made(evaluator, len(chosen), seed)
+            made: BaseImportanceEvaluator
+            if evaluator == "fanova":
+                made = FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
+            else:
+                share = min(0.5, max(BEST_SHARE, FEWEST_BEST / len(chosen)))
+                made = PedAnovaImportanceEvaluator(target_quantile=share)
             return dict(made.evaluate(given, target=lambda trial: losses[trial.number]))
 
     whole = judged(everything, losses, 0)
-    names = [each.name for each in scope.dimensions if each.name in whole]
+    names = [each.name for each in dimensions if each.name in whole]
 
     def evaluate(chosen: NDArray[np.int_], losses: Array, seed: int) -> Array:
         found = judged(chosen, losses, seed)
@@ -139,25 +136,17 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
     around = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) - np.median(shares, axis=0)
     low, high = np.clip(value + around, 0.0, 1.0)
     chance = np.sort(np.array(shuffled), axis=0)[-round((1 - CHANCE) * (repeats + 1))] / total
-    numbers = zip(names, value, low, high, chance, strict=True)
+    verdicts = np.where(value > chance, ABOVE_CHANCE, WITHIN_CHANCE)
+    numbers = zip(*(each.tolist() for each in (value, low, high, chance)), verdicts.tolist(), strict=True)
     return [
-        Importance(study, scope.name, name, float(own), float(least), float(most), float(by_chance), n)
-        for name, own, least, most, by_chance in numbers
+        Importance(*of, name, own, least, most, by_chance, n, verdict)
+        for name, (own, least, most, by_chance, verdict) in zip(names, numbers, strict=True)
     ]
 
 
 def _share(raw: Array) -> Array:
     total = raw.sum()
     return raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
-
-
-def _made(evaluator: Evaluator, n: int, seed: int) -> BaseImportanceEvaluator:
-    # It brings scikit-learn, half of the time of a small study's report, which has no importances.
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
-
-    if evaluator == "fanova":
-        return FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
-    return PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(BEST_SHARE, FEWEST_BEST / n)))
 
 
 class _Given(optuna.Study):

@@ -85,8 +85,8 @@ def audit(
     $ sweeplab laws audit small
     $ sweeplab laws audit small --count params=non-embedding,flops=6nd --json
     """
-    from sweeplab.analysis.audit.checks import audit as audit_runs
-    from sweeplab.analysis.audit.evidence import gather
+    from sweeplab.analysis.audit import audit as audit_runs
+    from sweeplab.analysis.audit import gather
 
     studies = studies_from(study, lab)
     conventions = studies.settled(counting_of(None, count).conventions)

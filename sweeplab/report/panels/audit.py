@@ -8,8 +8,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.audit.checks import audit
-from sweeplab.analysis.audit.evidence import FOUND, Evidence, gather
+from sweeplab.analysis.audit import FOUND, Evidence, audit, gather
 from sweeplab.formatting import counts, rounded, sentence, span
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel, TablePanel
