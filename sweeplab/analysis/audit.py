@@ -258,8 +258,8 @@ def warm_up(evidence: Evidence) -> Finding:
     names, said = evidence.names(part > LONGEST_WARM_UP), f"the warm-up is {ends(part)} of a run"
     if not names:
         return Finding(CLEAR, said)
-    over = f"over {share(LONGEST_WARM_UP)} of it in {len(names)} of {len(part)} points"
-    return evidence.found(f"{said}, and {over}: the shortest are held back most", names)
+    said += f", and over {share(LONGEST_WARM_UP)} of it in {len(names)} of {len(part)} points"
+    return evidence.found(f"{said}: the shortest are held back most", names)
 
 
 def decay(evidence: Evidence) -> Finding:

@@ -81,11 +81,11 @@ def parse_axes(text: str) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for each, name, numbers in pairs_of(text):
         try:
-            low, high, count = (float(number) for number in numbers.split(":"))
-            ordered = 0 < low <= high < math.inf and count == int(count) and 1 <= count <= MOST
+            low, high, count = map(float, numbers.split(":"))
         except ValueError:
-            ordered = False
-        if not ordered or not name or name in found:
+            low = high = count = 0.0
+        is_axis = 0 < low <= high < math.inf and count.is_integer() and 1 <= count <= MOST
+        if not is_axis or not name or name in found:
             raise BadInput(Problem(f"--candidates {each!r}", "NAME=FROM:TO:COUNT, each name once"))
         found[name] = np.geomspace(low, high, int(count))
     return found
@@ -169,10 +169,7 @@ _LONGEST = 480  # letters of an expression, a little under what a study file may
 
 
 def study_candidates(
-    lab: Path | None,
-    names: Sequence[str],
-    axes: Mapping[str, Array] | None,
-    counting: Counting,
+    lab: Path | None, names: Sequence[str], axes: Mapping[str, Array] | None, counting: Counting
 ) -> tuple[StudySpec, Candidates]:
     """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
 
@@ -208,10 +205,8 @@ def candidate_study(
     if unknown := [name for name in axes or () if name not in whole]:
         what = f"--candidates has no {unknown[0]!r} for a study"
         raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
-    if axes:
-        grid = {name: sorted({round(float(value)) for value in values}) for name, values in axes.items()}
-    else:
-        grid = {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
+    grid = {name: sorted({round(float(value)) for value in values}) for name, values in (axes or {}).items()}
+    grid = grid or {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
     if not grid:
         what = f"the grid of {spec.name} has no size to vary; --candidates says one"
         raise BadInput(Problem(what, ", ".join(AXES)))
@@ -225,9 +220,8 @@ def candidate_study(
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
     overrides += [f"seeds={json.dumps(seeds)}", f"budget={json.dumps({'trials_per_cell': trials})}"]
     numbered = (f"{spec.name}-next{number}" for number in ("", *range(2, 1000)))
-    return read_study(
-        folders[0].canonical_file, overrides, next(each for each in numbered if each not in taken)
-    )
+    free = next(each for each in numbered if each not in taken)
+    return read_study(folders[0].canonical_file, overrides, free)
 
 
 def cell_candidates(spec: StudySpec, vocab_size: int, counting: Counting) -> Candidates:
@@ -318,15 +312,13 @@ def _more_seeds(
     first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
     found: list[dict[str, Any]] = []
     for repeat in range(1, max(times)):
-        meant = [
-            " and ".join(f"{name} == {value!r}" for name, value in cell.items())
-            for cell, count in zip(chosen, times, strict=True)
-            if count > repeat
-        ]
         parts: list[str] = []
-        for one in meant:
-            joined = f"{parts[-1]} or {one}" if parts else one
-            parts = [*parts[:-1], joined] if parts and len(joined) <= _LONGEST else [*parts, one]
+        for cell in (cell for cell, count in zip(chosen, times, strict=True) if count > repeat):
+            one = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
+            if parts and len(joined := f"{parts[-1]} or {one}") <= _LONGEST:
+                parts[-1] = joined
+            else:
+                parts.append(one)
         for when in parts:
             found += [{"seed": first + len(found) + k, "when": when} for k in range(each)]
     return found

@@ -182,34 +182,19 @@ class Runs:
         return self._read[key]
 
 
-class Table:
-    """A file that may have grown since forecasts were made from it; without a counting it is read as then."""
-
-    def __init__(self, path: Path, counting: Counting | None = None) -> None:
-        self._path, self._counting = path, counting
-        self._read: dict[str, Points] = {}
-
-    def outcome(self, entry: Entry) -> Outcome:
-        """Return what came of a forecast that was made from an earlier state of this file.
-
-        Raises:
-            BadInput: it cannot be read with the columns given, or with those of then.
-        """
-        counting = self._counting or _counting(entry.forecast["source"]["counting"])
-        if (key := repr(counting)) not in self._read:
-            self._read[key] = read_points(self._path, counting.columns, counting.conventions)
-        points = self._read[key]
-        found = targets.rows_at(points, entry.forecast["at"])
-        if not found.size:
-            return Outcome(entry, OPEN, f"{self._path} has no row of it")
-        data = entry.forecast["data"]
-        then = np.isin(targets.row_marks(points), data["rows"])
-        if then[found].any():
-            return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
-        if targets.data_digest(points.only(then)) != data["digest"]:
-            why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {self._path} unchanged"
-            return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
-        return _scored(entry, points, found)
+def _of_table(entry: Entry, path: Path, points: Points) -> Outcome:
+    """Return what came of a forecast that was made from an earlier state of a file; it may have grown since."""
+    found = targets.rows_at(points, entry.forecast["at"])
+    if not found.size:
+        return Outcome(entry, OPEN, f"{path} has no row of it")
+    data = entry.forecast["data"]
+    then = np.isin(targets.row_marks(points), data["rows"])
+    if then[found].any():
+        return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
+    if targets.data_digest(points.only(then)) != data["digest"]:
+        why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {path} unchanged"
+        return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
+    return _scored(entry, points, found)
 
 
 def outcomes(
@@ -217,11 +202,15 @@ def outcomes(
 ) -> tuple[Outcome, ...]:
     """Return what came of each entry; those about a file's rows are scored `against` its later state.
 
+    Without a counting the file is read as it was then.
+
     Raises:
-        BadInput: the file cannot be read; another version of sweeplab wrote an entry, in another way.
+        BadInput: the file cannot be read, with the columns given or with those of then; another version of sweeplab
+            wrote an entry, in another way.
         TrackingUnavailable: tracking does not answer.
     """
-    runs, table = Runs(lab), Table(against, counting) if against else None
+    runs = Runs(lab)
+    tables: dict[str, Points] = {}
     found = []
     for entry in entries:
         if entry.forecast.get("version") != VERSION:
@@ -229,8 +218,11 @@ def outcomes(
         run = entry.forecast["run"]
         if run["studies"]:
             found.append(runs.outcome(entry, Place(run["studies"], _counting(run["counting"]))))
-        elif table:
-            found.append(table.outcome(entry))
+        elif against:
+            how = counting or _counting(entry.forecast["source"]["counting"])
+            if (key := repr(how)) not in tables:
+                tables[key] = read_points(against, how.columns, how.conventions)
+            found.append(_of_table(entry, against, tables[key]))
         else:
             name = entry.forecast["source"]["names"][0]
             found.append(Outcome(entry, OPEN, f"laws verify --against FILE scores it: {name}, with its row"))

@@ -170,17 +170,12 @@ def point_target(points: Points, asked: Mapping[str, float | None], place: Place
         BadInput: a number that is not positive; a study's run that is not named by both N and D.
     """
     at = {role: float(number) for role, number in asked.items() if number is not None}
-    wrong = [
-        f"--{role} {number:g} is no size of a run; it takes a positive number"
-        for role, number in at.items()
-        if not 0 < number < math.inf
-    ]
-    if not wrong and place and not {"params", "tokens"} <= at.keys():
-        wrong.append("which run of the study? --params and --tokens together say it, or --study FILE")
-    if not wrong and not at:
-        wrong.append("which run? --params and --tokens say it, or --study FILE")
-    if wrong:
-        raise BadInput(*wrong)
+    if wrong := [f"--{role} {number:g}" for role, number in at.items() if not 0 < number < math.inf]:
+        raise BadInput(*(f"{each} is no size of a run; it takes a positive number" for each in wrong))
+    if place and not {"params", "tokens"} <= at.keys():
+        raise BadInput("which run of the study? --params and --tokens together say it, or --study FILE")
+    if not at:
+        raise BadInput("which run? --params and --tokens say it, or --study FILE")
     if "flops" not in at and {"params", "tokens"} <= at.keys() & points.columns.keys():
         at["flops"] = points.flops_per_param_token * at["params"] * at["tokens"]
     return Target(at, place, seeds=round(float(np.median(points.weights))))

@@ -16,14 +16,14 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
-from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
+from sweeplab.analysis.trials import COUNTED, TRIAL, WORST_FIRST, finite
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
 
 
 PHASES = ("training", "evaluation")
-_RUN = ["cell", "trial", "seed"]
+_RUN = [*TRIAL, "seed"]
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,7 @@ class Region:
 
 def regions(sweep: Sweep) -> list[Region]:
     """Return the range of each hyperparameter in which most trials diverged, or failed; the surest first."""
-    ended = sweep.trials[
-        sweep.trials["state"].isin(WORST_FIRST) & ~sweep.trials["state"].isin(("running", "waiting"))
-    ]
+    ended = sweep.trials[sweep.trials["state"].isin({*WORST_FIRST} - {"running", "waiting"})]
     both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
     found = []
     for state in STATES_LOOKED_AT:

@@ -101,12 +101,12 @@ def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
 def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
     """Return the hyperparameters that are one in each study and not the same in all, with each study's value."""
     found = {}
-    for name in (name for name in TABLE if name != "seed"):
-        values = [sorted({str(each) for each in sweep.runs.get(name, ())}) for sweep in sweeps]
-        if all(only_follows(sweep.runs, name) for sweep in sweeps):
+    for name in TABLE:
+        values = [{str(each) for each in sweep.runs.get(name, ())} for sweep in sweeps]
+        if name == "seed" or all(only_follows(sweep.runs, name) for sweep in sweeps):
             continue
-        if all(len(each) == 1 for each in values) and len({each[0] for each in values}) > 1:
-            found[name] = [each[0] for each in values]
+        if all(len(each) == 1 for each in values) and len(set().union(*values)) > 1:
+            found[name] = [next(iter(each)) for each in values]
     return found
 
 
@@ -231,9 +231,8 @@ def _ranking(task: str, runs: DataFrame) -> Ranking:
         losses = own["loss"].to_numpy(float)
         sd = float(losses.std(ddof=1)) if len(losses) > 1 else math.nan
         size = float(finite(own, "n_params").iloc[0])
-        found.append(
-            RankedCell(str(cell), float(losses.mean()), sd, len(losses), size, own.iloc[0].to_dict())
-        )
+        mean, values = float(losses.mean()), own.iloc[0].to_dict()
+        found.append(RankedCell(str(cell), mean, sd, len(losses), size, values))
         by_seed[str(cell)] = dict(zip(own["seed"].astype(int), losses.tolist(), strict=True))
     found.sort(key=lambda each: each.loss)
     cells = [each.cell for each in found]
@@ -261,8 +260,8 @@ def _differences(cells: Sequence[str], losses: Mapping[str, Mapping[int, float]]
     design, is_paired = _design(len(cells), rows)
     values = np.array([loss for *_, loss in rows])
     freedom = len(rows) - design.shape[1]
-    mean = [float(np.mean(list(losses[cell].values()))) for cell in cells]
     if freedom <= 0:
+        mean = [float(np.mean(list(losses[cell].values()))) for cell in cells]
         unknown = (*_UNKNOWN, math.nan, 1, ONE_SEED)
         return [LossDifference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs]
     inverse = np.linalg.inv(design.T @ design)
@@ -309,12 +308,11 @@ def _holm(tail: Array) -> Array:
     Holm, "A simple sequentially rejective multiple test procedure", 1979: the likeliest difference shares the rate
     with all others, each next one with those that are left, until one is not told: the rest are tried at its rate.
     """
-    rates = np.empty(len(tail))
-    rate, is_over = FALSE_ALARM, False
-    for place, at in enumerate(np.argsort(tail, kind="stable")):
-        rate = rate if is_over else FALSE_ALARM / (len(tail) - place)
-        is_over = is_over or bool(tail[at] > rate)
-        rates[at] = rate
+    order, rates = np.argsort(tail, kind="stable"), np.empty(len(tail))
+    in_turn = FALSE_ALARM / np.arange(len(tail), 0, -1)
+    for first in np.flatnonzero(tail[order] > in_turn)[:1]:
+        in_turn[first:] = in_turn[first]
+    rates[order] = in_turn
     return rates
 
 
