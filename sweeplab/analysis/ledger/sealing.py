@@ -184,19 +184,10 @@ def seal(
     if wanted and (place := wanted[0].place):
         for name in place.studies:
             runs += targets.started_runs(StudyFolder(lab, name), place.counting)
-    source_names = {*source.names}
     forecasts, left_out, warnings = [], dict(left_out or {}), list(assessment.warnings)
     for target in wanted:
         try:
-            if started := [run for run in runs if targets.same_point(run.at, target.at)]:
-                raise BadInput(
-                    f"{targets.started_in_words(started)}; a forecast is made before its run exists"
-                )
-            is_of_source = target.place is None or not source_names.isdisjoint(target.place.studies)
-            if is_of_source and (known := targets.rows_at(assessment.points, target.at)).size:
-                loss = assessment.points.columns["loss"][known[0]]
-                already = f"{source.names[0]} has its loss already, {loss:.4g}"
-                raise BadInput(f"{already}; a forecast is made before")
+            _refuse_known(target, assessment.points, source, runs)
             predicted = predict(assessment.points, assessment.fit, assessment.shared, target.at, target.seeds)
         except BadInput as error:
             left_out[target.words] = "; ".join(map(str, error.problems))
@@ -208,6 +199,17 @@ def seal(
     if not forecasts:
         raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
     return Sealed(append(ledger, forecasts), left_out, tuple(dict.fromkeys(warnings)))
+
+
+def _refuse_known(
+    target: targets.Target, points: Points, source: Source, runs: Sequence[targets.StartedRun]
+) -> None:
+    if started := [run for run in runs if targets.same_point(run.at, target.at)]:
+        raise BadInput(f"{targets.started_in_words(started)}; a forecast is made before its run exists")
+    known = targets.rows_at(points, target.at)
+    if known.size and (target.place is None or set(target.place.studies) & set(source.names)):
+        loss = points.columns["loss"][known[0]]
+        raise BadInput(f"{source.names[0]} has its loss already, {loss:.4g}; a forecast is made before")
 
 
 def _forecast(
