@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
-from sweeplab.analysis.audit.checks import CHECKS, audit
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, gather
+from sweeplab.analysis.audit import CHECKS, CLEAR, FOUND, UNKNOWN, Evidence, audit, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
@@ -85,7 +84,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
 
 
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
-    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)})).as_dict()
+    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)}))
     states = {each["name"]: each["state"] for each in found["findings"]}
     assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)

@@ -85,13 +85,13 @@ def audit(
     $ sweeplab laws audit small
     $ sweeplab laws audit small --count params=non-embedding,flops=6nd --json
     """
-    from sweeplab.analysis.audit.checks import audit as audit_runs
-    from sweeplab.analysis.audit.evidence import gather
+    from sweeplab.analysis.audit import audit as audit_runs
+    from sweeplab.analysis.audit import gather
 
     studies = studies_from(study, lab)
     conventions = studies.settled(counting_of(None, count).conventions)
     evidence = gather(studies.runs, studies.designs, conventions, studies.bytes_per_token(conventions))
-    print_found(audit_runs(evidence).as_dict(), as_json, _print_audit)
+    print_found(audit_runs(evidence), as_json, _print_audit)
 
 
 def _print_audit(found: dict[str, Any]) -> None:

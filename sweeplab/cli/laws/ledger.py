@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,8 +64,8 @@ def forecast(
     """
     from sweeplab.analysis.fit.assessment import assess, find_law
     from sweeplab.analysis.ledger.sealing import seal
-    from sweeplab.analysis.ledger.targets import CellTargets, cell_targets, point_target
-    from sweeplab.records.folders import StudyFolder, lab_folder
+    from sweeplab.analysis.ledger.targets import cell_targets, point_target
+    from sweeplab.records.folders import lab_folder
     from sweeplab.study.file.reading import read_study
 
     form, sizes = find_law(law), {"params": params, "tokens": tokens, "flops": flops}
@@ -73,13 +73,11 @@ def forecast(
         raise BadInput("--study names its cells: give it, or --params and --tokens, not both")
     points, origin, place = _read(source, counting_of(columns, count), lab)
     if study:
-        asked = cell_targets(read_study(study), lab_folder(lab), origin.counting)
+        targets, left_out = cell_targets(read_study(study), lab_folder(lab), origin.counting)
     else:
-        asked = CellTargets((point_target(points, sizes, place),))
-    names = dict.fromkeys(name for each in asked.targets if each.place for name in each.place.studies)
+        targets, left_out = [point_target(points, sizes, place)], {}
     path = ledger_file(ledger, lab)
-    folders = [StudyFolder(lab_folder(lab), name) for name in names]
-    sealed = seal(path, origin, assess(points, form, delta), asked, folders)
+    sealed = seal(path, origin, assess(points, form, delta), lab_folder(lab), targets, left_out)
     if as_json:
         print_json(_sealed_as_dict(sealed, path))
     else:
@@ -202,7 +200,7 @@ def _scores_as_dict(chain: Chain, found: Sequence[Outcome]) -> dict[str, Any]:
         "head": chain.head,
         "head_file": chain.has_head,
         "forecasts": [outcome.as_dict() for outcome in found],
-        "calibration": calibrate(found).as_dict(),
+        "calibration": asdict(calibrate(found)),
     }
 
 
@@ -270,7 +268,7 @@ def _print_calibration(found: Sequence[Outcome]) -> None:
     if len(calibration.by_verdict) > 1:
         shares = [f"{each.covered} of {each.n} {verdict}" for verdict, each in calibration.by_verdict.items()]
         say("by the verdict sealed with it: " + ", ".join(shares))
-    for name, skill in calibration.skill.items():
+    for name, skill in calibration.crps.items():
         ratio = "–" if skill.ratio is None else f"{skill.ratio:.2f}"
         say(f"mean CRPS {skill.law:.4g}, that of the {name} {skill.naive:.4g}: a ratio of {ratio}")
     say()

@@ -92,7 +92,7 @@ def _candidates(
         return None, of_axes(points, axes) if axes else of_points(points, flops)
     if file:
         raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, and no file")
-    spec, found = study_candidates(lab, names_in(source), axes, counting.columns, counting.conventions)
+    spec, found = study_candidates(lab, names_in(source), axes, counting)
     return spec, found if axes else found.like(points, flops)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.audit.checks import audit
-from sweeplab.analysis.audit.evidence import FOUND, Evidence, gather
+from sweeplab.analysis.audit import FOUND, Evidence, audit, gather
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
 from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
@@ -73,9 +73,9 @@ class CalibrationPanel(Panel, name="calibration"):
         found = calibrate(_outcomes(report))
         if not found.n:
             raise BadInput("no forecast of the study has been scored yet")
-        said = found.as_dict()
+        said = asdict(found)
         scored, of = several(found.n, "scored forecast"), several(found.n_runs, "run")
-        ratios = {name: each.ratio for name, each in found.skill.items() if each.ratio is not None}
+        ratios = {name: each.ratio for name, each in found.crps.items() if each.ratio is not None}
         skill = [f"CRPS {ratio:.2f} times that of the {name}." for name, ratio in ratios.items()]
         many = f"{scored} of {of} from {several(found.n_fits, 'fit')}"
         return cls(
@@ -137,7 +137,7 @@ class AuditPanel(TablePanel, name="audit"):
     @classmethod
     def of(cls, report: ReportData) -> Panel:
         """List the checks, those that found something first."""
-        found = report.once("audit", lambda: audit(_evidence(report))).as_dict()
+        found = report.once("audit", lambda: audit(_evidence(report)))
         rows = sorted(found["findings"], key=lambda each: bool(each["state"] != FOUND))
         states = counts(Counter(each["state"] for each in rows))
         law = f"Exponents of {found['law']}." if found["law"] else "The points allow no law and no exponents."
