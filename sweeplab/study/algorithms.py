@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import nearest
 from sweeplab.study.problems import Location, Problems, dotted, shown
@@ -79,20 +79,14 @@ class AlgorithmRow:
         """Return the options that a study file can give, by Optuna's names: those that YAML has words for."""
         found = {}
         for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
-            words = frozenset(re.findall(r"\w+", _type_words(parameter.annotation)))
+            words = frozenset(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
             if name == "wrapped_pruner":
                 words = frozenset({"pruner", "None"})
-            elif name == "seed" or not words or not words <= WORDS.keys():
+            elif name == "seed" or not words <= WORDS.keys():
                 continue
             required = parameter.default is parameter.empty and name not in self.defaults
             found[name] = Option(name, words, required)
         return found
-
-
-def _type_words(annotation: Any) -> str:
-    if annotation is inspect.Parameter.empty:
-        return ""
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 # What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
@@ -131,12 +125,10 @@ PRUNERS: dict[str, AlgorithmRow] = {
 }
 OTHER_NAMES = {"patience": "patient"}
 
-_Algorithm = TypeVar("_Algorithm", bound=Algorithm)
-
 
 def read_algorithm(
-    model: type[_Algorithm], written: Any, path: Location, problems: Problems
-) -> _Algorithm | None:
+    model: type[Algorithm], written: Any, path: Location, problems: Problems
+) -> Algorithm | None:
     """Return a sampler or pruner as a study file writes it, typed, or None where it is wrong."""
     before, rows = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
@@ -99,13 +101,9 @@ class CellPlan:
 class WarmStart:
     """A source of known trials: how many fit the study, and why others do not."""
 
-    source: str
+    source: Annotated[str, Field(alias="from")]
     trials: int
     refused: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the source as plain data for JSON."""
-        return {"from": self.source, "trials": self.trials, "refused": self.refused}
 
 
 @dataclass(frozen=True)
@@ -133,26 +131,12 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
-        return asdict(self) | {
-            "budget": self.budget.model_dump(),
-            "data": self.data.as_dict(),
-            "warm_start": [each.as_dict() for each in self.warm_start],
-        }
+        return TypeAdapter(Plan).dump_python(self, by_alias=True) | {"data": self.data.as_dict()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Plan:
         """Return a plan that was written as JSON."""
-        typed = {
-            "cells": [CellPlan(**each) for each in plain["cells"]],
-            "workers": [WorkerResources(**each) for each in plain["workers"]],
-            "budget": Budget(**plain["budget"]),
-            "data": DataDescription.of(plain["data"]),
-            "warm_start": [
-                WarmStart(each["from"], each["trials"], each["refused"])
-                for each in plain.get("warm_start", ())
-            ],
-        }
-        return cls(**{**plain, **typed})
+        return TypeAdapter(cls).validate_python(plain)
 
     def with_budget(self, budget: Budget) -> Plan:
         """Return the plan under another budget."""
