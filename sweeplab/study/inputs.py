@@ -22,7 +22,7 @@ from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
-from sweeplab.records.data import DataDescription
+from sweeplab.records.folders import DataDescription
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import follows
 

@@ -15,7 +15,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
-from sweeplab.records.data import DataDescription
+from sweeplab.records.folders import DataDescription
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, unmet
 from sweeplab.study.spec import Budget, StudySpec
