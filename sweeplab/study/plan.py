@@ -131,7 +131,7 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
-        return TypeAdapter(Plan).dump_python(self, by_alias=True) | {"data": self.data.as_dict()}
+        return {**TypeAdapter(Plan).dump_python(self, by_alias=True), "data": self.data.as_dict()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Plan:

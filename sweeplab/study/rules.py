@@ -207,11 +207,12 @@ def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
         divides = entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0
         return divides or not wanted(entry, vars(values))
 
+    path: Location = ("search", name)
     if isinstance(entry, Derived):
-        place, text = ("search", name, "expr"), f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
+        path, text = (*path, "expr"), f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
     else:
-        place, text = ("search", name), f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
-    return Rule(text, place, needs(entry) | {name}, meets)
+        text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
+    return Rule(text, path, needs(entry) | {name}, meets)
 
 
 @lru_cache(maxsize=2)

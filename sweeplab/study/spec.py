@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, PlainValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
@@ -81,27 +81,12 @@ def _expression(written: Any) -> Expression:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[
-    Positive,
-    pydantic.BeforeValidator(_seconds),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9.dhms]+$"}]}
-    ),
+    Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
 ]
-Count = Annotated[
-    int | str,
-    PlainValidator(_count),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}),
-]
-SeedNumber = Annotated[
-    int,
-    PlainValidator(_seed_number),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high}),
-]
+Count = Annotated[int | str, PlainValidator(_count, Annotated[int, Field(ge=1)] | Literal["auto"])]
+SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
 Condition = Annotated[
-    Expression,
-    PlainValidator(_expression),
-    pydantic.PlainSerializer(lambda expression: expression.text),
-    WithJsonSchema({"type": "string"}),
+    Expression, PlainValidator(_expression, str), pydantic.PlainSerializer(lambda expression: expression.text)
 ]
 
 
