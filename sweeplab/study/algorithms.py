@@ -91,16 +91,13 @@ class AlgorithmRow:
 
 # What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
 _QUIET = {"warn_independent_sampling": False}
-_HALVING = {
-    "min_iters": "min_resource",
-    "factor": "reduction_factor",
-    "early_stopping_rate": "min_early_stopping_rate",
-}
-_HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
-_WRAPPING = {"wrapped": "wrapped_pruner"}
+_RESOURCES = {"min_iters": "min_resource", "factor": "reduction_factor"}
+_HALVING = _RESOURCES | {"early_stopping_rate": "min_early_stopping_rate"}
+_HYPERBAND = _RESOURCES | {"max_iters": "max_resource"}
 _TPE = "Tree-structured Parzen estimator: the best all-rounder"
 _CMAES = "Covariance matrix adaptation: for many trials of numbers"
 _GRID = "Every combination of the choices, in random order"
+_ASHA = "At growing iterations the best 1/factor go on"
 _PERCENTILE = "Ends a trial that is not in the best share of the others"
 _PATIENT = "Lets another pruner judge only a trial that gets worse"
 
@@ -116,11 +113,11 @@ PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
     "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
     "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
-    "asha": AlgorithmRow(
-        "SuccessiveHalvingPruner", "At growing iterations the best 1/factor go on", _HALVING
-    ),
+    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING),
     "hyperband": AlgorithmRow("HyperbandPruner", "Several halvings with different starts", _HYPERBAND),
-    "patient": AlgorithmRow("PatientPruner", _PATIENT, _WRAPPING, {"wrapped_pruner": None}),
+    "patient": AlgorithmRow(
+        "PatientPruner", _PATIENT, {"wrapped": "wrapped_pruner"}, {"wrapped_pruner": None}
+    ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
 OTHER_NAMES = {"patience": "patient"}

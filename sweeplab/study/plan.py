@@ -247,13 +247,12 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
 
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
+
+    def varies(name: str) -> bool:
+        return any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
+
     found = []
-    searched = spec.search.keys() & set(SHAPE)
-    varying = {
-        name
-        for name in searched
-        if any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
-    }
+    varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
         found.append(f"{tasks} searched: sampling and pruning compare losses of unlike tasks")

@@ -107,10 +107,8 @@ def _search(row: Hyperparameter) -> Schema:
     forms |= {"min": ("min", "max")} if row.kind in ("int", "float") else {}
     forms |= {"divides": ("divides",)} if row.kind == "int" else {}
     allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []
-    allowed.append(_values(row))
-    for form, required in forms.items():
-        allowed.append(_keys({key: keys[key] for key in FORMS[form]}, required))
-    return {"anyOf": allowed}
+    mappings = (_keys({key: keys[key] for key in FORMS[form]}, needed) for form, needed in forms.items())
+    return {"anyOf": [*allowed, _values(row), *mappings]}
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
