@@ -215,10 +215,8 @@ def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
     return Rule(text, path, needs(entry) | {name}, meets)
 
 
-@lru_cache(maxsize=2)
-def _shape_of(values: Hyperparameters) -> ModelShape:
-    """Keep the last shapes: a dozen rules ask for each in turn."""
-    return ModelShape.of(values)
+# The last shapes: a dozen rules ask for each in turn.
+_shape_of = lru_cache(maxsize=2)(ModelShape.of)
 
 
 def _shape_meets(requirement: Requirement) -> Callable[[Hyperparameters], bool]:

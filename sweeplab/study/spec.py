@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
 DEFAULT_TRIALS_PER_CELL = 10
+PRESETS = files("sweeplab") / "presets"
 # A warm start of this name is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
 # Where a problem stands that no line of the file is to blame for.
@@ -139,14 +141,20 @@ class Plugin(Section):
         return written
 
 
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets, in alphabetical order."""
+    return tuple(sorted(Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")))
+
+
 def _known(name: str, field: pydantic.ValidationInfo) -> str:
-    known = list(plugins.table_of(str(field.field_name)))
+    kind = str(field.field_name)
+    known = preset_names() if kind == "preset" else tuple(plugins.table_of(kind))
     if name not in known:
         raise Refusal("is unknown", " | ".join(known), nearest(name, known))
     return name
 
 
-# The name of a part, in a key that is called after the parts' kind.
+# The name of a preset or a part, in a key that is called after what it names.
 Part = Annotated[str, pydantic.AfterValidator(_known)]
 
 
@@ -231,7 +239,7 @@ class StudySpec(Section):
 
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
-    preset: str | None = key(
+    preset: Part | None = key(
         None, "Published model whose values stand under fixed where the file says nothing"
     )
     fixed: dict[str, Any] = key({}, "Hyperparameters with one value")

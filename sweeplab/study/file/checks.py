@@ -242,8 +242,16 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     if n_cells > MOST_CELLS:
         problems.add(("grid",), f"the grid has {n_cells:,} cells", f"at most {MOST_CELLS:,}")
     for name, entry in spec.search.items():
-        if isinstance(entry, Divisors):
-            _check_divided(spec, name, entry.of, problems)
+        if not isinstance(entry, Divisors):
+            continue
+        # The divisors are listed before it is sampled.
+        path, of = ("search", name, "divides"), spec.search.get(entry.of)
+        if isinstance(of, Derived):
+            what = f"{name} divides {entry.of}, which is derived"
+            problems.add(path, what, "a hyperparameter that is sampled or fixed")
+        elif isinstance(of, Range) and (count := of.count or 0) > MOST_DIVIDED:
+            what = f"{name} divides {entry.of}, which has {count:,} values"
+            problems.add(path, what, f"at most {MOST_DIVIDED}: give {entry.of} a list or a step")
     if len(problems.found) > before:
         return
     try:
@@ -255,17 +263,6 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], problems)
-
-
-def _check_divided(spec: StudySpec, name: str, of: str, problems: Problems) -> None:
-    """Refuse a hyperparameter whose divisors cannot be listed before it is sampled."""
-    entry, path = spec.search.get(of), ("search", name, "divides")
-    if isinstance(entry, Derived):
-        what = f"{name} divides {of}, which is derived"
-        problems.add(path, what, "a hyperparameter that is sampled or fixed")
-    elif isinstance(entry, Range) and (count := entry.count or 0) > MOST_DIVIDED:
-        what = f"{name} divides {of}, which has {count:,} values"
-        problems.add(path, what, f"at most {MOST_DIVIDED}: give {of} a list or a step")
 
 
 def _never_met(spaces: Sequence[Space]) -> list[Rule]:

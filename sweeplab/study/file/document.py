@@ -1,8 +1,7 @@
 """YAML 1.2 to plain values, with the line and column of every key and value, and values to YAML text.
 
 A study comes from anyone: nothing in it may run, grow without end, or silently replace something else. So
-there are no tags, no aliases, no second key of one name, and limits of depth and number. An edit of a text leaves
-every letter as it is but those of the value that is set.
+there are no tags, no aliases, no second key of one name, and limits of depth and number.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ def _start(node: Node) -> Mark:
 
 
 def edited(text: str, changes: Mapping[Location, Any]) -> str:
-    """Return a study file's text with values set, or removed where they are REMOVED; comments stay.
+    """Return a study file's text with values set, or removed where they are REMOVED; every other letter stays.
 
     Places are one or two keys deep, and a first key's value is a mapping where there is a second one.
     """

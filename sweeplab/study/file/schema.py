@@ -8,9 +8,9 @@ from typing import Any
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, AlgorithmRow, Option
 from sweeplab.study.file.entries import FORMS, SUGGESTED, is_searched
-from sweeplab.study.file.reading import preset, preset_names
+from sweeplab.study.file.reading import preset
 from sweeplab.study.problems import shown
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.spec import StudySpec, preset_names
 
 Schema = dict[str, Any]
 # The dialect that editors' YAML support knows best.
