@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.batches import Pairs
@@ -25,10 +25,8 @@ from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import follows
-
-if TYPE_CHECKING:
-    from sweeplab.study.space import Space
-    from sweeplab.study.spec import StudySpec
+from sweeplab.study.space import Space
+from sweeplab.study.spec import StudySpec
 
 # Draws of a cell's space until one meets the study's rules.
 N_DRAWS = 64
@@ -149,7 +147,7 @@ class Start:
         return load_tokenizer(self.description)
 
     @property
-    def _bound(self) -> list[str]:
+    def bound(self) -> list[str]:
         """Return the hyperparameters of a model that a trial's has to share."""
         # Only learned positions have a weight for each place; others take any length. Trained weights have no init.
         free = {"init"} if self.shape.positions == "learned" else {"init", "block_size"}
@@ -164,20 +162,8 @@ class Start:
             auto.add("vocab_size")
         return {
             name: theirs[name]
-            for name in self._bound
+            for name in self.bound
             if name not in auto and theirs[name] != TABLE[name].default
-        }
-
-    def differences(self, values: Hyperparameters) -> dict[str, str]:
-        """Return in which hyperparameters a trial's model is another one than the run's, with words.
-
-        What follows from others in both is left out.
-        """
-        theirs, ours = vars(self.shape), vars(ModelShape.of(values))
-        return {
-            name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
-            for name in self._bound
-            if theirs[name] != ours[name] and not (follows(name, theirs) and follows(name, ours))
         }
 
 
@@ -236,8 +222,15 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
     if hashlib.sha256(content).hexdigest() != start.digest:
         what = f"init_from: {start.file} is not what was written there: its hash differs"
         raise BadInput(spec.problem(("init_from",), what))
+    theirs = vars(start.shape)
     for values in trials:
-        if different := start.differences(values):
+        ours = vars(ModelShape.of(values))
+        different = {
+            name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
+            for name in start.bound
+            if theirs[name] != ours[name] and not (follows(name, theirs) and follows(name, ours))
+        }
+        if different:
             what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
             place = spec.place(*different, default=("init_from",))
             raise BadInput(spec.problem(place, what, "a model as the run's"))

@@ -37,11 +37,7 @@ def read_study(
 
 
 def read_text(
-    text: str,
-    path: Path,
-    overrides: Sequence[str] = (),
-    name: str | None = None,
-    allow_plugins: bool = False,
+    text: str, path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is where it stands, or would."""
     problems = Problems(SourceMap(path))
@@ -55,15 +51,11 @@ def read_text(
 
 def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
     """Read a study of plain values, in no file, as `read_study` does."""
-    return _read(document, Problems(SourceMap()), overrides)
+    return _read(document, Problems(SourceMap()), overrides, None, False)
 
 
 def _read(
-    document: Any,
-    problems: Problems,
-    overrides: Sequence[str],
-    name: str | None = None,
-    allow_plugins: bool = False,
+    document: Any, problems: Problems, overrides: Sequence[str], name: str | None, allow_plugins: bool
 ) -> StudySpec:
     if isinstance(document, dict):
         for override in overrides:
