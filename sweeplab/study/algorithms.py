@@ -36,9 +36,8 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Option:
-    """One of Optuna's options: its name, the words of its type, and whether it has to be given."""
+    """One of Optuna's options: the words of its type, and whether it has to be given."""
 
-    name: str
     words: frozenset[str]
     required: bool
 
@@ -85,7 +84,7 @@ class AlgorithmRow:
             elif name == "seed" or not words <= WORDS.keys():
                 continue
             required = parameter.default is parameter.empty and name not in self.defaults
-            found[name] = Option(name, words, required)
+            found[name] = Option(words, required)
         return found
 
 
@@ -152,21 +151,20 @@ def _read_options(
     row: AlgorithmRow, given: Mapping[str, Any], path: Location, problems: Problems
 ) -> dict[str, Any]:
     known, found = row.options(), dict[str, Any]()
-    names = {key: row.aliases.get(key, key) for key in given}
     for key, value in given.items():
-        at, option = (*path, key), known.get(names[key])
-        if option is None:
+        at, name = (*path, key), row.aliases.get(key, key)
+        if name not in known:
             problems.unknown(at, [*known, *row.aliases], "option")
-        elif option.name in found:
-            problems.add(at, f"{dotted(at)} is {option.name}, given already", at_key=True)
-        elif "pruner" in option.words and value is not None:
-            found[option.name] = read_algorithm(Pruner, value, at, problems)
-        elif not option.accepts(value):
-            problems.add(at, f"{dotted(at)} is {shown(value)}", option.allowed)
+        elif name in found:
+            problems.add(at, f"{dotted(at)} is {name}, given already", at_key=True)
+        elif "pruner" in known[name].words and value is not None:
+            found[name] = read_algorithm(Pruner, value, at, problems)
         else:
-            found[option.name] = value
+            if not known[name].accepts(value):
+                problems.add(at, f"{dotted(at)} is {shown(value)}", known[name].allowed)
+            found[name] = value
     for name, option in known.items():
-        if option.required and name not in names.values():
+        if option.required and name not in found:
             problems.add(path, f"{dotted(path)} has no {name}", option.allowed)
     return found
 

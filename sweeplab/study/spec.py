@@ -133,7 +133,6 @@ class Plugin(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_file(cls, written: Any) -> Any:
-        """Take the name of a file alone."""
         if isinstance(written, str):
             return {"file": written}
         if not isinstance(written, dict | Plugin):

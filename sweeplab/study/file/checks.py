@@ -99,7 +99,10 @@ def _retell(error: Any, problems: Problems) -> None:
     if kind == "missing":
         problems.add(path, f"{dotted(path)} is missing")
     elif kind == "extra_forbidden":
-        problems.unknown(path, _keys(path[:-1]), "key")
+        parts = (
+            _models(StudySpec.model_fields[str(path[0])].annotation) if len(path) > 1 else iter([StudySpec])
+        )
+        problems.unknown(path, list(next(parts).model_fields), "key")
     elif isinstance(refusal, Refusal):
         told = "" if refusal.is_secret else f": {shown(value)}"
         problems.add(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
@@ -110,15 +113,6 @@ def _retell(error: Any, problems: Problems) -> None:
     else:
         allowed = ALLOWED.get(kind, error["msg"].removeprefix("Input should be "))
         problems.add(path, what, allowed.format(**error.get("ctx", {})))
-
-
-def _keys(path: Location) -> list[str]:
-    """Return the keys of the part of a study that a path leads to."""
-    model: type[BaseModel] = StudySpec
-    for part in path:
-        if isinstance(part, str):
-            model = next(_models(model.model_fields[part].annotation))
-    return list(model.model_fields)
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

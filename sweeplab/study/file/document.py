@@ -77,7 +77,6 @@ def parse(text: str, problems: Problems) -> Any:
 
 
 def _position(text: str, offset: int) -> Mark:
-    """Return the line and column, from 1, of a character."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
@@ -115,8 +114,6 @@ class _Composer(Composer):
 
 
 class _Reader:
-    """Turns nodes into plain values."""
-
     def __init__(self, constructor: Any, problems: Problems) -> None:
         self._constructor = constructor
         self._problems = problems

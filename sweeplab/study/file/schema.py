@@ -73,7 +73,6 @@ def _number(row: Hyperparameter) -> Schema:
 
 
 def _value(row: Hyperparameter) -> Schema:
-    """Return the schema of one literal value."""
     if row.kind == "floats":
         count = len(row.sample)
         schema: Schema = {"type": "array", "items": _number(row), "minItems": count, "maxItems": count}
@@ -118,9 +117,9 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
     forms = []
     for name, row in rows.items():
         known = row.options()
-        written = {option.name: _option(option) for option in known.values()}
+        written = {option: _option(each) for option, each in known.items()}
         written |= {alias: written[option] for alias, option in row.aliases.items()}
-        required = (option.name for option in known.values() if option.required)
+        required = (option for option, each in known.items() if each.required)
         names = [name, *(other for other, meant in OTHER_NAMES.items() if meant == name)]
         form = _keys({"type": {"enum": names}, **written}, ("type", *required))
         forms.append(form | {"description": row.meaning})
