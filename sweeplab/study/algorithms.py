@@ -90,9 +90,9 @@ class AlgorithmRow:
 
 # What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
 _QUIET = {"warn_independent_sampling": False}
-_RESOURCES = {"min_iters": "min_resource", "factor": "reduction_factor"}
-_HALVING = _RESOURCES | {"early_stopping_rate": "min_early_stopping_rate"}
-_HYPERBAND = _RESOURCES | {"max_iters": "max_resource"}
+_HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
+_HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
+_HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
 _TPE = "Tree-structured Parzen estimator: the best all-rounder"
 _CMAES = "Covariance matrix adaptation: for many trials of numbers"
 _GRID = "Every combination of the choices, in random order"

@@ -85,7 +85,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[
     Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
 ]
-Count = Annotated[int | str, PlainValidator(_count, Annotated[int, Field(ge=1)] | Literal["auto"])]
+_COUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}
+Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
 SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
 Condition = Annotated[
     Expression, PlainValidator(_expression, str), pydantic.PlainSerializer(lambda expression: expression.text)
@@ -99,8 +100,9 @@ class Section(pydantic.BaseModel):
 
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Declare a key of the file that may be left out, with what editors say of it."""
-    return Field(default, description=meaning, **bounds)
+    """Declare a key of the file that may be left out, with what editors say of it; `dict` is an empty one."""
+    given = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return Field(**given, description=meaning, **bounds)
 
 
 ALWAYS = Expression("True")
@@ -241,11 +243,13 @@ class StudySpec(Section):
     preset: Part | None = key(
         None, "Published model whose values stand under fixed where the file says nothing"
     )
-    fixed: dict[str, Any] = key({}, "Hyperparameters with one value")
-    grid: dict[str, list[Any]] = key({}, "Hyperparameters whose every combination is a cell")
-    cells: list[dict[str, Any]] = key([], "Cells by what each changes of fixed, such as one thing at a time")
-    search: dict[str, SearchSpec] = key({}, "Hyperparameters that are tuned inside each cell")
-    constraints: list[str] = key([], "Expressions that hold for every cell and trial")
+    fixed: dict[str, Any] = key(dict, "Hyperparameters with one value")
+    grid: dict[str, list[Any]] = key(dict, "Hyperparameters whose every combination is a cell")
+    cells: list[dict[str, Any]] = key(
+        list, "Cells by what each changes of fixed, such as one thing at a time"
+    )
+    search: dict[str, SearchSpec] = key(dict, "Hyperparameters that are tuned inside each cell")
+    constraints: list[str] = key(list, "Expressions that hold for every cell and trial")
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
     sampler: Sampler = Sampler()
