@@ -29,6 +29,6 @@ def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def presets(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the presets whose names begin so."""
-    from sweeplab.study.file.reading import preset_names
+    from sweeplab.study.spec import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.records.data import DataDescription
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.lab.storage import WARM_START
-from sweeplab.records.data import DataDescription
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.problems import shown
 from sweeplab.study.search import Scalar
