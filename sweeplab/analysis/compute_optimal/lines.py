@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ N_AT = "N_opt"
 APART = 0.01  # of log N: sizes closer than this are one
 FEWEST = 3  # minima: two make any line
 _BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
+_UNSAID = Verdict(NOT_IDENTIFIED, "")
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,12 @@ class Number:
 
     name: str
     meaning: str
-    kind: str
-    value: float
-    low: float
-    high: float
-    verdict: Verdict
+    kind: str = "exponent"
     is_log: bool = False
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    verdict: Verdict = _UNSAID
     lean: Array | None = None
     own: float = 0.0
 
@@ -123,6 +124,24 @@ class Number:
     def identified(self) -> bool:
         """Return whether there is a number to show: identified or weak."""
         return self.verdict.identified
+
+    def none(self, why: str) -> Number:
+        """Return what stands for it where there is none."""
+        return replace(self, verdict=Verdict(NOT_IDENTIFIED, why))
+
+    def of(
+        self, value: float, low: float, high: float, lacking: Sequence[str] = (), at_most: str = ""
+    ) -> Number:
+        """Return it with a value and ends, and the verdict that its width allows.
+
+        `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
+        """
+        verdict = by_width(self.kind, value, low, high)
+        if lacking:
+            verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking))
+        elif at_most and verdict.identified:
+            verdict = Verdict(WEAK, at_most)
+        return replace(self, value=value, low=low, high=high, verdict=verdict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""
@@ -137,42 +156,16 @@ class Number:
         }
 
 
-def number(
-    name: str,
-    meaning: str,
-    kind: str,
-    ends: tuple[float, float, float],
-    lacking: Sequence[str] = (),
-    at_most: str = "",
-    is_log: bool = False,
-    lean: Array | None = None,
-) -> Number:
-    """Return a number of (value, low, high) with the verdict its width allows.
-
-    `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
-    """
-    verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking)) if lacking else by_width(kind, *ends)
-    if at_most and verdict.identified:
-        verdict = Verdict(WEAK, at_most)
-    return Number(name, meaning, kind, *ends, verdict, is_log, lean)
-
-
-def no_number(name: str, meaning: str, kind: str, why: str) -> Number:
-    """Return what stands for a number that there is none of."""
-    return number(name, meaning, kind, (math.nan, math.nan, math.nan), [why])
-
-
-def optimum_words(log_flops: float) -> dict[str, tuple[str, str, bool]]:
-    """Return the meaning and the kind of each number of an approach, and whether it is a log."""
+def optimum_at(log_flops: float) -> dict[str, Number]:
+    """Return the numbers of an approach, without values: the exponents, and N_opt at a budget."""
     at = f"the parameters of lowest loss for {math.exp(log_flops):.3g} FLOPs"
-    exponents = {name: (meaning, "exponent", False) for name, meaning in MEANINGS.items()}
-    return exponents | {N_AT: (at, "ratio", True)}
+    exponents = {name: Number(name, meaning) for name, meaning in MEANINGS.items()}
+    return exponents | {N_AT: Number(N_AT, at, "ratio", is_log=True)}
 
 
 def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
     """Return what stands for the numbers of an approach that has none."""
-    words = optimum_words(log_flops)
-    return {name: no_number(name, meaning, kind, why) for name, (meaning, kind, _) in words.items()}
+    return {name: each.none(why) for name, each in optimum_at(log_flops).items()}
 
 
 def n_sizes(log_n: Array) -> int:

@@ -147,4 +147,4 @@ def _compared(report: ReportData) -> Shape:
 
 
 def _cells(found: Shape) -> DataFrame:
-    return DataFrame([each.as_dict() for each in found.cells]).assign(what="shape")
+    return found.cells.assign(what="shape")
