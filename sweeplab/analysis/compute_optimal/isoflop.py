@@ -25,7 +25,7 @@ from sweeplab.analysis.compute_optimal import lines
 from sweeplab.analysis.compute_optimal.lines import N_AT, Line, Noise, Number, n_sizes
 from sweeplab.analysis.fit.assessment import DECADES
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
-from sweeplab.analysis.fit.intervals import Shared
+from sweeplab.analysis.fit.intervals import Shared, student
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem
 
@@ -225,13 +225,13 @@ class IsoFlop:
     noise: Noise | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `line` is N over FLOPs, to draw."""
+        """Return it as plain values; `line` is N over FLOPs with its band, to draw."""
         return {
             "how": self.how,
             "sigma": self.sigma if self.minima else None,
             "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
             "budgets": [each.as_dict(self.points) for each in self.minima],
-            "line": None if self.line is None else drawn_line(self.line, self.points.columns["flops"]),
+            "line": self.line and self.line.as_dict(self.points.columns["flops"], _BETWEEN),
             "warnings": list(self.warnings),
         }
 
@@ -253,7 +253,12 @@ def isoflop(
     check(points)
     groups, how = budgets_of(points, asked)
     at = math.log(budget or float(points.columns["flops"].max()))
-    parabolas, warnings = _parabolas(points, groups)
+    parabolas: list[Parabola] = []
+    skewed = False
+    for reach in REACHES:  # until the rows are as many as make a parabola
+        parabolas = [_parabola(points, each, reach) for each in groups]
+        if not (skewed := _is_skewed(points, parabolas)):
+            break
     freedom = sum(each.spare for each in parabolas)
     if not parabolas or freedom < 1:
         why = how if not parabolas else f"no budget has more than {SIZES} rows: nothing shows the noise"
@@ -261,10 +266,12 @@ def isoflop(
         return IsoFlop(points, how, minima, math.nan, lines.no_optimum(why, at), None, ())
     sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
     noise = Noise(sigma**2 / points.weights, freedom, shared)
-    reach = Noise(noise.variance, freedom).reach()
-    minima = tuple(_minimum(points, each, sigma, reach) for each in parabolas)
-    line, numbers, said = _numbers(points, minima, noise, at)
-    return IsoFlop(points, how, minima, sigma, numbers, line, (*said, *warnings), noise)
+    minima = tuple(_minimum(points, each, sigma, student(freedom)) for each in parabolas)
+    line, numbers, warnings = _numbers(points, minima, noise, at)
+    if skewed:
+        leaning = "its minima lean to one side; sizes nearer to them would tell"
+        warnings.append(f"the losses of a budget are no parabola: {leaning}")
+    return IsoFlop(points, how, minima, sigma, numbers, line, tuple(warnings), noise)
 
 
 def check(points: Points) -> None:
@@ -284,29 +291,6 @@ def check(points: Points) -> None:
     if found < SIZES:
         sizes = "size" if found == 1 else "sizes"
         raise BadInput(f"the table has {found} {sizes}; the best of them takes {SIZES}")
-
-
-def drawn_line(line: Line, flops: Array) -> dict[str, list[float]]:
-    """Return N over FLOPs with its band, as plain values."""
-    log_c = np.linspace(math.log(flops.min()), math.log(flops.max()), _BETWEEN)
-    values = [line.value(float(each))[:2] for each in log_c]
-    return {
-        "flops": np.exp(log_c).tolist(),
-        "params": [math.exp(value) for value, _ in values],
-        "low": [math.exp(max(value - half, -700.0)) for value, half in values],
-        "high": [math.exp(min(value + half, 700.0)) for value, half in values],
-    }
-
-
-def _parabolas(points: Points, groups: Sequence[Budget]) -> tuple[list[Parabola], list[str]]:
-    """Return a parabola for each budget, through as many rows as make one, and what to warn of."""
-    parabolas: list[Parabola] = []
-    for reach in REACHES:
-        parabolas = [_parabola(points, each, reach) for each in groups]
-        if not _is_skewed(points, parabolas):
-            return parabolas, []
-    what = "the losses of a budget are no parabola"
-    return parabolas, [f"{what}: its minima lean to one side; sizes nearer to them would tell"]
 
 
 def _parabola(points: Points, budget: Budget, reach: float) -> Parabola:

@@ -69,6 +69,17 @@ class Line:
         reach = self.noise.reach(self.n_minima - 2 if self.bent > 1 else None)
         return reach * math.sqrt(self.noise.of(lean) * self.bent)
 
+    def as_dict(self, flops: Array, n_drawn: int) -> dict[str, list[float]]:
+        """Return y over the range of FLOPs with its band, as plain values."""
+        log_c = np.linspace(math.log(flops.min()), math.log(flops.max()), n_drawn)
+        values = [self.value(float(each))[:2] for each in log_c]
+        return {
+            "flops": np.exp(log_c).tolist(),
+            "params": [math.exp(value) for value, _ in values],
+            "low": [math.exp(max(value - half, -700.0)) for value, half in values],
+            "high": [math.exp(min(value + half, 700.0)) for value, half in values],
+        }
+
 
 def line_through(log_flops: Array, log_y: Array, leans: Array, noise: Noise) -> Line:
     """Return the line through k >= 3 minima, each weighted by its own variance; `leans` are theirs, [k, n]."""

@@ -276,7 +276,7 @@ def band(found: Assessment, at: Callable[[float], Quantity], low: float, high: f
 
 def _profiled(found: Assessment, quantity: Quantity, interval: Interval) -> tuple[float, float]:
     """Return how far the interval goes below and above the log; a limit that is not there is far."""
-    if interval.open_low or interval.open_high:
+    if interval.open_ends:
         return _refitted(found, quantity)
     return interval.value - interval.low, interval.high - interval.value
 
@@ -285,5 +285,5 @@ def _refitted(found: Assessment, quantity: Quantity) -> tuple[float, float]:
     value = float(quantity.measure(found.fit.theta[None])[0][0])
     if found.refits is None:
         return 0.0, 0.0
-    low, high = np.quantile(quantity.measure(found.refits.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return max(value - float(low), 0.0), max(float(high) - value, 0.0)
+    low, high = found.refits.interval(quantity)
+    return max(value - low, 0.0), max(high - value, 0.0)
