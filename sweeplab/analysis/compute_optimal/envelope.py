@@ -171,7 +171,9 @@ def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 
     changes = _changes(own[0], path, log_c, log_n)
     random = np.random.default_rng(seed)
     drawn = random.multinomial(len(losses), np.full(len(losses), 1 / len(losses)), size=n_draws) > 0
-    redrawn = _redrawn(losses, belongs, drawn, log_c, log_n)
+    own = _lowest(losses, belongs, drawn)
+    moved = [_changes(each, best, log_c, log_n) for each, best in zip(own, _path(own), strict=True)]
+    redrawn = np.array([_line(each) if len(each) >= 2 else (math.nan, math.nan) for each in moved])
     caution = SCHEDULES[curves.schedule]
     numbers = _numbers(changes, redrawn, math.log(budget), caution)
     drawn_as = {"flops": log_c[held], "loss": lowest[held], "params": log_n[path][held]}
@@ -216,14 +218,8 @@ def _changes(losses: Array, path: NDArray[np.intp], log_c: Array, log_n: Array) 
     return np.stack([(log_c[at] + log_c[at + 1]) / 2, (log_n[old] + log_n[new]) / 2], axis=1)
 
 
-def _redrawn(losses: Array, belongs: Array, drawn: NDArray[np.bool_], log_c: Array, log_n: Array) -> Array:
-    """Return (slope, log N at log C = 0) of each draw, NaN where it has no line, [draws, 2]."""
-    own = _lowest(losses, belongs, drawn)
-    changes = [_changes(each, path, log_c, log_n) for each, path in zip(own, _path(own), strict=True)]
-    return np.array([_line(each) if len(each) >= 2 else (math.nan, math.nan) for each in changes])
-
-
 def _line(changes: Array) -> tuple[float, float]:
+    """Return the slope of the line through the changes, and its log N at log C = 0."""
     slope, at = np.polyfit(changes[:, 0], changes[:, 1], 1)
     return float(slope), float(at)
 

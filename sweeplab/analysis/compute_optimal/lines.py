@@ -48,7 +48,7 @@ class Line:
     """log y = at + slope (log C - center), by weighted least squares.
 
     `leans` [2, n] are those of `at` and `slope`. `bent` is how many times larger the minima's distances from the
-    line are than their own errors allow, in variance; 1 where they are not.
+    line are than their own errors allow, in variance; 1 where they are not. `reach` is the quantile of t.
     """
 
     center: float
@@ -57,7 +57,7 @@ class Line:
     leans: Array
     noise: Noise
     bent: float
-    n_minima: int
+    reach: float
 
     def value(self, log_flops: float) -> tuple[float, float, Array]:
         """Return log y at a budget, half of its interval, and its lean."""
@@ -66,8 +66,7 @@ class Line:
 
     def half(self, lean: Array) -> float:
         """Return half of the interval of what leans on the rows like this."""
-        reach = self.noise.reach(self.n_minima - 2 if self.bent > 1 else None)
-        return reach * math.sqrt(self.noise.of(lean) * self.bent)
+        return self.reach * math.sqrt(self.noise.of(lean) * self.bent)
 
     def as_dict(self, flops: Array, n_drawn: int) -> dict[str, list[float]]:
         """Return y over the range of FLOPs with its band, as plain values."""
@@ -94,7 +93,7 @@ def line_through(log_flops: Array, log_y: Array, leans: Array, noise: Noise) -> 
     spare = len(x) - 2
     misfit = float(weights @ (log_y - at - slope * x) ** 2) / spare
     bent = misfit if misfit > f_distribution.ppf(_BENT, spare, max(1, noise.freedom)) else 1.0
-    return Line(center, at, slope, pulls @ leans, noise, bent, len(x))
+    return Line(center, at, slope, pulls @ leans, noise, bent, noise.reach(spare if bent > 1 else None))
 
 
 def turning_point(slope: float, bend: float, covariance: Array, reach: float) -> tuple[float, float] | None:

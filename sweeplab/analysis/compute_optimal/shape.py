@@ -45,21 +45,20 @@ _BLANK = {name: Number(name, words, _KINDS[name], is_log=True) for name, words i
 
 @dataclass(frozen=True)
 class Rows:
-    """One row per shape: logs of n_layer, n_embd and N, the log loss with the tokens' effect taken out; weights."""
+    """One row per shape: logs of n_layer, n_embd, their ratio a and N, the log loss without the tokens' effect, [G].
+
+    `place` [n] says which shape a point is of, and `correction` [n] what its tokens do to its log loss.
+    """
 
     layer: Array
     embd: Array
+    aspect: Array
     n: Array
     y: Array
     d: Array
     weights: Array
     place: NDArray[np.intp]
     correction: Array
-
-    @property
-    def aspect(self) -> Array:
-        """Return a, [G]."""
-        return np.asarray(self.embd - self.layer)
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,7 @@ class Regression:
     at: Array
     covariance: Array
     sigma: float
-    spare: int
-
-    @property
-    def reach(self) -> float:
-        """Return how many standard deviations an interval ends from its value."""
-        return student(self.spare)
+    reach: float
 
     def along(self, **parts: float) -> tuple[float, float, float]:
         """Return a sum of coefficients times numbers, with its interval."""
@@ -108,7 +102,8 @@ def rows_of(points: Points) -> Rows:
         log_d = np.full(points.n, log_d.mean())
     log_n = mean(np.log(points.columns["params"]))
     layer, embd = np.log(unique).T
-    return Rows(layer, embd, log_n, mean(y - correction), mean(log_d), weights, place, correction)
+    about = (mean(y - correction), mean(log_d), weights, place, correction)
+    return Rows(layer, embd, embd - layer, log_n, *about)
 
 
 def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
@@ -122,7 +117,7 @@ def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
     inverse = np.linalg.inv((design.T * rows.weights) @ design)
     at = inverse @ (design.T * rows.weights) @ rows.y
     variance = float(rows.weights @ (rows.y - design @ at) ** 2) / spare
-    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), spare)
+    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), student(spare))
 
 
 def growth(rows: Rows) -> tuple[float, float] | None:
