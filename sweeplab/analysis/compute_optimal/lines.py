@@ -155,15 +155,8 @@ class Number:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""
-        shown = [_shown(each, self.is_log) for each in (self.value, self.low, self.high)]
-        return {
-            "value": shown[0] if self.identified else None,
-            "low": shown[1],
-            "high": shown[2],
-            "verdict": self.verdict.verdict,
-            "why": self.verdict.reason,
-            "meaning": self.meaning,
-        }
+        ends = (self.value, self.low, self.high)
+        return self.verdict.entry([_shown(each, self.is_log) for each in ends], self.meaning)
 
 
 def optimum_at(log_flops: float) -> dict[str, Number]:

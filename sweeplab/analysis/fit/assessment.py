@@ -68,6 +68,12 @@ class Verdict:
         """Return whether there is a number to show: identified or weak."""
         return self.verdict != NOT_IDENTIFIED
 
+    def entry(self, shown: Sequence[float | None], meaning: str) -> dict[str, Any]:
+        """Return a number's value, low and high with this verdict; no value where it is not identified."""
+        value, low, high = shown
+        ends = {"value": value if self.identified else None, "low": low, "high": high}
+        return ends | {"verdict": self.verdict, "why": self.reason, "meaning": meaning}
+
 
 def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
     """Return what the gate looks at: decades, distinct values, and how far the rows lie from one line.
@@ -200,19 +206,13 @@ class Estimate:
         """Return it as plain values. No value where it is not identified; an open end is null."""
         shown, ends = self.quantity.shown, self.interval
         open_low = 0.0 if self.quantity.is_log else None
-        said: dict[str, Any] = {
-            "value": shown(ends.value) if self.identified else None,
-            "low": open_low if math.isinf(ends.low) else shown(ends.low),
-            "high": None if math.isinf(ends.high) else shown(ends.high),
-            "verdict": self.verdict.verdict,
-            "why": self.verdict.reason,
-            "meaning": self.quantity.meaning,
-        }
-        if self.identified and self.refits:
-            said["bootstrap"] = [shown(end) for end in self.refits]
-        if self.identified:
-            said["by_delta"] = {name: shown(value) for name, value in self.others.items()}
-        return said
+        low = open_low if math.isinf(ends.low) else shown(ends.low)
+        high = None if math.isinf(ends.high) else shown(ends.high)
+        said = self.verdict.entry((shown(ends.value), low, high), self.quantity.meaning)
+        if not self.identified:
+            return said
+        refits = {"bootstrap": [shown(end) for end in self.refits]} if self.refits else {}
+        return said | refits | {"by_delta": {name: shown(value) for name, value in self.others.items()}}
 
 
 @dataclass(frozen=True)
