@@ -136,17 +136,15 @@ def counted(
 
 
 def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -> Array:
+    """Return the bytes of a target of each run: those of one token, but of a span's ends and sentinels."""
+    known = bytes_per_token or {}
     names = runs["study"].astype(str).tolist() if "study" in runs else [""] * len(runs)
-    if unknown := sorted({name for name in names if name not in (bytes_per_token or {})}):
+    if unknown := sorted({*names} - known.keys()):
         whose = ", ".join(unknown) or "the runs"
         raise BadInput(f"bits per byte need the bytes of a token, and nothing says them of {whose}")
-    return np.array([(bytes_per_token or {})[name] for name in names]) * _text_shares(runs)
-
-
-def _text_shares(runs: pd.DataFrame) -> Array:
-    """Return how many tokens of the text a target of each run stands for: one, but of a span's ends and sentinels."""
+    found = np.array([known[name] for name in names])
     if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
-        return np.ones(len(runs))
+        return found
     rows = runs[list(SETTINGS)].to_dict("records")
     effective = [Hyperparameters.of({str(name): value for name, value in row.items()}) for row in rows]
-    return np.array([objective_of(values).text_share(values) for values in effective])
+    return found * [objective_of(values).text_share(values) for values in effective]

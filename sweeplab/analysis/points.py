@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import (
-    Array,
-    Column,
-    check_plausible,
-    named_column,
-    own_columns,
-    read_columns,
-)
+from sweeplab.analysis.columns import Array, check_plausible, named_column, own_columns, read_columns
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.trials import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
@@ -57,16 +50,11 @@ class Points:
 
     @property
     def flops_per_param_token(self) -> float:
-        """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is not counted."""
-        if not self.counts_flops:
+        """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is taken as 6ND."""
+        if self.conventions.get("flops", "6ND") == "6ND":
             return float(np.exp(np.log(6.0)))
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
-
-    @property
-    def counts_flops(self) -> bool:
-        """Return whether FLOPs were counted, and not taken as 6ND."""
-        return self.conventions.get("flops", "6ND") != "6ND"
 
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         """Return the points of some rows, by their truth values or by their places."""
@@ -211,8 +199,8 @@ def points_of(
     found = read_columns(frame, columns, source)
     group = None
     if "group" in columns:
-        group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).tolist()
-    keep, dropped = _kept(found, group)
+        group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).to_numpy(object)
+    keep, dropped = _kept({role: column.values for role, column in found.items()}, group)
     if not keep.any():
         why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise BadInput(f"{source}: no row can be used: {why or 'there is none'}")
@@ -225,12 +213,11 @@ def points_of(
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
-    weight = np.ones(len(frame)) if weights is None else weights
     rows = names or [f"row {at}" for at in frame.index]
     return Points(
         columns=kept,
-        weights=weight[keep],
-        groups=tuple(np.array(group, object)[keep]) if group else None,
+        weights=(np.ones(len(frame)) if weights is None else weights)[keep],
+        groups=None if group is None else tuple(group[keep]),
         dropped=dropped,
         conventions=conventions,
         names=tuple(np.array(rows, object)[keep]),
@@ -249,16 +236,12 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
 
 
-def _kept(
-    columns: Mapping[str, Column], group: Sequence[str] | None
-) -> tuple[NDArray[np.bool_], dict[str, int]]:
+def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Return which rows are used, and how many are not, by the reason."""
     import pandas as pd
 
-    table = pd.DataFrame({role: column.values for role, column in columns.items()})
-    is_finite: NDArray[np.bool_] = np.asarray(np.isfinite(table.to_numpy()).all(1))
-    whole = table.assign(group=group or "")[is_finite]
-    keep = is_finite.copy()
-    keep[is_finite] = ~whole.duplicated().to_numpy()
-    counts = {"not finite": int((~is_finite).sum()), "duplicate": int((is_finite & ~keep).sum())}
-    return keep, {reason: count for reason, count in counts.items() if count}
+    table = pd.DataFrame(dict(columns))
+    finite = np.isfinite(table.to_numpy()).all(1)
+    again = finite & table.assign(group=group).duplicated().to_numpy()
+    counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
+    return finite & ~again, {reason: count for reason, count in counts.items() if count}

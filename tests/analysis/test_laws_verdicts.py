@@ -129,7 +129,7 @@ def test_a_term_that_is_none_has_an_upper_end() -> None:
     found = fit(table("half a decade of N", 0.02, seed=2), CHINCHILLA)
     assert found.at_bound() == ("E",)
     interval = profile(found, parameters_of(CHINCHILLA, found.center)[0])
-    assert interval.open_low and not interval.open_high
+    assert interval.open_ends == ["lower"]
     assert math.log(TRUTHS["steep"]["E"]) < interval.high < math.log(3)
 
 

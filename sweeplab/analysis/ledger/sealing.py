@@ -74,9 +74,8 @@ def predict(
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
     interval = profile(fit, quantity, shared)
-    if interval.open_low or interval.open_high:
-        side = "lower" if interval.open_low else "upper"
-        why = f"the {fit.n_points} rows set it no {side} limit, so there is no interval to seal"
+    if interval.open_ends:
+        why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     noise, quantile = _noise(points, fit, shared, seeds)
     low = interval.value - math.hypot(interval.value - interval.low, quantile * noise)

@@ -320,4 +320,4 @@ def _shapes(report: ReportData, at_equal_params: bool) -> tuple[Shape, DataFrame
     found = report.once("shape", lambda: shape_of(report.points))
     if at_equal_params and not found.numbers["depth at equal parameters"].identified:
         raise BadInput(found.says)
-    return found, DataFrame([each.as_dict() for each in found.cells]).assign(what="shape")
+    return found, found.cells.assign(what="shape")

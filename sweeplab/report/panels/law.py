@@ -240,10 +240,10 @@ def band(
 
 def _sides(found: Assessment, quantity: Quantity, interval: Interval | None) -> tuple[float, float]:
     """Return how far an interval goes below and above the log; one without a limit is the bootstrap's."""
-    if interval and not (interval.open_low or interval.open_high):
+    if interval and not interval.open_ends:
         return interval.value - interval.low, interval.high - interval.value
     if found.refits is None:
         return 0.0, 0.0
     value = float(quantity.measure(found.fit.theta[None])[0][0])
-    low, high = np.quantile(quantity.measure(found.refits.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return max(value - float(low), 0.0), max(float(high) - value, 0.0)
+    low, high = found.refits.interval(quantity)
+    return max(value - low, 0.0), max(high - value, 0.0)
