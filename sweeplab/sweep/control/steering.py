@@ -101,7 +101,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     if not given:
         raise BadInput(Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h"))
     store = open_store(folder)
-    with store.lock():  # another such command may change another part of the budget
+    with store.leases.lock():  # another such command may change another part of the budget
         before = read_spec(folder).budget.model_dump()
         try:
             asked = [f"budget.{name}={text}" for name, text in given.items()]
@@ -177,7 +177,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     searched = {name: value for name, value in given.items() if name in store.spec.search}
     points = [_point(space, searched) for space in chosen]
     pairs = zip(chosen, points, strict=True)
-    with store.lock():
+    with store.leases.lock():
         added = [_enqueue(store, space.cell, point, {"enqueued": given}) for space, point in pairs]
     store.commands.add("enqueue", {"trials": added, "values": given})
     what = f"{several(len(added), 'trial')} enqueued: {_listed(added)}; {_when(folder, store)}"
@@ -192,7 +192,7 @@ def retry(folder: StudyFolder) -> Done:
     """
     store = open_store(folder)
     failed, added = [], []
-    with store.lock():
+    with store.leases.lock():
         for cell in store.cells:
             for trial in failed_trials(store.trials(cell)):
                 failed.append((cell.key, trial.number))
@@ -211,7 +211,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
         BadInput: there is no such trial, it has ended, or several cells have one of its number.
     """
     store = open_store(folder)
-    with store.lock():
+    with store.leases.lock():
         trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
         key = find_trial(folder.name, trials, number, cell)
         trial = trials[key][number]
