@@ -12,7 +12,7 @@ from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import objective_of
 from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem
-from sweeplab.runs.generating import Writer, named
+from sweeplab.runs.generating import Writer, fills_holes, named
 
 if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
@@ -61,7 +61,7 @@ def attention_maps(
     prompt = writer.prompt
     check_room(prompt.start, run.values)
     tokens = list(prompt.start)
-    if prompt.source is not None or (objective_of(run.values).of_pairs and not writer.is_filled):
+    if prompt.source is not None or (objective_of(run.values).of_pairs and not fills_holes(run)):
         tokens = [*tokens, *writer.tokens()][: run.values.block_size]
     inputs = np.array([tokens])
     source = None if prompt.source is None else np.array([prompt.source])
@@ -88,5 +88,4 @@ def _check(what: str, number: int | None, count: int) -> None:
 
 
 def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
-    """Return each token as a label: its text with blanks to be seen, or the name of a special one."""
     return [named(run, token).translate(_VISIBLE) for token in tokens]

@@ -78,29 +78,19 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
 def _lengths(
     run: LoadedRun, dataset: Dataset, times: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the losses at each length that can be, and why each of the others cannot."""
     from sweeplab.train.evaluating import losses_at, why_not_longer
 
     found, left_out = [], []
-    bounded = why_not_longer(run.values)
+    model, bounded = run.model, why_not_longer(run.values)
     for each in times:
         try:
             if each > 1 and bounded:
                 raise ValueError(bounded)
-            at = losses_at(
-                run.model.transformer, run.model.stacked, dataset.val, run.values, each, run.own_special
-            )
+            at = losses_at(model.transformer, model.stacked, dataset.val, run.values, each, run.own_special)
         except ValueError as error:
             left_out.append({"times": each, "why": str(error)})
             continue
-        found.append(
-            {
-                "times": each,
-                "length": len(at.by_position),
-                "targets": int(at.counts.sum()),
-                "val_loss": at.loss,
-                "bits_per_byte": dataset.bits_per_byte(at.loss, run.values),
-                "by_position": at.by_position.tolist(),
-            }
-        )
+        row = {"times": each, "length": len(at.by_position), "targets": int(at.counts.sum())}
+        losses = {"val_loss": at.loss, "bits_per_byte": dataset.bits_per_byte(at.loss, run.values)}
+        found.append({**row, **losses, "by_position": at.by_position.tolist()})
     return found, left_out

@@ -12,18 +12,8 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study import plan
 from sweeplab.study.inputs import check_rows, check_start, describe_data, placed_dataset, read_start
-from sweeplab.study.plan import (
-    CellPlan,
-    Plan,
-    WarmStart,
-    check_grid_sampler,
-    plan_cell,
-    sample_cells,
-    totals,
-    warnings,
-    worker_resources,
-)
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Algorithm, StudySpec
@@ -35,7 +25,7 @@ from sweeplab.train.devices import cuda_count, settle_devices
 LEARNING = ("tpe", "gp")
 
 
-def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
+def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
     """Check a study against its data and this machine and return what it would do.
 
     Raises:
@@ -47,36 +37,36 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
-    check_grid_sampler(spec, spaces)
-    samples = sample_cells(spec, spaces)
+    plan.check_grid_sampler(spec, spaces)
+    samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     cut = check_rows(spec, dataset, valid)
     check_start(spec, read_start(spec), valid)
-    plans = [plan_cell(spec, cell) for cell in samples]
+    plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
     _check_disk(folder, checkpoint_bytes, n_copies)
-    plan = Plan(
+    planned = plan.Plan(
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=[*warnings(spec, samples), *cut, *_warm_start_warnings(spec, sources)],
-        **totals(plans, spec.budget.trials_per_cell),
+        warnings=[*plan.warnings(spec, samples), *cut, *_warm_start_warnings(spec, sources)],
+        **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
         dtype=settled.dtype,
-        workers=worker_resources(spec, plans, settled.device),
+        workers=plan.worker_resources(spec, plans, settled.device),
         budget=spec.budget,
         sampler=_in_words(spec.sampler),
         pruner=_in_words(spec.pruner),
         metric=spec.objective.metric,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
-        warm_start=[WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
+        warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
     )
-    return plan, found, dataset
+    return planned, found, dataset
 
 
 def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
@@ -131,11 +121,11 @@ def _check_writable(folder: StudyFolder) -> None:
         raise BadInput(what) from error
 
 
-def _checkpoint_bytes(spec: StudySpec, plans: Sequence[CellPlan], n_copies: int) -> int:
+def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
     """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
     n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
-    largest = max(plan.n_params for plan in plans)
-    return 4 * (n_copies * n_kept * sum(plan.n_params * len(plan.seeds) for plan in plans) + 4 * largest)
+    largest = max(each.n_params for each in plans)
+    return 4 * (n_copies * n_kept * sum(each.n_params * len(each.seeds) for each in plans) + 4 * largest)
 
 
 def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:

@@ -17,7 +17,7 @@ from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, st
 from sweeplab.report.options import LOG, Option
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import GREY, Axis, Figure, by_look, spaced
-from sweeplab.runs.sample import read_samples
+from sweeplab.runs.generating import read_samples
 
 # With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000

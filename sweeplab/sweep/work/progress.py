@@ -9,22 +9,21 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
+from sweeplab.lab.description import summarize
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
-from sweeplab.study.spec import Budget
+from sweeplab.study.spec import StudySpec
 
 if TYPE_CHECKING:
     from apprise import Apprise
 
-    from sweeplab.study.spec import StudySpec
     from sweeplab.sweep.trials.commands import ControlState
 
 # A study without an event for so long is idle: far longer than an evaluation should take.
@@ -86,7 +85,7 @@ class StudyProgress:
         """Take over the phase and the budget that the study's commands have set."""
         self.phase = state.phase
         if state.budget is not None:
-            self.plan = self.plan.with_budget(Budget.model_validate(dict(state.budget)))
+            self.plan = self.plan.with_budget(state.budget)
 
 
 class Notifier:
@@ -115,10 +114,11 @@ class Notifier:
             why = "" if phase == "run" else f"; {phase} was asked for"
             self._notify("idle", f"nothing happened for {round(seconds / 60)} minutes{why}")
 
-    def notify_end(
-        self, folder: StudyFolder, status: str, summary: Mapping[str, Any], errors: list[str]
-    ) -> None:
+    def notify_end(self, folder: StudyFolder, status: str, errors: list[str]) -> None:
         """Notify how the study ended: its runs by state, its best value, and the first error."""
+        if not self._targets:
+            return  # a summary reads every run's folder
+        summary = summarize(folder, status)
         lines = [f"runs: {counts(summary['counts']) or 'none'}"]
         if summary["best_value"] is not None:
             lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
@@ -143,21 +143,17 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
         raise BadInput(spec.problem(("notify",), "notify needs Apprise", how)) from None
     targets, problems = {}, list[Problem]()
     for index, variable in enumerate(spec.notify):
-        place, target, urls = ("notify", index), Apprise(), os.environ.get(variable, "")
+        place, urls = ("notify", index), os.environ.get(variable, "")
+        target = targets[variable] = Apprise()
+        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            is_known = target.add(urls)
         if not urls.strip():
             allowed = "one or more URLs of Apprise's in it"
             problems.append(spec.problem(place, f"{variable} is not set", allowed))
-        elif not _add(target, urls):
+        elif not is_known:
             what = f"{variable} holds no URL that Apprise knows"
             problems.append(spec.problem(place, what, "such as ntfys://my-topic"))
-        targets[variable] = target
     if problems:
         raise BadInput(*problems)
     return targets
-
-
-def _add(target: Apprise, urls: str) -> bool:
-    with warnings.catch_warnings():
-        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return bool(target.add(urls))

@@ -7,7 +7,6 @@ Their records stand in `audit/` in the study's folder, in folders like those of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,6 @@ from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.plugins import check_imported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sweeplab.data.dataset import Dataset
     from sweeplab.study.spec import StudySpec
 
@@ -66,7 +63,11 @@ def audit_pruning(
     chosen = _chosen(folder, spec)[:n]
     if not chosen:
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
-    with _only_one(folder):
+    try:
+        lock = FileLock(folder.path / "audit.lock", blocking=False).acquire()
+    except Timeout:
+        raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
+    with lock:
         waiting = [trial for trial in chosen if not _is_done(folder, trial)]
         from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
 
@@ -86,12 +87,9 @@ def audited_trials(folder: StudyFolder) -> list[Audited]:
 
 def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
     """Return the pruned trials in the order in which they are audited."""
-    trials: dict[Trial, None] = {}
-    for run in folder.runs():
-        end = run.read_end()
-        if end and end.ending.outcome is RunState.PRUNED:
-            trials[run.cell, run.trial] = None
-    return sorted(trials, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
+    ends = ((run, run.read_end()) for run in folder.runs())
+    pruned = {(run.cell, run.trial) for run, end in ends if end and end.ending.outcome is RunState.PRUNED}
+    return sorted(pruned, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
 
 
 def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
@@ -128,9 +126,8 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
             runs.write_down(record)
             if record.state != "running":
                 stack.release(record.key)
-    outcome = runs.outcome
-    assert outcome is not None
-    runs.write_ends(runs.ending(outcome, runs.error))
+    assert runs.outcome is not None
+    runs.write_ends(runs.ending(runs.outcome))
 
 
 def _audited(folder: StudyFolder, trial: Trial) -> Audited:
@@ -143,14 +140,3 @@ def _audited(folder: StudyFolder, trial: Trial) -> Audited:
         value_then=ends[0].value,
         value=audit.value if audit and audit.ending.outcome.has_value else None,
     )
-
-
-@contextmanager
-def _only_one(folder: StudyFolder) -> Iterator[None]:
-    lock = FileLock(folder.path / "audit.lock", blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
-    with lock:
-        yield

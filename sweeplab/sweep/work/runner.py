@@ -19,7 +19,6 @@ from torch import Tensor
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
-from sweeplab.lab.events import Event, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import stack_capacity
@@ -45,7 +44,7 @@ class Runner:
         store: Store,
         dataset: Dataset,
         folder: StudyFolder,
-        emit: Callable[[Event], None] = lambda event: None,
+        emit: Callable[[events.Event], None] = lambda event: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
@@ -65,7 +64,7 @@ class Runner:
         try:
             while not self._is_leaving and (self._waiting or self._claim()):
                 if self._waiting:
-                    self._train_stack(self._trials[self._waiting[0].run.key])
+                    self._train_stack(self._waiting[0])
         finally:
             for trial in set(self._trials.values()):
                 self.store.requeue(trial.claim)
@@ -75,13 +74,17 @@ class Runner:
     def _is_leaving(self) -> bool:
         return self.stopping() or self.store.commands.state.phase != "run"
 
-    def _train_stack(self, first: ClaimedTrial) -> None:
+    def _train_stack(self, first: Training) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
-        cell = first.claim.cell
+        trial, values = self._trials[first.run.key], first.run.values
+        wanted = 1 if self._one_at_a_time else self.spec.engine.stack
         try:
-            stack = self._new_stack(len(first.trainings))
+            free = free_memory_bytes(values.device)
+            capacity = stack_capacity(wanted, values, len(trial.trainings), free)
+            stack = Stack(values, self.dataset.train, self.dataset.val, capacity)
         except Exception as error:  # such as no memory
-            return self._handle_error([self._waiting[0].run.key], error, is_alone=self._one_at_a_time)
+            return self._handle_error([first.run.key], error, is_alone=self._one_at_a_time)
+        cell = trial.claim.cell
         self._fill(stack, cell)
         while len(stack):
             n_live = len(stack)
@@ -91,14 +94,14 @@ class Runner:
                 return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
             self._renew_in_time()
             has_commands = self.store.poll_commands()
-            self._release_forgotten(stack, stack.keys)  # those whose lease was lost
             known = [self._as_commanded(record) for record in records if record.key in self._trials]
             behind = {self._trials[record.key] for record in known if self._record(stack, record)}
             # Judged when all is written down: what one seed ends is another one's trial too.
             for trial in dict.fromkeys(self._trials[record.key] for record in known):
                 if outcome := trial.outcome or (RunState.PRUNED if trial in behind else None):
-                    self._end(trial, outcome, trial.error)
-                    self._release_forgotten(stack, trial.trainings)
+                    self._finish(trial, trial.ending(outcome))
+            for key in [key for key in stack.keys if key not in self._trials]:  # ended, or its lease was lost
+                stack.release(key)
             if self._is_leaving:
                 return self._save(stack, stack.keys)
             if has_commands or len(stack) < n_live:  # else there was nothing to claim the last time either
@@ -106,12 +109,6 @@ class Runner:
         return None
 
     # which runs enter a stack
-
-    def _new_stack(self, n_seeds: int) -> Stack:
-        values = self._waiting[0].run.values
-        wanted = 1 if self._one_at_a_time else self.spec.engine.stack
-        capacity = stack_capacity(wanted, values, n_seeds, free_memory_bytes(values.device))
-        return Stack(values, self.dataset.train, self.dataset.val, capacity)
 
     def _fill(self, stack: Stack, cell: Cell) -> None:
         """Admit runs that wait and fit the stack, then those of newly claimed trials of its shape."""
@@ -151,8 +148,8 @@ class Runner:
             if (snapshot := read_snapshot(training.folder.path))
         }
         if claim.attempt > MOST_ATTEMPTS and not snapshots:
-            died = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
-            self._end(trial, RunState.FAILED, died)
+            trial.error = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
+            self._finish(trial, trial.ending(RunState.FAILED))
             return True
         for training, snapshot in snapshots.items():
             trial.restore_curve(training, until=snapshot.numbers["evaluated"])
@@ -189,16 +186,13 @@ class Runner:
             self._save(stack, [record.key])
         return any(verdicts)
 
-    def _end(self, trial: ClaimedTrial, outcome: RunState, error: str | None) -> None:
-        self._finish(trial, trial.ending(outcome, error))
-
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
         try:
             self.store.check_lease(trial.claim)
             ends = trial.write_ends(ending)
-            train_flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
-            totals = {"train_flops": train_flops, "wall_seconds": seconds}
+            flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
+            totals = {"train_flops": flops, "wall_seconds": seconds}
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)
         except LeaseLost:
             self._emit(events.TrialLost, trial)
@@ -211,21 +205,17 @@ class Runner:
             self._trials.pop(key, None)
         self._waiting = [training for training in self._waiting if training.run.key in self._trials]
 
-    def _release_forgotten(self, stack: Stack, keys: Collection[str]) -> None:
-        for key in [key for key in stack.keys if key in keys and key not in self._trials]:
-            stack.release(key)
-
     def _handle_error(self, keys: Collection[str], error: Exception, is_alone: bool) -> None:
         """After an error fail the run that raised it; of several, try each alone first."""
         live = [key for key in keys if key in self._trials]
-        if is_alone:
-            text = "".join(traceback.format_exception(error))
-            for key in live:
-                self._end(self._trials[key], RunState.FAILED, text)
+        if not is_alone:
+            self._suspects |= set(live)
+            trainings = [self._trials[key].trainings[key] for key in live]
+            self._waiting += [training for training in trainings if training not in self._waiting]
             return
-        self._suspects |= set(live)
-        trainings = [self._trials[key].trainings[key] for key in live]
-        self._waiting += [training for training in trainings if training not in self._waiting]
+        for trial in [self._trials[key] for key in live]:
+            trial.error = "".join(traceback.format_exception(error))
+            self._finish(trial, trial.ending(RunState.FAILED))
 
     # what lasts: snapshots, checkpoints, leases
 
@@ -267,7 +257,7 @@ class Runner:
                 self._emit(events.TrialLost, trial)
                 self._forget(trial)
 
-    def _emit(self, kind: type[TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
+    def _emit(self, kind: type[events.TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
         cell, number = trial.place
         self.emit(kind(cell=cell, trial=number, **more))
 

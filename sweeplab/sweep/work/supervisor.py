@@ -21,7 +21,6 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.description import describe, summarize
-from sweeplab.lab.events import Event, EventStream, TrialEvent
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import write_baselines
@@ -52,7 +51,7 @@ class StudyEnd:
 def run_study(
     spec: StudySpec,
     lab: Path,
-    listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
+    listen: Callable[[events.Event, StudyProgress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
 ) -> StudyEnd:
     """Run a study to the end of its budget, or continue it.
@@ -95,7 +94,7 @@ class _Supervisor:
         plan: Plan,
         store: Store,
         notifier: Notifier,
-        listen: Callable[[Event, StudyProgress], None],
+        listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
         self.spec, self.folder, self.store, self.notifier = spec, folder, store, notifier
@@ -107,10 +106,9 @@ class _Supervisor:
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
         self.pool, self.commands = WorkerPool(folder, plan.workers, store, self._on_event), store.commands
-        self._stream = EventStream(folder)
+        self._stream = events.EventStream(folder)
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
-        self._is_over_time = False
 
     def run(self) -> StudyEnd:
         start = SupervisorStart(
@@ -131,17 +129,13 @@ class _Supervisor:
             end = self._finish()
             status = end.status
         except Exception as error:
-            self._notify_end("failed", [f"{type(error).__name__}: {error}"])
+            self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
             raise
         finally:
             self.pool.kill()
             self.commands.add("ended", status)
-        self._notify_end(status, end.errors)
+        self.notifier.notify_end(self.folder, status, end.errors)
         return replace(end, errors=[*end.errors, *self.notifier.errors])
-
-    def _notify_end(self, status: str, errors: list[str]) -> None:
-        if self.spec.notify:  # a summary reads every run's folder
-            self.notifier.notify_end(self.folder, status, summarize(self.folder, status), errors)
 
     def _open_tracking(self) -> None:
         description = describe(self.spec, self.folder, self.progress.plan)
@@ -190,9 +184,10 @@ class _Supervisor:
         return not self.commands.set_phase("closing", after=state.revision)
 
     def _has_work(self) -> bool:
-        return not self._is_time_over() and self.store.has_room()
+        return not self._is_over_time and self.store.has_room()
 
-    def _is_time_over(self) -> bool:
+    @property
+    def _is_over_time(self) -> bool:
         limit = self.store.budget.time
         return limit is not None and self.elapsed >= limit
 
@@ -206,7 +201,6 @@ class _Supervisor:
         """Do what the commands since the last time ask for, and end what the budget of time ends."""
         if self.store.poll_commands():
             self.progress.follow(self.commands.state)
-        self._is_over_time = self._is_time_over()
         if self._is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers that joined from elsewhere
             self.pool.stop()
@@ -217,14 +211,18 @@ class _Supervisor:
 
     # what workers do, as they say or as their runs' folders say
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.TrialClaimed | events.RunEvaluated):
             self._ours.add(event.place)
-        elif isinstance(event, TrialEvent):
+        elif isinstance(event, events.TrialEvent):
             self._ours.discard(event.place)
         self._take_in(event)
         if isinstance(event, events.TrialRequeued):
-            self._show_as_waiting(event)
+            # Tracking shows its runs as waiting, with all their points.
+            for run in self.folder.runs_of(*event.place):
+                with suppress(TrackingUnavailable):
+                    self.tracker.ship(run.path)
+                    self.tracker.wait(run.path)
 
     def _read_feed(self) -> None:
         """Take in what workers that joined from elsewhere have left in the study's folder."""
@@ -232,9 +230,9 @@ class _Supervisor:
             if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
 
-    def _take_in(self, event: Event) -> None:
+    def _take_in(self, event: events.Event) -> None:
         """Follow an event; a trial's end comes from its worker and from the folder, and counts once."""
-        if isinstance(event, TrialEvent) and event.place in self._ended:
+        if isinstance(event, events.TrialEvent) and event.place in self._ended:
             return
         if isinstance(event, events.TrialEnded):
             self._ended.add(event.place)
@@ -254,13 +252,6 @@ class _Supervisor:
                 except TrackingUnavailable as error:
                     refused.append(str(error))
         return refused
-
-    def _show_as_waiting(self, event: events.TrialRequeued) -> None:
-        """Let tracking show the runs of a requeued trial as waiting, with all their points."""
-        for run in self.folder.runs_of(*event.place):
-            with suppress(TrackingUnavailable):
-                self.tracker.ship(run.path)
-                self.tracker.wait(run.path)
 
     def _finish(self) -> StudyEnd:
         for _ in range(2):  # a run's end is looked for once it has been found
