@@ -41,14 +41,9 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
         raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
-    return {
-        "run": run.run_id,
-        "study": study,
-        "block_size": run.values.block_size,
-        "measures": _measures(run, dataset),
-        "length_extrapolation": lengths,
-        "left_out": left_out,
-    }
+    said = {"run": run.run_id, "study": study, "block_size": run.values.block_size}
+    found = {"measures": _measures(run, dataset), "length_extrapolation": lengths}
+    return {**said, **found, "left_out": left_out}
 
 
 def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
@@ -68,11 +63,9 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
     )
     with torch.no_grad():
         found = {name: each[0] for name, each in evaluation(model.stacked, 1).items()}
-    return {
-        **found,
-        "perplexity": math.exp(min(found["val_loss"], 700.0)),
-        "bits_per_byte": dataset.bits_per_byte(found["val_loss"], values),
-    }
+    loss = found["val_loss"]
+    perplexity, bits = math.exp(min(loss, 700.0)), dataset.bits_per_byte(loss, values)
+    return {**found, "perplexity": perplexity, "bits_per_byte": bits}
 
 
 def _lengths(

@@ -82,7 +82,6 @@ class Writer:
         return laid_out(self.run, self.text, self.encoded)
 
     def _next(self) -> Next:
-        """Return what scores the next token, and has read nothing yet."""
         from sweeplab.model.generation import Contrast
 
         expert = reader(self.run, self.prompt)
@@ -192,8 +191,7 @@ def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = Fal
 
     settings = {}
     for name in ("temperature", "top_k", "top_p", "max_new_tokens"):
-        row = TABLE[name]
-        own = given.get(name)
+        row, own = TABLE[name], given.get(name)
         try:
             settings[name] = getattr(values, name) if own is None else row.check(own)
         except ValueError as error:
@@ -230,7 +228,6 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
-    """Return the tokens of the pieces between holes."""
     found, place = list[Ids](), 0
     for piece in text.split(HOLE):
         try:
@@ -263,8 +260,7 @@ def reader(run: LoadedRun, prompt: Prompt) -> Next:
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
     """Yield the text of tokens as it becomes whole: a character's first bytes wait for its last."""
-    found: list[int] = []
-    shown = 0
+    found, shown = list[int](), 0
     for token in tokens:
         found.append(token)
         text = tokenizer.decode(found).rstrip(BROKEN)
@@ -303,8 +299,7 @@ def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
 def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
     """Return the samples, one a task: the run, the prompt with its holes, the text, and how it was drawn."""
     file = folder.sample / "samples.json"
-    found: list[dict[str, Any]] = folder.read(file)["samples"] if file.exists() else []
-    return found
+    return [*folder.read(file)["samples"]] if file.exists() else []
 
 
 def _keep(folder: StudyFolder, dataset: Dataset) -> None:
@@ -333,16 +328,10 @@ def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
     text = HOLE.join(map(run.tokenizer.decode, encoded))
     sampling, most = chosen(run.values, {})
     writer = Writer(run, text, sampling, min(most, MOST_TOKENS), SEED, encoded=encoded)
-    return {
-        "run": name,
-        "val_loss": run.facts["val_loss"],
-        "prompt": text,
-        "text": "".join(writer.words(writer.tokens())),
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "seed": SEED,
-    }
+    found = "".join(writer.words(writer.tokens()))
+    said = {"run": name, "val_loss": run.facts["val_loss"], "prompt": text, "text": found}
+    drawn = {each: getattr(sampling, each) for each in ("temperature", "top_k", "top_p")}
+    return {**said, **drawn, "seed": SEED}
 
 
 def _as_text(said: dict[str, Any]) -> str:

@@ -79,7 +79,6 @@ def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) ->
 
 @contextmanager
 def _gathering(problems: list[Problem]) -> Iterator[None]:
-    """Collect what is wrong and continue, so that all of it is reported at once."""
     try:
         yield
     except BadInput as error:
@@ -87,7 +86,7 @@ def _gathering(problems: list[Problem]) -> Iterator[None]:
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
-    """Return the study's data, once it is clear that this machine has what the study needs."""
+    """Return the study's data, once this machine has what the study needs; says at once all that is wrong."""
     problems: list[Problem] = []
     with _gathering(problems):
         _check_devices(spec)
@@ -113,12 +112,10 @@ def _check_devices(spec: StudySpec) -> None:
 def _check_writable(folder: StudyFolder) -> None:
     """Refuse a study whose folder cannot be written, or made; leaves nothing behind."""
     try:
-        with tempfile.TemporaryFile(dir=_existing(folder.path)):
-            return
+        tempfile.TemporaryFile(dir=_existing(folder.path)).close()
     except OSError as error:
-        reason = error.strerror or error
-        what = f"{folder.lab} cannot be written ({reason}); --lab or SWEEPLAB_LAB name another folder"
-        raise BadInput(what) from error
+        what = f"{folder.lab} cannot be written ({error.strerror or error})"
+        raise BadInput(f"{what}; --lab or SWEEPLAB_LAB name another folder") from error
 
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
@@ -130,13 +127,11 @@ def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies:
 
 def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
-    free = shutil.disk_usage(_existing(folder.path)).free
-    missing = needed - n_copies * kept
+    free, missing = shutil.disk_usage(_existing(folder.path)).free, needed - n_copies * kept
     if free < missing:
-        raise BadInput(
-            f"{folder.lab} has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}; "
-            "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
-        )
+        what = f"has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}"
+        cure = "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
+        raise BadInput(f"{folder.lab} {what}; {cure}")
 
 
 def _existing(path: Path) -> Path:

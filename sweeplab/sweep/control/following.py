@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,18 +27,13 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5
 # How often a joined worker looks whether the study is still run by somebody.
 JOINED_LOOK_SECONDS = 2.0
-PHASES = {
-    "run": "resume",
-    "pause": "pause",
-    "stop": "stop",
-    "over": "its time is over",
-    "closing": "no more to do, or interrupted",
-}
+# Phases that the log calls otherwise.
+PHASES = {"run": "resume", "over": "its time is over", "closing": "no more to do, or interrupted"}
 
 
 def read_plan(folder: StudyFolder) -> Plan:
     """Return the plan that a study was last started with."""
-    return Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
+    return Plan.from_dict(folder.read(folder.plan_file))
 
 
 # ------------------------------------------------------------------ progress
@@ -73,7 +67,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
     progress = current_progress(folder, feed, commands)
     while folder.is_run:
         listen(Tick(), progress)
-        threading.Event().wait(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         commands.read()
         for event in feed.new():
             progress.take_in(event)
@@ -103,7 +97,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     yield from log.news(is_first=True)
     while follow:
         is_last = not folder.is_run
-        threading.Event().wait(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         yield from log.news()
         if is_last:
             return
@@ -150,7 +144,6 @@ class _Log:
 
 
 def _in_words(command: Command) -> str:
-    """Say in words what a command asks for."""
     value = command.value
     match command.kind:
         case "start":
@@ -158,7 +151,7 @@ def _in_words(command: Command) -> str:
         case "ended":
             return f"ended: {value}"
         case "wanted":
-            return PHASES[value]
+            return str(PHASES.get(value, value))
         case "budget":
             given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {given}"
@@ -194,7 +187,7 @@ def join_study(
     resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
     pool = WorkerPool(folder, [resources], store, listen, name, force)
-    times, looked = 0, time.monotonic()
+    looked = time.monotonic()
     try:
         pool.start()
         while len(pool) or not (interrupts() or pool.failures or not is_running(folder, store.commands)):
@@ -202,8 +195,7 @@ def join_study(
             store.poll_commands()
             if pool.has_new_command and not interrupts():
                 pool.start()
-            if interrupts() > times:
-                times = interrupts()
+            if times := interrupts():
                 pool.stop() if times == 1 else pool.kill()
             if time.monotonic() - looked > JOINED_LOOK_SECONDS:
                 looked = time.monotonic()

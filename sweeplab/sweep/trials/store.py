@@ -42,7 +42,6 @@ OPTUNA_STATES = {
     RunState.DIVERGED: TrialState.PRUNED,
     RunState.FAILED: TrialState.FAIL,
 }
-COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 MOST_DRAWS = 100
 # A trial that never came to its first checkpoint is given up after so many workers died with it.
 MOST_ATTEMPTS = 10
@@ -56,30 +55,16 @@ class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
     """Say that a trial belongs to another worker by now; nothing of it may be written."""
 
 
-@dataclass(frozen=True)
 class CellCounts:
     """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
 
-    cell: Cell
-    counted: int
-    running: int
-    waiting: int
-    failed: int
-    best: float | None
-
-
-def count(cell: Cell, trials: Sequence[FrozenTrial]) -> CellCounts:
-    """Count a cell's own trials."""
-    states = Counter(trial.state for trial in trials)
-    best = best_trial(trials)
-    return CellCounts(
-        cell=cell,
-        counted=sum(states[state] for state in COUNTED),
-        running=states[TrialState.RUNNING],
-        waiting=states[TrialState.WAITING],
-        failed=len(failed_trials(trials)),
-        best=best.value if best else None,
-    )
+    def __init__(self, cell: Cell, trials: Sequence[FrozenTrial]) -> None:
+        states, best = Counter(trial.state for trial in trials), best_trial(trials)
+        self.cell = cell
+        self.counted = states[TrialState.COMPLETE] + states[TrialState.PRUNED]
+        self.running, self.waiting = states[TrialState.RUNNING], states[TrialState.WAITING]
+        self.failed = len(failed_trials(trials))
+        self.best = best.value if best else None
 
 
 def failed_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
@@ -192,7 +177,7 @@ class Store:
                     continue
                 if found := self._abandoned(cell, leases):
                     return found
-                counts.append(count(cell, self.trials(cell)))
+                counts.append(self._count(cell))
                 if self._is_full(counts[-1]):
                     self._finished.add(cell.index)
             return self._ask_where_there_is_room(counts)
@@ -200,7 +185,7 @@ class Store:
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
         """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
-        waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
+        waiting = [cell for cell in asked if self._count(cell).waiting]
         self._asked = {cell.key for cell in waiting}
         return not all(map(fits, waiting))
 
@@ -308,12 +293,11 @@ class Store:
         return space.quasi_random([float(each) for each in point])
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
-        finished = [
-            (_distance(cell, other), other.index, best)
-            for other in filter(self.is_finished, self.cells)
-            if (best := best_trial(self.trials(other)))
-        ]
-        return min(finished, key=lambda each: each[:2])[2] if finished else None
+        for other in sorted(self.cells, key=lambda each: _distance(cell, each)):
+            is_finished = other.index in self._finished or self._is_full(self._count(other))
+            if is_finished and (best := best_trial(self.trials(other))):
+                return best
+        return None
 
     def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
         """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
@@ -373,13 +357,12 @@ class Store:
 
     # what stands in the storage
 
+    def _count(self, cell: Cell) -> CellCounts:
+        return CellCounts(cell, self.trials(cell))
+
     def counts(self) -> list[CellCounts]:
         """Return how far each cell is."""
-        return [count(cell, self.trials(cell)) for cell in self.cells]
-
-    def is_finished(self, cell: Cell) -> bool:
-        """Say whether a cell has all the trials that its budget allows."""
-        return cell.index in self._finished or self._is_full(count(cell, self.trials(cell)))
+        return [self._count(cell) for cell in self.cells]
 
     def _is_full(self, counts: CellCounts) -> bool:
         limit = self.budget.trials_per_cell

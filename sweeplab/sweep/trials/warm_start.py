@@ -147,9 +147,8 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
     if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
         raise _Unfit("without a value that is a number")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
-    for name in grid:
-        if name not in trial.values:
-            raise _Unfit(f"without {name}, which is in the grid")
+    if missing := [name for name in grid if name not in trial.values]:
+        raise _Unfit(f"without {missing[0]}, which is in the grid")
     agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
     if not agreeing:
         raise _Unfit(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
@@ -203,10 +202,8 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
         first.setdefault(f"{run.cell}/{run.trial}", run)
     for place, run in first.items():
         values, end = run.read_start().values.as_dict(), run.read_end()
-        if end:
-            yield FinishedTrial(place, values, end.ending.outcome, end.value, end.iteration)
-        else:
-            yield FinishedTrial(place, values, folder.unfinished, None)
+        outcome, value = (end.ending.outcome, end.value) if end else (folder.unfinished, None)
+        yield FinishedTrial(place, values, outcome, value, end.iteration if end else None)
 
 
 def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
@@ -234,18 +231,14 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
             if trial in seen:
                 continue
             seen.add(trial)
-        values = {name: text for name, text in row.items() if name in TABLE and text is not None}
-        read = {
-            name: _read(TABLE[name], text) for name, text in values.items() if text or TABLE[name].optional
+        texts = {name: text for name, text in row.items() if name in TABLE and text is not None}
+        values = {
+            name: _read(TABLE[name], each) for name, each in texts.items() if each or TABLE[name].optional
         }
         iteration = _number(row.get("iterations") or "")
-        yield FinishedTrial(
-            f"line {line}",
-            read,
-            row.get("state") or "complete",
-            _number(row[column] or ""),
-            None if iteration is None or not math.isfinite(iteration) else int(iteration),
-        )
+        ended = int(iteration) if iteration is not None and math.isfinite(iteration) else None
+        state = row.get("state") or "complete"
+        yield FinishedTrial(f"line {line}", values, state, _number(row[column] or ""), ended)
 
 
 def _read(row: Hyperparameter, text: str) -> Any:
@@ -304,8 +297,7 @@ def _optuna_trial(
     from optuna.trial import TrialState, create_trial  # slow to import
 
     distributions = space.distributions()
-    is_valued = RunState(trial.outcome).has_value
-    last: dict[int, float] = {}
+    is_valued, last = RunState(trial.outcome).has_value, dict[int, float]()
     if not is_valued and trial.iteration is not None and trial.value is not None:
         last = {trial.iteration: trial.value} if math.isfinite(trial.value) else {}
     return create_trial(

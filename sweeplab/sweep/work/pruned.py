@@ -18,10 +18,10 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.spec import StudySpec
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
-    from sweeplab.study.spec import StudySpec
 
 AUDIT = "audit"
 
@@ -40,7 +40,7 @@ class Audited:
     value: float | None
 
 
-Trial = tuple[str, int]
+Trial = tuple[str, int]  # its cell and number
 
 
 def audit_pruning(
@@ -86,7 +86,6 @@ def audited_trials(folder: StudyFolder) -> list[Audited]:
 
 
 def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
-    """Return the pruned trials in the order in which they are audited."""
     ends = ((run, run.read_end()) for run in folder.runs())
     pruned = {(run.cell, run.trial) for run, end in ends if end and end.ending.outcome is RunState.PRUNED}
     return sorted(pruned, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
@@ -94,9 +93,8 @@ def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
 
 def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
     """Return the runs of a trial, one per seed, and beside each the folder of its audit."""
-    cell, number = trial
-    runs = folder.runs_of(cell, number)
-    return [(run, RunFolder(folder.path / AUDIT / cell / run.path.name)) for run in runs]
+    audits = folder.path / AUDIT / trial[0]
+    return [(run, RunFolder(audits / run.path.name)) for run in folder.runs_of(*trial)]
 
 
 def _is_done(folder: StudyFolder, trial: Trial) -> bool:
@@ -134,9 +132,5 @@ def _audited(folder: StudyFolder, trial: Trial) -> Audited:
     runs = _runs(folder, trial)
     ends = [end for run, _ in runs if (end := run.read_end())]
     audit = runs[0][1].read_end()
-    return Audited(
-        *trial,
-        iteration=max(end.iteration for end in ends),
-        value_then=ends[0].value,
-        value=audit.value if audit and audit.ending.outcome.has_value else None,
-    )
+    value = audit.value if audit and audit.ending.outcome.has_value else None
+    return Audited(*trial, max(end.iteration for end in ends), ends[0].value, value)

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from sweeplab.lab.identity import check_same_study, code_versions, machine, vers
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
@@ -33,7 +34,6 @@ from sweeplab.sweep.work.worker import WorkerPool
 from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
     from sweeplab.sweep.trials.store import Store
 
 SEND_SECONDS = 5.0
@@ -66,10 +66,7 @@ def run_study(
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
-    made = _make(folder)
-    running = f"study {folder.name} is being run by another process; wait for it or give another --name"
-    # Two that ship the same runs would double them.
-    with folder.held(running), _unmaking_if_refused(folder, made):
+    with _held(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.lab.storage import choose_storage
@@ -81,7 +78,7 @@ def run_study(
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        return _Supervisor(spec, folder, plan, store, notifier, listen, interrupts).run()
+        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run()
 
 
 class _Supervisor:
@@ -89,7 +86,6 @@ class _Supervisor:
 
     def __init__(
         self,
-        spec: StudySpec,
         folder: StudyFolder,
         plan: Plan,
         store: Store,
@@ -97,15 +93,15 @@ class _Supervisor:
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.spec, self.folder, self.store, self.notifier = spec, folder, store, notifier
-        self.listen, self.interrupts = listen, interrupts
-        self.tracker = open_tracker(folder.lab, spec.name, spec.track.uri)
-        self.trackers = [self.tracker, *open_mirrors(spec.fixed, folder.path)]
+        self.spec, self.folder, self.store, self.notifier = store.spec, folder, store, notifier
+        self.listen, self.interrupts, self.commands = listen, interrupts, store.commands
+        self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
+        self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
-        self.pool, self.commands = WorkerPool(folder, plan.workers, store, self._on_event), store.commands
+        self.pool = WorkerPool(folder, plan.workers, store, self._on_event)
         self._stream = events.EventStream(folder)
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
@@ -126,16 +122,15 @@ class _Supervisor:
             list(self._stream.past())
             self._poll_commands()
             self._supervise()
-            end = self._finish()
-            status = end.status
+            status, errors = self._finish()
         except Exception as error:
             self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
             raise
         finally:
             self.pool.kill()
             self.commands.add("ended", status)
-        self.notifier.notify_end(self.folder, status, end.errors)
-        return replace(end, errors=[*end.errors, *self.notifier.errors])
+        self.notifier.notify_end(self.folder, status, errors)
+        return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
     def _open_tracking(self) -> None:
         description = describe(self.spec, self.folder, self.progress.plan)
@@ -253,13 +248,14 @@ class _Supervisor:
                     refused.append(str(error))
         return refused
 
-    def _finish(self) -> StudyEnd:
+    def _finish(self) -> tuple[str, list[str]]:
+        """Bring tracking up to date and close it; return how the study ends, and what went wrong."""
         for _ in range(2):  # a run's end is looked for once it has been found
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]
         if refused := self._send():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
-            return StudyEnd(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
+            return "failed", [*errors, f"{refused[0]}; {kept}"]
         left = not self._is_over_time and self.store.n_running()
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
@@ -271,31 +267,28 @@ class _Supervisor:
             if self.folder.sample.exists():
                 self.tracker.attach(self.folder.sample, "sample")
         except TrackingUnavailable as error:
-            return StudyEnd(self.folder, "failed", [*errors, str(error)])
-        return StudyEnd(self.folder, status, errors)
+            return "failed", [*errors, str(error)]
+        return status, errors
 
 
-def _make(folder: StudyFolder) -> list[Path]:
-    """Make the study's folder and return the folders that were not there, the innermost first."""
-    missing = [each for each in (folder.path, *folder.path.parents) if not each.exists()]
+@contextmanager
+def _held(folder: StudyFolder) -> Iterator[None]:
+    """Make the study's folder and hold it; a study that is refused leaves none, but for what another has put there."""
+    made = [each for each in (folder.path, *folder.path.parents) if not each.exists()]  # the innermost first
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
-    return missing
-
-
-@contextmanager
-def _unmaking_if_refused(folder: StudyFolder, made: list[Path]) -> Iterator[None]:
-    """Remove the folders that `_make` made where the study is refused, but for what another study has put there."""
-    try:
-        yield
-    except BadInput:
-        if folder.path in made:
-            shutil.rmtree(folder.path)
-        if folder.lab in made and not any((folder.lab / "studies").iterdir()):
-            shutil.rmtree(folder.lab)
-        for each in made:
-            with suppress(OSError):
-                each.rmdir()
-        raise
+    running = f"study {folder.name} is being run by another process; wait for it or give another --name"
+    with folder.held(running):  # two that ship the same runs would double them
+        try:
+            yield
+        except BadInput:
+            if folder.path in made:
+                shutil.rmtree(folder.path)
+            if folder.lab in made and not any((folder.lab / "studies").iterdir()):
+                shutil.rmtree(folder.lab)
+            for each in made:
+                with suppress(OSError):
+                    each.rmdir()
+            raise

@@ -148,8 +148,7 @@ class TrialRuns:
         seeds = [training.folder.seed for training in self.trainings.values()]
         states = {seed: self.states.get(seed, cut_short) for seed in seeds}
         # Optuna values what was cut short by its last report.
-        is_cut_short = outcome in (RunState.PRUNED, RunState.DIVERGED)
-        value = self.curves.value("final" if is_cut_short else self.spec.objective.at)
+        value = self.curves.value("final" if cut_short is RunState.PRUNED else self.spec.objective.at)
         return TrialEnding(outcome, value, states, self.error)
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
