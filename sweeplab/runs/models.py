@@ -121,7 +121,6 @@ def opened(run: str, lab: Path | None) -> Weighed:
 
 
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
-    """Return a study of nothing but a preset, or of the table's defaults."""
     document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
     return read_plain(document | ({"preset": name} if name else {}), overrides)
 
@@ -137,9 +136,6 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
 def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
     spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
     return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}
-
-
-# ------------------------------------------------------------------ the coordinate check
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import machine, version_differences, versions
+from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
-from sweeplab.sweep.trials.commands import Command, Commands, ControlState, is_running
+from sweeplab.sweep.trials.commands import Command, Commands, is_running
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
 
@@ -36,48 +37,31 @@ def read_plan(folder: StudyFolder) -> Plan:
     return Plan.from_dict(folder.read(folder.plan_file))
 
 
-# ------------------------------------------------------------------ progress
+def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
+    """Follow a study until it ends; `listen` gets what happens, and a tick twice a second.
 
-
-def current_progress(folder: StudyFolder, feed: EventStream, commands: Commands) -> StudyProgress:
-    """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart."""
-    plan, start = read_plan(folder), commands.state.start
+    Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
+    """
+    feed, commands, plan = EventStream(folder), Commands.open(folder.storage_url), read_plan(folder)
+    start = commands.state.start
     progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
     progress.started = time.monotonic() - (time.time() - start.given)
     progress.elapsed_before = start.elapsed_before
     for event in feed.past():
         progress.take_in(event)
     progress.done_before = min(start.done_before, progress.counted)
-    _follow(progress, commands.state)
-    return progress
-
-
-def _follow(progress: StudyProgress, state: ControlState) -> None:
-    progress.follow(state)
-    if state.phase != "run":
-        progress.live.clear()  # the study's folder does not say when a run was saved
-
-
-def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
-    """Follow a study until it ends; `listen` gets what happens, and a tick twice a second.
-
-    Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
-    """
-    feed, commands = EventStream(folder), Commands.open(folder.storage_url)
-    progress = current_progress(folder, feed, commands)
     while folder.is_run:
+        progress.follow(commands.state)
+        if commands.state.phase != "run":
+            progress.live.clear()  # the study's folder does not say when a run was saved
         listen(Tick(), progress)
         time.sleep(LOOK_SECONDS)
         commands.read()
         for event in feed.new():
             progress.take_in(event)
             listen(event, progress)
-        _follow(progress, commands.state)
     commands.read()
     return commands.state.status
-
-
-# ------------------------------------------------------------------ log
 
 
 class LogLine(TypedDict):
@@ -93,54 +77,44 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 
     With `follow` continue until nobody runs the study.
     """
-    log = _Log(folder)
-    yield from log.news(is_first=True)
-    while follow:
-        is_last = not folder.is_run
-        time.sleep(LOOK_SECONDS)
-        yield from log.news()
-        if is_last:
-            return
-
-
-class _Log:
-    def __init__(self, folder: StudyFolder) -> None:
-        self._folder = folder
-        self._stream = EventStream(folder)
-        self._commands = Commands.open(folder.storage_url, read=False)
-        self._offsets: dict[Path, int] = {}
-        self._started: set[tuple[str, int]] = set()
-
-    def news(self, is_first: bool = False) -> Iterator[LogLine]:
-        """Yield the lines since the last time: those whose time is known in its order, then the workers'."""
-        known = [(each.given, "study", _in_words(each)) for each in self._commands.read()]
-        for event in self._stream.past() if is_first else self._stream.new():
-            known += self._of_trial(event)
+    stream, commands = EventStream(folder), Commands(open_database(folder.storage_url))
+    started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
+    offsets: dict[Path, int] = {}
+    events, is_last = stream.past(), not follow
+    while True:
+        known = [(each.given, "study", _in_words(each)) for each in commands.read()]
+        for event in events:
+            if isinstance(event, TrialClaimed) and event.place not in started:
+                started.add(event.place)
+                known.append((event.started, "trial", f"{event.cell} trial {event.trial} started"))
+            elif isinstance(event, TrialEnded):
+                known.append((event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event)}"))
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
-        for file in sorted(self._folder.path.glob("worker-*.log")):
-            for text in self._written(file):
+        for file in sorted(folder.path.glob("worker-*.log")):
+            for text in _new_lines(file, offsets):
                 yield LogLine(time=None, source=file.stem, text=text)
+        if is_last:
+            return
+        is_last = not folder.is_run
+        time.sleep(LOOK_SECONDS)
+        events = stream.new()
 
-    def _of_trial(self, event: TrialEvent) -> Iterator[tuple[float, str, str]]:
-        trial = f"{event.cell} trial {event.trial}"
-        if isinstance(event, TrialClaimed) and event.place not in self._started:
-            self._started.add(event.place)
-            yield event.started, "trial", f"{trial} started"
-        elif isinstance(event, TrialEnded):
-            ending = event.ending
-            loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
-            error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
-            said = f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
-            yield event.ended, "trial", f"{trial} {said}"
 
-    def _written(self, file: Path) -> list[str]:
-        with file.open("rb") as opened:
-            opened.seek(self._offsets.get(file, 0))
-            text = opened.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offsets[file] = self._offsets.get(file, 0) + len(whole)
-        return whole.decode("utf-8", "replace").splitlines()
+def _ended(event: TrialEnded) -> str:
+    ending = event.ending
+    loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
+    error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
+    return f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
+
+
+def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
+    with file.open("rb") as opened:
+        opened.seek(offsets.get(file, 0))
+        text = opened.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    offsets[file] = offsets.get(file, 0) + len(whole)
+    return whole.decode("utf-8", "replace").splitlines()
 
 
 def _in_words(command: Command) -> str:
@@ -158,9 +132,6 @@ def _in_words(command: Command) -> str:
         case "stop trial" | "withdraw":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
     return f"{command.kind}: {json.dumps(value)}"
-
-
-# ------------------------------------------------------------------ one more worker
 
 
 def join_study(

@@ -152,9 +152,6 @@ def _said(value: Any) -> str:
     return "none" if value is None else f"{int(value)}s" if isinstance(value, float) else str(value)
 
 
-# ------------------------------------------------------------------ trials
-
-
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """Let trials of given values, as `name=value`, be tried next: one in every cell that these values do not exclude.
 

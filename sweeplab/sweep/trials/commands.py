@@ -1,7 +1,6 @@
-"""The commands that a study was given: one row per command, in a table of our own beside the leases.
+"""The commands that a study was given: one row per command, added and never changed.
 
-A command is added and never changed. The state that holds now follows from all of them in turn, so a process that
-reads the new ones from time to time knows what to do, and the table is also the record of who asked for what when.
+What holds now follows from all of them in turn, and the table is also the record of who asked for what when.
 """
 
 from __future__ import annotations
@@ -102,11 +101,10 @@ class Commands:
         self.state = ControlState()
 
     @classmethod
-    def open(cls, url: str, read: bool = True) -> Commands:
-        """Open the commands of the study whose storage is at `url`, read up to now or not at all."""
+    def open(cls, url: str) -> Commands:
+        """Open the commands of the study whose storage is at `url`, read up to now."""
         commands = cls(open_database(url))
-        if read:
-            commands.read()
+        commands.read()
         return commands
 
     def read(self) -> list[Command]:

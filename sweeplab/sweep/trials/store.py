@@ -1,4 +1,4 @@
-"""The trials of a study in Optuna's storage, and the four calls by which workers share them.
+"""The trials of a study in Optuna's storage, and the calls by which workers share them.
 
 `claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage decides a trial's state; a lease beside it says
 which process may change it. A trial that runs under nobody's lease belongs to the next claim.
@@ -159,8 +159,6 @@ class Store:
         self._failed_before.clear()
         return True
 
-    # claim
-
     def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
         """Take up a trial that nobody holds, or ask for a new one in a cell with room; None when there is none.
 
@@ -307,8 +305,6 @@ class Store:
         study.sampler = make_sampler(self.spec.sampler, seed, self.spaces[cell.index], cell_seed)
         return study
 
-    # report, finish, renew
-
     def report(self, claim: Claim, iteration: int, value: float) -> bool:
         """Report a trial's value at an iteration and say whether it should be pruned."""
         if math.isfinite(value) and iteration not in claim.reported:
@@ -320,21 +316,20 @@ class Store:
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 
     def finish(
-        self, claim: Claim, outcome: RunState, value: float | None, attributes: Mapping[str, Any]
+        self, claim: Claim, outcome: RunState, value: float | None, totals: Mapping[str, float]
     ) -> None:
-        """Tell Optuna how a trial ended.
+        """Tell Optuna how a trial ended, and what it took in all.
 
         Raises:
             LeaseLost: another worker holds the trial by now.
         """
         with self.leases.lock():
             self.check_lease(claim)
-            for name, attribute in {"outcome": str(outcome), **attributes}.items():
+            for name, attribute in {"outcome": str(outcome), **totals}.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             state = OPTUNA_STATES[outcome]
-            self.study(claim.cell).tell(
-                claim.number, value if state == TrialState.COMPLETE else None, state=state
-            )
+            told = value if state == TrialState.COMPLETE else None
+            self.study(claim.cell).tell(claim.number, told, state=state)
             self.leases.drop(claim.trial_id)
 
     def check_lease(self, claim: Claim) -> None:
@@ -354,8 +349,6 @@ class Store:
     def requeue(self, claim: Claim) -> None:
         """Requeue a trial that has not ended, for the next claim to take up."""
         self.leases.requeue(claim.trial_id, claim.attempt)
-
-    # what stands in the storage
 
     def _count(self, cell: Cell) -> CellCounts:
         return CellCounts(cell, self.trials(cell))

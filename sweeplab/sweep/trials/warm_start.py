@@ -114,7 +114,7 @@ def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space])
     for trial in trials:
         try:
             space, parameters = _fit(trial, spaces)
-        except _Unfit as reason:
+        except ValueError as reason:
             refused[str(reason)].append(trial.place)
         else:
             fitting.append((space.cell.index, _optuna_trial(name, trial, space, parameters)))
@@ -129,40 +129,30 @@ def _places(places: Sequence[str]) -> str:
     return f"{len(places)} ({some})" if len(places) > 1 else some
 
 
-# ------------------------------------------------------------------ does a trial fit?
-
-
-class _Unfit(Exception):  # noqa: N818 - a finding, not a failure
-    """Says why a trial does not fit, in words that are the same for all trials of this kind."""
-
-
 def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
     """Return the cell's space that a trial comes into, and its parameters as Optuna stores them.
 
     Raises:
-        _Unfit: it has none.
+        ValueError: it fits nowhere; says why, in words that are the same for all trials of this kind.
     """
     if trial.outcome not in LEARNABLE:
-        raise _Unfit(f"{trial.outcome}, not finished")
+        raise ValueError(f"{trial.outcome}, not finished")
     if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
-        raise _Unfit("without a value that is a number")
+        raise ValueError("without a value that is a number")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
     if missing := [name for name in grid if name not in trial.values]:
-        raise _Unfit(f"without {missing[0]}, which is in the grid")
+        raise ValueError(f"without {missing[0]}, which is in the grid")
     agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
     if not agreeing:
-        raise _Unfit(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
+        raise ValueError(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
     space = max(agreeing, key=lambda each: len(each.cell.values))  # one that changes nothing agrees with all
-    try:
-        parameters, ours = space.fitted(trial.values)
-    except ValueError as error:
-        raise _Unfit(str(error)) from error
+    parameters, ours = space.fitted(trial.values)
     settled = settle_devices(ours)
     for name, value in trial.values.items():
         if name not in _IDLE and not _same(value, getattr(settled, name)):
-            raise _Unfit(f"{name} is {shown(value)} there and {shown(getattr(settled, name))} here")
+            raise ValueError(f"{name} is {shown(value)} there and {shown(getattr(settled, name))} here")
     if rule := space.broken(ours):
-        raise _Unfit(f"breaks {rule}")
+        raise ValueError(f"breaks {rule}")
     return space, parameters
 
 
@@ -175,9 +165,6 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other))
     return math.isclose(one, other, rel_tol=_CLOSE) if numbers else bool(one == other)
-
-
-# ------------------------------------------------------------------ where trials come from
 
 
 def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
@@ -264,9 +251,6 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-# ------------------------------------------------------------------ into the study
 
 
 def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:

@@ -6,6 +6,7 @@ study file is recorded.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -99,18 +100,17 @@ class Notifier:
         self._study = spec.name
         self._targets = _targets(spec)
         self._last_event = time.monotonic()
-        self._is_idle = False
         self.errors: list[str] = []
 
     def note_event(self) -> None:
         """Take note that something happened."""
-        self._last_event, self._is_idle = time.monotonic(), False
+        self._last_event = time.monotonic()
 
     def notify_if_idle(self, phase: str) -> None:
         """Notify once when nothing has happened for long; `phase` is what is asked of the study."""
         seconds = time.monotonic() - self._last_event
-        if seconds > IDLE_SECONDS and not self._is_idle:
-            self._is_idle = True
+        if seconds > IDLE_SECONDS:
+            self._last_event = math.inf
             why = "" if phase == "run" else f"; {phase} was asked for"
             self._notify("idle", f"nothing happened for {round(seconds / 60)} minutes{why}")
 
@@ -122,7 +122,7 @@ class Notifier:
         lines = [f"runs: {counts(summary['counts']) or 'none'}"]
         if summary["best_value"] is not None:
             lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
-        lines += [f"error: {errors[0]}"] if errors else []
+        lines += [f"error: {each}" for each in errors[:1]]
         lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
         lines.append(f"show it: {folder.command('study show')}")
         self._notify(status, "\n".join(lines))

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from typing import Any
-
-from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
@@ -53,6 +51,7 @@ class Runner:
         self._waiting: list[Training] = []  # runs of these that are in no stack
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         self._renewed = time.monotonic()
+        self._start_weights = cache(lambda: start_weights(spec))
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
         unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
@@ -108,8 +107,6 @@ class Runner:
                 self._fill(stack, cell)
         return None
 
-    # which runs enter a stack
-
     def _fill(self, stack: Stack, cell: Cell) -> None:
         """Admit runs that wait and fit the stack, then those of newly claimed trials of its shape."""
 
@@ -120,13 +117,9 @@ class Runner:
             fitting = (each for each in self._waiting if shape_key(each.run.values) == stack.key)
             if training := next(fitting, None):
                 self._waiting.remove(training)
-                stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights)
+                stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
             elif self._one_at_a_time or self._waiting or not self._claim(fits):
                 return
-
-    @cached_property
-    def _start_weights(self) -> Mapping[str, Tensor] | None:
-        return start_weights(self.spec)
 
     def _claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
         """Claim a trial and let its runs wait here; say whether there was one."""
@@ -142,17 +135,14 @@ class Runner:
         if ending := trial.recorded_ending():
             self._finish(trial, ending)
             return True
-        snapshots = {
-            training: snapshot
-            for training in trial.trainings.values()
-            if (snapshot := read_snapshot(training.folder.path))
-        }
-        if claim.attempt > MOST_ATTEMPTS and not snapshots:
+        snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
+        if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
             trial.error = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
             self._finish(trial, trial.ending(RunState.FAILED))
             return True
         for training, snapshot in snapshots.items():
-            trial.restore_curve(training, until=snapshot.numbers["evaluated"])
+            if snapshot:
+                trial.restore_curve(training, until=snapshot.numbers["evaluated"])
         self._waiting += trial.trainings.values()
         return True
 
@@ -160,8 +150,6 @@ class Runner:
     def _one_at_a_time(self) -> bool:
         """Say whether runs train alone: after an error in a stack, to see whose it is."""
         return not self._suspects.isdisjoint(self._trials)
-
-    # what an evaluation leads to
 
     def _as_commanded(self, record: Record) -> Record:
         """End a run here whose trial is to be stopped."""
@@ -182,8 +170,11 @@ class Runner:
         if RunState(record.state).has_value:
             self._write_checkpoint(stack, training, record)
             stack.release(record.key)
-        elif record.state == "running" and _is_save_due(training, record.iteration):
-            self._save(stack, [record.key])
+        elif record.state == "running":
+            every = training.run.values.save_interval
+            before = max(0, record.iteration - training.run.values.eval_interval)
+            if record.iteration // every > before // every:
+                self._save(stack, [record.key])
         return any(verdicts)
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
@@ -207,17 +198,14 @@ class Runner:
 
     def _handle_error(self, keys: Collection[str], error: Exception, is_alone: bool) -> None:
         """After an error fail the run that raised it; of several, try each alone first."""
-        live = [key for key in keys if key in self._trials]
-        if not is_alone:
-            self._suspects |= set(live)
-            trainings = [self._trials[key].trainings[key] for key in live]
-            self._waiting += [training for training in trainings if training not in self._waiting]
-            return
-        for trial in [self._trials[key] for key in live]:
-            trial.error = "".join(traceback.format_exception(error))
-            self._finish(trial, trial.ending(RunState.FAILED))
-
-    # what lasts: snapshots, checkpoints, leases
+        for key, trial in [(key, self._trials[key]) for key in keys if key in self._trials]:
+            if is_alone:
+                trial.error = "".join(traceback.format_exception(error))
+                self._finish(trial, trial.ending(RunState.FAILED))
+                continue
+            self._suspects.add(key)
+            if trial.trainings[key] not in self._waiting:
+                self._waiting.append(trial.trainings[key])
 
     def _save(self, stack: Stack, keys: Collection[str]) -> None:
         for key in keys:
@@ -260,9 +248,3 @@ class Runner:
     def _emit(self, kind: type[events.TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
         cell, number = trial.place
         self.emit(kind(cell=cell, trial=number, **more))
-
-
-def _is_save_due(training: Training, iteration: int) -> bool:
-    values = training.run.values
-    before = max(0, iteration - values.eval_interval)
-    return bool(iteration // values.save_interval > before // values.save_interval)

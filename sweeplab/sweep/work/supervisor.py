@@ -146,8 +146,11 @@ class _Supervisor:
         n_interrupts = 0
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
-            self._add_time(time.monotonic() - now)
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if self.commands.state.phase == "pause" and not len(self.pool):
+                self.progress.started += now - before  # how fast trials come is computed without it
+            else:
+                self.elapsed += now - before
             self._poll_commands()
             self.listen(events.Tick(), self.progress)
             if self.interrupts() > n_interrupts:
@@ -186,12 +189,6 @@ class _Supervisor:
         limit = self.store.budget.time
         return limit is not None and self.elapsed >= limit
 
-    def _add_time(self, seconds: float) -> None:
-        if self.commands.state.phase == "pause" and not len(self.pool):
-            self.progress.started += seconds  # how fast trials come is computed without it
-        else:
-            self.elapsed += seconds
-
     def _poll_commands(self) -> None:
         """Do what the commands since the last time ask for, and end what the budget of time ends."""
         if self.store.poll_commands():
@@ -203,8 +200,6 @@ class _Supervisor:
             self.commands.set_phase("run")
         if self.pool.has_new_command and not self.interrupts() and self._has_work():
             self.pool.start()
-
-    # what workers do, as they say or as their runs' folders say
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.TrialClaimed | events.RunEvaluated):
@@ -234,8 +229,6 @@ class _Supervisor:
         self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)
-
-    # what tracking has
 
     def _send(self) -> list[str]:
         """Bring tracking up to date with every run, and return what it did not take: it may the next time."""

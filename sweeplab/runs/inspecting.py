@@ -1,21 +1,100 @@
-"""A trained run on its study's validation split: what an evaluation finds, by position, and at other lengths."""
+"""A trained run looked at: what it attends to in a text, and what its study's validation split says of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.objectives import check_fits, objective_of
-from sweeplab.errors import BadInput
+import numpy as np
+
+from sweeplab.data.batches import Batch, changed
+from sweeplab.data.objectives import check_fits, make_objective, objective_of
+from sweeplab.data.prompts import check_room
+from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.runs.generating import Writer, fills_holes, named
 from sweeplab.runs.opening import open_run
 from sweeplab.study.inputs import recorded_dataset
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
     from sweeplab.tracking.loading import LoadedRun
+
+# Blanks and what else a label would not show.
+_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """The weights [heads, queries, keys] of one layer's attention, and the tokens that attend and are attended to.
+
+    `place` is encoder, decoder or cross, from decoder to encoder.
+    """
+
+    place: str
+    layer: int
+    heads: Sequence[int]
+    queries: Sequence[str]
+    keys: Sequence[str]
+    weights: Any
+
+    @property
+    def title(self) -> str:
+        """Return the name of the layer."""
+        return f"{self.place.capitalize()}{'-attention' if self.place == 'cross' else ''}, layer {self.layer}"
+
+
+def attention_maps(
+    run: LoadedRun, text: str, layer: int | None = None, head: int | None = None
+) -> list[AttentionMap]:
+    """Return the attention of each layer, or of one layer or head, over a prompt.
+
+    Where the run finds a target from a source, the prompt is followed by the target that it finds, greedily.
+
+    Raises:
+        BadInput: the run cannot read the prompt, or has no such layer or head.
+    """
+    from sweeplab.model.generation import Sampling
+    from sweeplab.model.tracing import attention_weights
+
+    shape = run.model.shape
+    _check("head", head, shape.n_head)
+    _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
+    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values.block_size)
+    prompt = writer.prompt
+    check_room(prompt.start, run.values)
+    tokens = list(prompt.start)
+    if prompt.source is not None or (objective_of(run.values).of_pairs and not fills_holes(run)):
+        tokens = [*tokens, *writer.tokens()][: run.values.block_size]
+    inputs = np.array([tokens])
+    source = None if prompt.source is None else np.array([prompt.source])
+    found = attention_weights(shape, run.model.weights, Batch(inputs, inputs, source))
+    words = {"": _words(run, tokens), "encoder.": _words(run, prompt.source or ())}
+    heads = range(shape.n_head) if head is None else [head]
+    maps = []
+    for side in shape.of_family.sides:
+        own = words[side.prefix]
+        for index in range(shape.layers(side)) if layer is None else [layer]:
+            name = f"{side.prefix}blocks.{index}"
+            for part, place, keys in (
+                ("attention", "decoder" if side.causal else "encoder", own),
+                ("cross", "cross", words["encoder."]),
+            ):
+                if (weights := found.get(f"{name}.{part}")) is not None:
+                    maps.append(AttentionMap(place, index, heads, own, keys, weights[list(heads)]))
+    return maps
+
+
+def _check(what: str, number: int | None, count: int) -> None:
+    if number is not None and not 0 <= number < count:
+        raise BadInput(Problem(f"there is no {what} {number}", f"0 to {count - 1}"))
+
+
+def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
+    return [named(run, token).translate(_VISIBLE) for token in tokens]
 
 
 def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = None) -> dict[str, Any]:
@@ -49,8 +128,6 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
 def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
     import torch
 
-    from sweeplab.data.batches import changed
-    from sweeplab.data.objectives import make_objective
     from sweeplab.train.evaluating import Evaluation
 
     model, values = run.model, run.values
