@@ -52,10 +52,12 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
     from sweeplab.tracking.loading import load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
+    # By itself, or by the name it was brought in under.
+    folders = [each for each in (Path(text), imported_folder(lab, text)) if _is_file(each / "model.json")]
     if text.partition("/")[0] in study_names(lab):
         checkpoint, name = _of_study(text, lab)
-    elif folder := _checkpoint(text, lab):
-        checkpoint, name = folder, text
+    elif folders:
+        checkpoint, name = folders[0], text
     elif RUN_ID.fullmatch(text):
         return load_run(text, lab, uri)
     else:
@@ -80,11 +82,6 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     if not (checkpoint := RunFolder(path).checkpoint()):
         raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
     return checkpoint, run_name
-
-
-def _checkpoint(text: str, lab: Path) -> Path | None:
-    places = (Path(text), imported_folder(lab, text))
-    return next((each for each in places if _is_file(each / "model.json")), None)
 
 
 def _is_file(path: Path) -> bool:

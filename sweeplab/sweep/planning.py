@@ -88,34 +88,23 @@ def _gathering(problems: list[Problem]) -> Iterator[None]:
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     """Return the study's data, once this machine has what the study needs; says at once all that is wrong."""
     problems: list[Problem] = []
-    with _gathering(problems):
-        _check_devices(spec)
+    place = spec.place_of("device", "cuda")
+    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
+    if place and "cuda" in asked and not cuda_count():
+        what = "device is cuda, but there is no CUDA device here"
+        problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     with _gathering(problems), spec.blaming(("track", "uri") if spec.track.uri else None):
         tracking_uri(folder.lab, spec.track.uri)
-    with _gathering(problems):
-        _check_writable(folder)
+    try:
+        tempfile.TemporaryFile(dir=_existing(folder.path)).close()  # leaves nothing behind
+    except OSError as error:
+        what = f"{folder.lab} cannot be written ({error.strerror or error})"
+        problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
     with _gathering(problems):
         dataset = placed_dataset(spec)
     if problems:
         raise BadInput(*problems)
     return dataset
-
-
-def _check_devices(spec: StudySpec) -> None:
-    place = spec.place_of("device", "cuda")
-    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
-    if place and "cuda" in asked and not cuda_count():
-        what = "device is cuda, but there is no CUDA device here"
-        raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
-
-
-def _check_writable(folder: StudyFolder) -> None:
-    """Refuse a study whose folder cannot be written, or made; leaves nothing behind."""
-    try:
-        tempfile.TemporaryFile(dir=_existing(folder.path)).close()
-    except OSError as error:
-        what = f"{folder.lab} cannot be written ({error.strerror or error})"
-        raise BadInput(f"{what}; --lab or SWEEPLAB_LAB name another folder") from error
 
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:

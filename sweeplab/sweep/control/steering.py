@@ -175,8 +175,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     with store.leases.lock():
         added = [_enqueue(store, cell, point, {"enqueued": given}) for cell, point in points]
     store.commands.add("enqueue", {"trials": added, "values": given})
-    what = f"{several(len(added), 'trial')} enqueued: {_listed(added)}; {_when(folder, store)}"
-    return Done(what, _withdrawals(folder, added), added)
+    return _asked(folder, store, f"enqueued: {_listed(added)}", added)
 
 
 def retry(folder: StudyFolder) -> Done:
@@ -193,8 +192,7 @@ def retry(folder: StudyFolder) -> Done:
         raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
-    what = f"{several(len(failed), 'trial')} tried again: {_listed(places)}; {_when(folder, store)}"
-    return Done(what, _withdrawals(folder, added), added)
+    return _asked(folder, store, f"tried again: {_listed(places)}", added)
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
@@ -303,8 +301,9 @@ def _enqueue(
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
 
 
-def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list[str]:
-    return [folder.command("trial stop", str(number), "--cell", cell) for cell, number in trials]
+def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
+    withdrawals = [folder.command("trial stop", str(number), "--cell", cell) for cell, number in added]
+    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", withdrawals, added)
 
 
 def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:

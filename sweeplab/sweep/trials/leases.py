@@ -111,19 +111,17 @@ class Leases:
 
     def take(self, trial_id: int, attempt: int) -> None:
         """Take a trial's lease, from its dead holder if it had one; under the lock."""
+        row = {"trial_id": trial_id, "owner": self.owner, "attempt": attempt}
         with self._engine.begin() as connection:
             connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
-            expires = time.time() + LEASE_SECONDS
-            values = {"trial_id": trial_id, "owner": self.owner, "expires": expires, "attempt": attempt}
-            connection.execute(sql.insert(_LEASES).values(**values))
+            connection.execute(sql.insert(_LEASES).values(**row, expires=time.time() + LEASE_SECONDS))
 
     def requeue(self, trial_id: int, attempt: int) -> None:
         """Requeue a trial that has not ended: the next claim takes it up, and this counts as no attempt."""
+        mine = sql.and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
+        nobody = {"owner": f"{socket.gethostname()}|0|0|", "expires": 0.0, "attempt": attempt - 1}
         with self._engine.begin() as connection:
-            mine = sql.and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
-            nobody = f"{socket.gethostname()}|0|0|"
-            values = {"owner": nobody, "expires": 0.0, "attempt": attempt - 1}
-            connection.execute(sql.update(_LEASES).where(mine).values(**values))
+            connection.execute(sql.update(_LEASES).where(mine).values(**nobody))
 
     def drop(self, trial_id: int) -> None:
         """Remove the lease of a trial that has ended."""

@@ -67,10 +67,8 @@ class StudyProgress:
                 self.live.pop(event.place, None)
             case StudyError():
                 self.errors.append(event.message)
-        if isinstance(event, TrialEnded):
-            self._take_in_end(event)
-
-    def _take_in_end(self, event: TrialEnded) -> None:
+        if not isinstance(event, TrialEnded):
+            return
         ending = event.ending
         self.states[ending.outcome] = self.states.get(ending.outcome, 0) + 1
         if ending.outcome is RunState.FAILED:

@@ -44,10 +44,7 @@ Trial = tuple[str, int]  # its cell and number
 
 
 def audit_pruning(
-    folder: StudyFolder,
-    n: int,
-    say: Callable[[str], None] = lambda text: None,
-    allow_plugins: bool = False,
+    folder: StudyFolder, n: int, say: Callable[[str], None] = lambda text: None, allow_plugins: bool = False
 ) -> list[Audited]:
     """Train up to `n` of a study's pruned trials to their end and return all that have been, now or before.
 
@@ -60,7 +57,10 @@ def audit_pruning(
     """
     spec = read_spec(folder, allow_plugins)
     check_imported(spec)
-    chosen = _chosen(folder, spec)[:n]
+    ends = ((run, run.read_end()) for run in folder.runs())
+    pruned = {(run.cell, run.trial) for run, end in ends if end and end.ending.outcome is RunState.PRUNED}
+    keys = {trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}") for trial in pruned}
+    chosen = sorted(keys, key=keys.__getitem__)[:n]
     if not chosen:
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
     try:
@@ -83,12 +83,6 @@ def audited_trials(folder: StudyFolder) -> list[Audited]:
     files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
     trials = dict.fromkeys((run.cell, run.trial) for run in (RunFolder(file.parent) for file in files))
     return [_audited(folder, trial) for trial in trials if _is_done(folder, trial)]
-
-
-def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
-    ends = ((run, run.read_end()) for run in folder.runs())
-    pruned = {(run.cell, run.trial) for run, end in ends if end and end.ending.outcome is RunState.PRUNED}
-    return sorted(pruned, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
 
 
 def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:

@@ -88,7 +88,7 @@ class Runner:
         while len(stack):
             n_live = len(stack)
             try:
-                records = stack.advance(self._pause)
+                records = stack.advance(lambda: self.stopping() or not self._trials or self._is_renewal_due)
             except Exception as error:  # whatever a model or a device may raise
                 return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
             self._renew_in_time()
@@ -132,8 +132,9 @@ class Runner:
         trial = ClaimedTrial(self.spec, self.dataset, self.folder, claim, space)
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
-        if ending := trial.recorded_ending():
-            self._finish(trial, ending)
+        ends = [end for each in trial.trainings.values() if (end := each.folder.read_end())]
+        if ends:  # an earlier worker has written it, perhaps without telling the storage
+            self._finish(trial, ends[0].ending)
             return True
         snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
@@ -227,9 +228,6 @@ class Runner:
         }
         weights = stack.weights(record.key, best=kind == "best")
         write_checkpoint(training.folder.path / kind, "model", weights, facts)
-
-    def _pause(self) -> bool:
-        return self.stopping() or not self._trials or self._is_renewal_due
 
     @property
     def _is_renewal_due(self) -> bool:

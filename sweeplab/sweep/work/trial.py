@@ -61,10 +61,10 @@ class SeedCurves:
 
     def _at(self, seed: int, iteration: int) -> float | None:
         losses = self._losses[seed]
-        if iteration in losses:
-            return losses[iteration]
-        last = max(losses, default=None)
-        return losses[last] if last is not None and seed in self._ended and last < iteration else None
+        if iteration in losses or seed not in self._ended:
+            return losses.get(iteration)
+        last = max(losses)
+        return losses[last] if last < iteration else None
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
@@ -221,11 +221,6 @@ class ClaimedTrial(TrialRuns):
             )
             starts.append((folder.run(*self.place, seed), start))
         super().__init__(spec, dataset, starts)
-
-    def recorded_ending(self) -> TrialEnding | None:
-        """Return the ending that an earlier worker has written, perhaps without telling the storage, or None."""
-        ends = (training.folder.read_end() for training in self.trainings.values())
-        return next((end.ending for end in ends if end), None)
 
     def restore_curve(self, training: Training, until: int) -> None:
         """Take in a run's losses up to an iteration, as an earlier worker has written them."""
