@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
     from sweeplab.tracking.loading import LoadedRun
 
+Rows = list[dict[str, Any]]
 # Blanks and what else a label would not show.
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
@@ -145,9 +146,8 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
     return {**found, "perplexity": perplexity, "bits_per_byte": bits}
 
 
-def _lengths(
-    run: LoadedRun, dataset: Dataset, times: Sequence[int]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:
+    """Return the losses at each length that can be, and why each of the others cannot."""
     from sweeplab.train.evaluating import losses_at, why_not_longer
 
     found, left_out = [], []

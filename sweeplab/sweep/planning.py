@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from sweeplab.data.dataset import Dataset
@@ -77,14 +76,6 @@ def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) ->
     return found
 
 
-@contextmanager
-def _gathering(problems: list[Problem]) -> Iterator[None]:
-    try:
-        yield
-    except BadInput as error:
-        problems += error.problems
-
-
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     """Return the study's data, once this machine has what the study needs; says at once all that is wrong."""
     problems: list[Problem] = []
@@ -93,15 +84,20 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     if place and "cuda" in asked and not cuda_count():
         what = "device is cuda, but there is no CUDA device here"
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
-    with _gathering(problems), spec.blaming(("track", "uri") if spec.track.uri else None):
-        tracking_uri(folder.lab, spec.track.uri)
+    try:
+        with spec.blaming(("track", "uri") if spec.track.uri else None):
+            tracking_uri(folder.lab, spec.track.uri)
+    except BadInput as error:
+        problems += error.problems
     try:
         tempfile.TemporaryFile(dir=_existing(folder.path)).close()  # leaves nothing behind
     except OSError as error:
         what = f"{folder.lab} cannot be written ({error.strerror or error})"
         problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
-    with _gathering(problems):
+    try:
         dataset = placed_dataset(spec)
+    except BadInput as error:
+        problems += error.problems
     if problems:
         raise BadInput(*problems)
     return dataset

@@ -96,7 +96,7 @@ class Notifier:
 
     def __init__(self, spec: StudySpec) -> None:
         self._study = spec.name
-        self._targets = _targets(spec)
+        self._targets = _targets(spec) if spec.notify else {}
         self._last_event = time.monotonic()
         self.errors: list[str] = []
 
@@ -132,8 +132,6 @@ class Notifier:
 
 
 def _targets(spec: StudySpec) -> dict[str, Apprise]:
-    if not spec.notify:
-        return {}
     try:
         from apprise import Apprise
     except ImportError:

@@ -68,7 +68,7 @@ def audit_pruning(
     except Timeout:
         raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
     with lock:
-        waiting = [trial for trial in chosen if not _is_done(folder, trial)]
+        waiting = [trial for trial in chosen if not _audited(folder, trial)]
         from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
 
         dataset = recorded_dataset(folder, spec)
@@ -82,18 +82,13 @@ def audited_trials(folder: StudyFolder) -> list[Audited]:
     """Return the pruned trials that have been trained to their end."""
     files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
     trials = dict.fromkeys((run.cell, run.trial) for run in (RunFolder(file.parent) for file in files))
-    return [_audited(folder, trial) for trial in trials if _is_done(folder, trial)]
+    return [found for trial in trials if (found := _audited(folder, trial))]
 
 
 def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
     """Return the runs of a trial, one per seed, and beside each the folder of its audit."""
     audits = folder.path / AUDIT / trial[0]
     return [(run, RunFolder(audits / run.path.name)) for run in folder.runs_of(*trial)]
-
-
-def _is_done(folder: StudyFolder, trial: Trial) -> bool:
-    runs = _runs(folder, trial)
-    return bool(runs) and all(audit.read_end() for _, audit in runs)
 
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
@@ -122,9 +117,12 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     runs.write_ends(runs.ending(runs.outcome))
 
 
-def _audited(folder: StudyFolder, trial: Trial) -> Audited:
+def _audited(folder: StudyFolder, trial: Trial) -> Audited | None:
+    """Return what is known of a trial all of whose seeds have been trained to their end, None of another."""
     runs = _runs(folder, trial)
     ends = [end for run, _ in runs if (end := run.read_end())]
-    audit = runs[0][1].read_end()
-    value = audit.value if audit and audit.ending.outcome.has_value else None
+    audits = [end for _, audit in runs if (end := audit.read_end())]
+    if not runs or len(audits) < len(runs):
+        return None
+    value = audits[0].value if audits[0].ending.outcome.has_value else None
     return Audited(*trial, max(end.iteration for end in ends), ends[0].value, value)

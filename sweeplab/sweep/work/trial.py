@@ -95,11 +95,9 @@ class TrialRuns:
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(Run(start.key, start.values), folder)
-        self.curves = SeedCurves([each.folder.seed for each in self.trainings.values()], self._worth)
-
-    def _worth(self, loss: float, iteration: int) -> float:
-        shared = next(iter(self.trainings.values())).run.values
-        return worth(self.spec.objective.metric, loss, iteration, shared)
+        metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
+        seeds = [each.folder.seed for each in self.trainings.values()]
+        self.curves = SeedCurves(seeds, lambda loss, iteration: worth(metric, loss, iteration, values))
 
     @property
     def outcome(self) -> RunState | None:
