@@ -109,7 +109,7 @@ def evaluate(
     $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
     """
     from sweeplab.records.folders import lab_folder
-    from sweeplab.runs.evaluating import evaluated
+    from sweeplab.runs.inspecting import evaluated
 
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
     found = evaluated(run, lab_folder(lab), times, study)

@@ -16,7 +16,7 @@ from sweeplab.report.panels.base import MissingPanel, Panel, TablePanel
 from sweeplab.report.style import ORDERED, Axis, Figure, Look, by_look, colors, hovering, marked
 from sweeplab.report.summary import Summary
 from sweeplab.report.writer import write_single_page
-from sweeplab.runs.attending import AttentionMap
+from sweeplab.runs.inspecting import AttentionMap
 from sweeplab.runs.models import CoordinateCheck
 
 # A page of more weights is slow to open.

@@ -30,7 +30,7 @@ def attention(
     """
     from sweeplab.records.folders import lab_folder
     from sweeplab.report.models import write_attention
-    from sweeplab.runs.attending import attention_maps
+    from sweeplab.runs.inspecting import attention_maps
     from sweeplab.runs.opening import open_run
 
     opened = open_run(run, lab_folder(lab))

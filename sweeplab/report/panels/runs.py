@@ -30,7 +30,7 @@ from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, st
 from sweeplab.report.options import Log, Option, Params
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, spaced
-from sweeplab.runs.sample import read_samples
+from sweeplab.runs.generating import read_samples
 
 # With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
