@@ -54,7 +54,6 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
 def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
     import torch
 
-    from sweeplab.data.batches import changed
     from sweeplab.data.objectives import make_objective
     from sweeplab.train.evaluating import Evaluation
 
@@ -64,10 +63,9 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
         model.transformer.losses,
         make_objective(dataset.val, values, run.own_special),
         None if values.eval_full else values.eval_iters,
-        lambda batch, n_runs: changed(batch, lambda part: torch.from_numpy(part)[None]),
     )
     with torch.no_grad():
-        found = {name: each[0] for name, each in evaluation(model.stacked, 1).items()}
+        found = {name: each[0] for name, each in evaluation(model.stacked).items()}
     return {
         **found,
         "perplexity": math.exp(min(found["val_loss"], 700.0)),

@@ -121,9 +121,9 @@ class Member:
     progress: Progress = field(default_factory=Progress)
 
     @classmethod
-    def of(cls, run: Run, numbers: Mapping[str, Any] | None = None) -> Member:
-        """Return a run at its start, or where the numbers of a snapshot left it."""
-        known = {**(numbers or {})}
+    def of(cls, run: Run, numbers: Mapping[str, Any]) -> Member:
+        """Return a run where the numbers of a snapshot left it; at its start where there are none."""
+        known = {**numbers}
         progress = Progress(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
         return cls(run, dropout_key, drop_chances(run.values), **known, progress=progress)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    Queries = Float[Tensor, "KB H T D"]
-    Keys = Float[Tensor, "KB H S D"]
-    Values = Float[Tensor, "KB H S W"]
+    Query = Float[Tensor, "KB H T D"]
+    Key = Float[Tensor, "KB H S D"]
+    Value = Float[Tensor, "KB H S W"]
+    New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
     Mixed = Float[Tensor, "KB H T W"]
 
 # What a kind caches of the positions that a causal side has read, and what drops from attention's weights.
@@ -86,6 +87,7 @@ class AttentionKind(ABC):
 
     crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
     has_scores: weights are a softmax of scaled scores, which muP scales otherwise, and of which dropout drops.
+    requires: what holds of every model's shape, whatever its attention is.
     """
 
     crosses = False
@@ -93,9 +95,7 @@ class AttentionKind(ABC):
     requires: tuple[Requirement, ...] = ()
 
     @abstractmethod
-    def attend(
-        self, q: Queries, k: Keys, v: Values, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Mixed:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
         """Return the weighted values; `drop` drops from the weights, and is None where nothing is dropped."""
 
     @abstractmethod
@@ -115,14 +115,8 @@ class AttentionKind(ABC):
         return None
 
     def attend_cached(
-        self,
-        q: Queries,
-        k: Float[Tensor, "KB G T D"],
-        v: Float[Tensor, "KB G T D"],
-        shape: ModelShape,
-        mask: AttentionMask,
-        cached: Cached | None,
-    ) -> tuple[Float[Tensor, "KB H T D"], Cached]:
+        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+    ) -> tuple[Mixed, Cached]:
         """Attend from new positions of a causal side; return what to cache from here on, too.
 
         With the keys of all that it sees a query needs no other one: the result is what `attend` computes for the
@@ -139,7 +133,7 @@ class AttentionKind(ABC):
             k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
         return mixed, (k, v)
 
-    def _last_rows(self, q: Queries, k: Keys, v: Values, shape: ModelShape, mask: AttentionMask) -> Mixed:
+    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Mixed:
         from torch.nn import functional as F
 
         distances = between(q, k)

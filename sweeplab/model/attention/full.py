@@ -11,15 +11,13 @@ from sweeplab.model.attention.base import AttentionKind, AttentionMask, Drop, be
 from sweeplab.model.shape import ModelShape
 
 if TYPE_CHECKING:
-    from sweeplab.model.attention.base import Keys, Mixed, Queries, Values
+    from sweeplab.model.attention.base import Key, Mixed, Query, Value
 
 
 class _Full(AttentionKind):
     crosses = True
 
-    def attend(
-        self, q: Queries, k: Keys, v: Values, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Mixed:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
         import torch
 
         kernel = torch.nn.functional.scaled_dot_product_attention

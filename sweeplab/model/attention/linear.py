@@ -15,7 +15,7 @@ from sweeplab.model.shape import ModelShape, requirement
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Keys, Mixed, Queries, Values
+    from sweeplab.model.attention.base import Key, Mixed, New, Query, Value
 
 CHUNK = 64
 
@@ -27,13 +27,11 @@ class _Linear(AttentionKind):
         requirement(
             "linear attention has no scores that relative or alibi positions could shift",
             "attention positions",
-            lambda shape: shape.positions not in ("relative", "alibi"),
+            lambda shape: shape.attention != "linear" or shape.positions not in ("relative", "alibi"),
         ),
     )
 
-    def attend(
-        self, q: Queries, k: Keys, v: Values, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Mixed:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
         q, k, v = _features(q, k, v, mask)
         if mask.visible is not None:
             k = k * mask.visible[:, None, :, None]
@@ -41,8 +39,8 @@ class _Linear(AttentionKind):
         return summed[..., :-1] / summed[..., -1:]
 
     def attend_cached(
-        self, q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Tensor, Cached]:
+        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+    ) -> tuple[Mixed, Cached]:
         q, k, v = _features(q, k, v, mask)
         summed = _running(q, for_queries(k, shape), for_queries(v, shape))
         sums = k.transpose(2, 3).matmul(v)  # over the keys before: all that has to be cached of them

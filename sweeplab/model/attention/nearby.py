@@ -19,7 +19,7 @@ from sweeplab.model.shape import ModelShape
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sweeplab.model.attention.base import Keys, Mixed, Queries, Values
+    from sweeplab.model.attention.base import Key, Mixed, Query, Value
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ class _Nearby(AttentionKind):
     width: Callable[[ModelShape], int]
     has_column: bool = False
 
-    def attend(
-        self, q: Queries, k: Keys, v: Values, shape: ModelShape, mask: AttentionMask, drop: Drop
-    ) -> Mixed:
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
         import torch
 
         length = q.shape[2]
