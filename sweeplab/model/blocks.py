@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     Stream = Float[Tensor, "K N C"]  # the residual stream, and what is added to it
+    Product = Float[Tensor, "K N O"]
     Tokens = Int[Tensor, "K B T"]
     Present = Bool[Tensor, "KB T"] | None  # False on padding
 
@@ -113,13 +114,11 @@ class Pass:
         found = Normed(normed, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
         return Normed(found.whole()) if self.cache else found
 
-    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
+    def linear(self, name: str, read: Normed) -> Product:
         """Multiply by a matrix [K, C, O] and add its bias, if it has one."""
         return product(read, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
 
-    def expert_linear(
-        self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]
-    ) -> Float[Tensor, "n O"]:
+    def linear_of(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
         """Multiply the tokens that one expert of a run got by its matrix [C, O]."""
         return torch.mm(x, self.w[f"{name}.weight"][run, expert])
 
@@ -152,9 +151,7 @@ class Pass:
         return x + update
 
 
-def product(
-    read: Normed, weight: Float[Tensor, "K C O"], bias: Float[Tensor, "K O"] | None
-) -> Float[Tensor, "K N O"]:
+def product(read: Normed, weight: Float[Tensor, "K C O"], bias: Float[Tensor, "K O"] | None) -> Product:
     """Multiply what a norm left [K, N, C] by a weight and add a bias.
 
     The norm's gain and bias are moved into the product, (x g + b) W = x (g W) + b W: there are fewer weights than
@@ -201,9 +198,8 @@ def _embedded(p: Pass, side: Side, tokens: Tokens) -> Stream:
 
 def _block(p: Pass, name: str, x: Stream, mask: AttentionMask, source: Source | None) -> Stream:
     """Take the residual stream through one block."""
-    parts: dict[str, Callable[[Normed], Tensor]] = {
-        "attention": partial(self_attention, p, f"{name}.attention", mask)
-    }
+    attend = partial(self_attention, p, f"{name}.attention", mask)
+    parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
     if source:
         parts["cross"] = partial(cross_attention, p, f"{name}.cross", *source)
     if p.shape.n_expert > 1:
@@ -308,8 +304,8 @@ def experts(p: Pass, name: str, present: Present, read: Normed) -> Stream:
 
 def _answer(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Return one expert's feed-forward of the tokens that it got."""
-    hidden = _hidden(p.shape.activation, 1, lambda part: p.expert_linear(f"{name}.{part}", run, expert, x))
-    return p.expert_linear(f"{name}.down", run, expert, hidden)
+    hidden = _hidden(p.shape.activation, 1, lambda part: p.linear_of(f"{name}.{part}", run, expert, x))
+    return p.linear_of(f"{name}.down", run, expert, hidden)
 
 
 def _route(

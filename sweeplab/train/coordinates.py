@@ -58,10 +58,8 @@ class _MeasuringPass(Pass):
     def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
         return self._measured(f"{name}.weight", super().linear(name, read))
 
-    def expert_linear(
-        self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]
-    ) -> Float[Tensor, "n O"]:
-        return self._measured(f"{name}.weight", super().expert_linear(name, run, expert, x))
+    def linear_of(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
+        return self._measured(f"{name}.weight", super().linear_of(name, run, expert, x))
 
     def note(self, name: str, value: Tensor) -> Tensor:
         head = "token_embedding" if self.shape.tie_weights else "head.weight"
@@ -88,10 +86,9 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
             p = _MeasuringPass(stack.transformer.shape, weights, 1, values.batch_size)
             with torch.no_grad():
                 stack.transformer.computed(p, batch)
+            at = values.parametrization, values.n_embd, record.iteration
             for layer, (total, count) in p.sizes.items():
-                yield Coordinate(
-                    values.parametrization, values.n_embd, record.iteration, layer, total / count
-                )
+                yield Coordinate(*at, layer, total / count)
             if record.state != "running":
                 stack.release("run")
 

@@ -105,10 +105,7 @@ def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) 
 
 def rows_used(values: Hyperparameters, iteration: int) -> int:
     """Return how many rows of its batch the step from `iteration` to the next learns from."""
-    size, warmup = values.batch_size, values.batch_warmup_iters
-    if iteration >= warmup:
-        return size
-    return sum(more for begin, more in _rises(size, warmup) if begin <= iteration)
+    return rows_seen(values, iteration + 1) - rows_seen(values, iteration)
 
 
 def rows_seen(values: Hyperparameters, iteration: int) -> int:

@@ -47,10 +47,9 @@ class Stack:
         self.transformer = Transformer(ModelShape.of(like))
         self.device = torch.device(like.device)
         self._objective = make_objective(train, like)
-        in_half: Callable[[], AbstractContextManager[Any]] = partial(
-            torch.autocast, self.device.type, torch.bfloat16
-        )
-        self._precision = in_half if like.dtype == "bfloat16" else nullcontext
+        self._precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if like.dtype == "bfloat16":
+            self._precision = partial(torch.autocast, self.device.type, torch.bfloat16)
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._losses = self.transformer.losses
