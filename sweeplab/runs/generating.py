@@ -30,7 +30,7 @@ from sweeplab.records.folders import StudyFolder
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.model.generation import Next, Sampling
+    from sweeplab.model.generation import Next, Reader, Sampling
     from sweeplab.tracking.loading import LoadedRun
 
 BROKEN = "\ufffd"  # what the bytes of a character are read as that is not whole yet
@@ -250,7 +250,7 @@ def _knows(tokenizer: Tokenizer, character: str) -> bool:
     return True
 
 
-def reader(run: LoadedRun, prompt: Prompt) -> Next:
+def reader(run: LoadedRun, prompt: Prompt) -> Reader:
     """Return what reads a prompt by a run."""
     from sweeplab.model.generation import Reader
 

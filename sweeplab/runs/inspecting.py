@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.data.batches import Batch, changed
+from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import check_fits, make_objective, objective_of
 from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem
@@ -137,10 +137,9 @@ def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
         model.transformer.losses,
         make_objective(dataset.val, values, run.own_special),
         None if values.eval_full else values.eval_iters,
-        lambda batch, n_runs: changed(batch, lambda part: torch.from_numpy(part)[None]),
     )
     with torch.no_grad():
-        found = {name: each[0] for name, each in evaluation(model.stacked, 1).items()}
+        found = {name: each[0] for name, each in evaluation(model.stacked).items()}
     loss = found["val_loss"]
     perplexity, bits = math.exp(min(loss, 700.0)), dataset.bits_per_byte(loss, values)
     return {**found, "perplexity": perplexity, "bits_per_byte": bits}
