@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.formatting import several
 
@@ -14,16 +14,20 @@ if TYPE_CHECKING:
 
     from sweeplab.study.plan import Plan
 
-T = TypeVar("T")
+# What a command found, and how a person is told: a text, or what prints it. A command that returns one has --json.
+Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
 
 
-def print_found(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
-    """Print what a command found: as JSON for a program, else by `printer` for a person."""
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print what a command found: as JSON for a program, or for a person."""
+    found, told = answer
     if as_json:
         print_json(found)
+    elif isinstance(told, str):
+        print(told)
     else:
-        printer(found)
+        told(found)
 
 
 def print_json(content: Any) -> None:

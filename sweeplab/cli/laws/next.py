@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.analysis.design import Rules
-from sweeplab.cli.laws.source import Columns, Count, Law, Source, counting_of, is_file, names_in, points_from
-from sweeplab.cli.options import AsJson, Lab, option
-from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
+from sweeplab.cli.laws.source import Columns, Count, Law, Source, is_file, names_in, read_source
+from sweeplab.cli.options import Lab, option
+from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def next_runs(
     columns: Columns = None,
     count: Count = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Choose the runs that say most about a number.
 
     It shows what they would do to its interval, and what a grid of equal cost would.
@@ -62,8 +61,8 @@ def next_runs(
         raise BadInput("--output writes a study file; a table's runs belong to no study")
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
-    points = points_from(source, columns, lab, count)
-    spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
+    points, counting, _ = read_source(source, columns, count, lab)
+    spec, choice = _candidates(source, points, candidates, flops, counting, lab)
     found = fit(points, form)
     chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
@@ -75,7 +74,7 @@ def next_runs(
         except OSError as error:
             raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from error
         chosen["study_file"] = str(output)
-    print_found(chosen, as_json, _print_runs)
+    return chosen, _print_runs
 
 
 def _candidates(

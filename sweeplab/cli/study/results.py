@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.completion import studies
-from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, flag, option, study_folder
-from sweeplab.cli.printing import cell_text, print_found, print_json, print_rows, say
+from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, flag, option, studies
+from sweeplab.cli.printing import Answer, cell_text, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
+from sweeplab.lab.listing import find_study, tracking_uri_of
 
 if TYPE_CHECKING:
     from sweeplab.lab.best import Trial
@@ -45,14 +45,14 @@ def best(
     from sweeplab.lab.best import find_best
     from sweeplab.lab.reuse import rerun_text
 
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     found = find_best(folder, cell, trial)
     if output:
         write_study(output, rerun_text(found), force, "run")
     elif as_yaml:
         typer.echo(rerun_text(found), nl=False)
     else:
-        print_found(found, as_json, _print_best)
+        print_answer((found, _print_best), as_json)
 
 
 def _print_best(trial: Trial) -> None:
@@ -71,8 +71,7 @@ def diff(
     a: Annotated[str, argument("A", "Name of a study.", autocompletion=studies)],
     b: Annotated[str, argument("B", "Name of another study.", autocompletion=studies)],
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show how two studies differ, from their files to their results.
 
     Files are compared by their meaning, however they are written; then the data's digests, the
@@ -83,7 +82,7 @@ def diff(
     """
     from sweeplab.lab.showing import differ
 
-    print_found(differ(study_folder(lab, a), study_folder(lab, b)), as_json, _print_differences)
+    return differ(find_study(lab, a), find_study(lab, b)), _print_differences
 
 
 def _print_differences(found: dict[str, Any]) -> None:
@@ -115,8 +114,7 @@ def export(
     name: StudyName,
     output: Annotated[Path, option("FILE", "The .csv or .parquet file to write.")],
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write a table of a study's runs.
 
     One row per run: cell, trial, seed, state, metrics, hyperparameters.
@@ -126,12 +124,8 @@ def export(
     """
     from sweeplab.analysis.table import export as write
     from sweeplab.analysis.table import runs_table
-    from sweeplab.lab.listing import tracking_uri_of
 
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
     write(frame, output)
-    if as_json:
-        print_json({"output": str(output), "rows": len(frame)})
-    else:
-        typer.echo(f"{len(frame)} runs written to {output}")
+    return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"

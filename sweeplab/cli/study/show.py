@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
-from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, option, study_folder
-from sweeplab.cli.printing import cell_text, console, print_found, print_json, print_rows, say
+from sweeplab.cli.options import InCell, Lab, StudyName, option
+from sweeplab.cli.printing import Answer, cell_text, console, print_rows, say
 from sweeplab.formatting import duration
+from sweeplab.lab.listing import find_study
+from sweeplab.records.folders import lab_folder
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
 PLOT_MARGIN = 12  # for the losses beside it
@@ -23,27 +23,25 @@ _BRAILLE = 0x2800
 Curve = Sequence[tuple[float, float]]
 
 
-def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
+def list_studies(lab: Lab = None) -> Answer:
     """List the studies of the lab.
 
     \b
     $ sweeplab study list
     $ sweeplab study list --json
     """
-    from sweeplab.lab.showing import states_in_words, study_rows
-    from sweeplab.records.folders import lab_folder
+    from sweeplab.lab.showing import study_rows
 
     rows = study_rows(lab_folder(lab))
-    if as_json:
-        print_json(rows)
-    elif rows:
-        shown = ("name", "trials", "best_value")
-        print_rows(
-            [{key: row[key] for key in shown} | {"states": states_in_words(row["states"])} for row in rows],
-            text=("name", "states"),
-        )
-    else:
-        typer.echo(f"no studies in {lab_folder(lab)}")
+    return rows, _print_studies if rows else f"no studies in {lab_folder(lab)}"
+
+
+def _print_studies(studies: list[dict[str, Any]]) -> None:
+    from sweeplab.lab.showing import states_in_words
+
+    shown = ("name", "trials", "best_value")
+    rows = [{key: row[key] for key in shown} | {"states": states_in_words(row["states"])} for row in studies]
+    print_rows(rows, text=("name", "states"))
 
 
 def show(
@@ -51,8 +49,7 @@ def show(
     trial: Annotated[int | None, option("N", "Show this trial in full.")] = None,
     cell: InCell = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show how far a study is, or one trial in full.
 
     Of a study: one row per cell, and its best run. Of a trial: its hyperparameters and where each
@@ -64,11 +61,10 @@ def show(
     """
     from sweeplab.lab.showing import show_study, show_trial
 
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     if trial is not None:
-        print_found(show_trial(folder, trial, cell), as_json, _print_trial)
-    else:
-        print_found(show_study(folder), as_json, print_study)
+        return show_trial(folder, trial, cell), _print_trial
+    return show_study(folder), print_study
 
 
 def print_study(shown: dict[str, Any]) -> None:
