@@ -97,9 +97,8 @@ class Hyperparameter:
                 raise wrong
             return tuple(self._number(each, wrong) for each in value)
         if self.kind in ("bool", "str"):
-            if not isinstance(value, bool if self.kind == "bool" else str):
-                raise wrong
-            if self.choices and value not in self.choices:
+            is_typed = isinstance(value, bool if self.kind == "bool" else str)
+            if not is_typed or (self.choices and value not in self.choices):
                 raise wrong
             return value
         return self._number(value, wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -25,8 +26,6 @@ def doctor(name: MaybeStudyName = None, lab: Lab = None, as_json: AsJson = False
     \b
     $ sweeplab doctor small
     """
-    from dataclasses import asdict
-
     from sweeplab.doctor import examine
 
     checks = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +33,6 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 def print_json(content: Any) -> None:
     """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
-    import json
-
     print(json.dumps(_plain(content), indent=1))
 
 
@@ -65,21 +64,24 @@ def say_warnings(warnings: Sequence[str]) -> None:
         say(f"warning: {warning}", "yellow")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> None:
-    """Print rows that share their keys, all right-aligned but those of `text`.
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], text: Sequence[str], keys: Sequence[str] | None = None
+) -> None:
+    """Print all keys of rows, or those given, all right-aligned but those of `text`.
 
     Columns of nothing but zeros and dashes are left out.
     """
     from rich.table import Table
 
-    shown = [key for key in rows[0] if any(row[key] not in (0, None) for row in rows)]
+    known = keys or dict.fromkeys(key for row in rows for key in row)
+    shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for key in shown:
         table.add_column(
             key.replace("_", " "), justify="left" if key in text else "right", no_wrap=key == shown[0]
         )
     for row in rows:
-        table.add_row(*(cell_text(row[key]) for key in shown))
+        table.add_row(*(cell_text(row.get(key)) for key in shown))
     console().print(table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,7 +115,7 @@ def _print_evaluation(found: dict[str, Any]) -> None:
     print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
     if lengths := found["length_extrapolation"]:
         print()
-        print_rows([{name: row[name] for name in row if name != "by_position"} for row in lengths], [])
+        print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
         print("\nmean loss by position")
         losses = {f"{row['times']}x": row["by_position"] for row in lengths}
         print_rows(_by_stretch(losses, max(1, found["block_size"] // STRETCHES)), ["positions"])
@@ -237,8 +238,6 @@ def import_hf(
     \b
     $ sweeplab import-hf gpt2 --name gpt2
     """
-    from dataclasses import asdict
-
     from sweeplab.hf.folders import import_folder
 
     place, name = lab_folder(lab), name or folder.resolve().name

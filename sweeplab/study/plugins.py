@@ -85,7 +85,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
             raise
         problems.add(path, plugins.said(error, file))
         return entry
-    provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
+    provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.TABLES}
     return {
         **given,
         "file": str(file),
@@ -96,9 +96,9 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
 
 def _know(provides: Mapping[str, Any]) -> None:
     for kind, names in provides.items():
-        if kind in plugins.KINDS and isinstance(names, list):
+        if kind in plugins.TABLES and isinstance(names, list):
             for name in names:
-                if isinstance(name, str) and name not in plugins.table_of(kind):
+                if isinstance(name, str) and name not in plugins.TABLES[kind]:
                     plugins.add(kind, name, plugins.NotImported(kind, name))
 
 

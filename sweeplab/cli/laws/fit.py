@@ -241,7 +241,7 @@ def _print_approaches(found: dict[str, Any]) -> None:
     if budgets := found["isoflop"]["budgets"]:
         keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
         say()
-        print_rows([{key: each[key] for key in keys} for each in budgets], text=("why_none",))
+        print_rows(budgets, text=("why_none",), keys=keys)
     say()
     for approach, numbers in found["roads"].items():
         _say_reasons(numbers, f"{approach}: ")
@@ -271,7 +271,7 @@ def _print_shape(found: dict[str, Any]) -> None:
     print_rows([_row(name, entry) for name, entry in found["numbers"].items()], text=_TEXT)
     say("\nshapes that no other beats with as many tokens and no more parameters:")
     keys = ("n_layer", "n_embd", "aspect_ratio", "params", "tokens", "loss")
-    print_rows([{key: each[key] for key in keys} for each in found["frontier"]], text=())
+    print_rows(found["frontier"], text=(), keys=keys)
     say()
     _say_reasons(found["numbers"])
     say(found["says"])

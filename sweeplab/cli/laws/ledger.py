@@ -173,8 +173,7 @@ def _print_scores(found: dict[str, Any]) -> None:
         if (score := each["score"])
     ]
     if rows:
-        keys = dict.fromkeys(key for row in rows for key in row)
-        print_rows([{key: row.get(key) for key in keys} for row in rows], text=_TEXT)
+        print_rows(rows, text=_TEXT)
         _print_calibration(found["calibration"])
     for each in found["forecasts"]:
         if each["why"]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab import open_study
 from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option
 from sweeplab.cli.printing import Answer, print_answer
 from sweeplab.lab.listing import find_study
@@ -63,7 +64,6 @@ def resume(
     if done := steering.resume(find_study(lab, name)):
         print_answer(answer(done), as_json)
         return
-    from sweeplab import open_study
     from sweeplab.cli.study.view import run_with_view
 
     raise typer.Exit(run_with_view(open_study(name, lab, allow_plugins=allow_plugins), as_json))

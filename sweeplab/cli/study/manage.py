@@ -25,6 +25,8 @@ from sweeplab.cli.printing import Answer
 from sweeplab.cli.study.control import answer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study
+from sweeplab.lab.showing import states_in_words
+from sweeplab.study.file.template import study_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: studies/NAME.yaml]")]
@@ -47,7 +49,6 @@ def init(
     """
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.reading import preset as preset_of
-    from sweeplab.study.file.template import study_text
 
     if not _NAME.fullmatch(name):
         raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))
@@ -107,7 +108,6 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None) -> Answer:
     $ sweeplab study rm small
     """
     from sweeplab.lab.moving import remove_study
-    from sweeplab.lab.showing import states_in_words
 
     folder = find_study(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)

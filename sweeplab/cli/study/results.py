@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sweeplab.cli.options import AsJson, Force, Lab, OneCell, StudyName, argument, flag, option, studies
 from sweeplab.cli.printing import Answer, cell_text, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
+from sweeplab.lab.best import Trial, find_best
 from sweeplab.lab.listing import find_study, tracking_uri_of
-
-if TYPE_CHECKING:
-    from sweeplab.lab.best import Trial
+from sweeplab.lab.showing import differ
+from sweeplab.study.problems import shown
 
 SAME = {
     "file": "the same study file",
@@ -42,11 +42,9 @@ def best(
     $ sweeplab study best small
     $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
-    from sweeplab.lab.best import find_best
     from sweeplab.lab.reuse import rerun_text
 
-    folder = find_study(lab, name)
-    found = find_best(folder, cell, trial)
+    found = find_best(find_study(lab, name), cell, trial)
     if output:
         write_study(output, rerun_text(found), force, "run")
     elif as_yaml:
@@ -56,8 +54,6 @@ def best(
 
 
 def _print_best(trial: Trial) -> None:
-    from sweeplab.study.problems import shown
-
     value = f"{trial.value:.6f}" if trial.value is not None else "no value"
     seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
     say(f"{value}  {trial.state}  trial {trial.number} in cell {trial.cell}, {seeds}")
@@ -80,14 +76,10 @@ def diff(
     \b
     $ sweeplab study diff small longer
     """
-    from sweeplab.lab.showing import differ
-
     return differ(find_study(lab, a), find_study(lab, b)), _print_differences
 
 
 def _print_differences(found: dict[str, Any]) -> None:
-    from sweeplab.study.problems import shown
-
     def text(value: Any) -> str:
         return cell_text(None) if value is None else value if isinstance(value, str) else shown(value)
 

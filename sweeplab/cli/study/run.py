@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeplab import load_study
 from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, Quiet, StudyFile, StudyName, flag
 from sweeplab.cli.printing import (
     Answer,
@@ -39,8 +41,6 @@ def plan(
     \b
     $ sweeplab study plan studies/small.yaml
     """
-    from sweeplab import load_study
-
     study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
     return study.plan(), _print_plan
 
@@ -120,7 +120,6 @@ def run(
     if dry_run:
         print_answer(plan(file, override, name, allow_plugins, lab), as_json)
         return
-    from sweeplab import load_study
     from sweeplab.cli.study.view import run_with_view
 
     study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
@@ -153,8 +152,6 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
-    import json
-
     from sweeplab.sweep.control.following import log_lines
 
     try:
@@ -182,7 +179,7 @@ def work(
     \b
     $ sweeplab study work small
     """
-    from sweeplab.cli.study.view import Interrupts, write_line
+    from sweeplab.cli.study.view import counted_interrupts, write_line
     from sweeplab.lab.events import Event, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
     from sweeplab.sweep.control.following import join_study
 
@@ -204,8 +201,8 @@ def work(
                 loss = f"  {metric} {value:.4f}" if value is not None else ""
                 write_line(f"{event.cell} trial {event.trial}  {event.ending.outcome}{loss}")
 
-    with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
+    with counted_interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
+        failures = join_study(folder, force, report, interrupts, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
-    raise typer.Exit(1 if failures else 130 if interrupts.count else 0)
+    raise typer.Exit(1 if failures else 130 if interrupts() else 0)

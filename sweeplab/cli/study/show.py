@@ -11,6 +11,7 @@ from sweeplab.cli.options import InCell, Lab, StudyName, option
 from sweeplab.cli.printing import Answer, cell_text, console, print_rows, say
 from sweeplab.formatting import duration
 from sweeplab.lab.listing import find_study
+from sweeplab.lab.showing import baselines_in_words, show_study, show_trial, states_in_words, study_rows
 from sweeplab.records.folders import lab_folder
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
@@ -30,18 +31,13 @@ def list_studies(lab: Lab = None) -> Answer:
     $ sweeplab study list
     $ sweeplab study list --json
     """
-    from sweeplab.lab.showing import study_rows
-
     rows = study_rows(lab_folder(lab))
     return rows, _print_studies if rows else f"no studies in {lab_folder(lab)}"
 
 
 def _print_studies(studies: list[dict[str, Any]]) -> None:
-    from sweeplab.lab.showing import states_in_words
-
-    shown = ("name", "trials", "best_value")
-    rows = [{key: row[key] for key in shown} | {"states": states_in_words(row["states"])} for row in studies]
-    print_rows(rows, text=("name", "states"))
+    rows = [row | {"states": states_in_words(row["states"])} for row in studies]
+    print_rows(rows, text=("name", "states"), keys=("name", "trials", "best_value", "states"))
 
 
 def show(
@@ -59,8 +55,6 @@ def show(
     $ sweeplab study show small
     $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.lab.showing import show_study, show_trial
-
     folder = find_study(lab, name)
     if trial is not None:
         return show_trial(folder, trial, cell), _print_trial
@@ -69,8 +63,6 @@ def show(
 
 def print_study(shown: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
-    from sweeplab.lab.showing import baselines_in_words
-
     total = shown["trials_per_cell"]
     rows = [
         {
