@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, cast
 
-Category = Literal[
-    "data", "model", "training", "optimizer", "scheduler", "precision", "validation", "logging", "generation"
-]
 Kind = Literal["int", "float", "bool", "str", "floats"]
 
 AUTO = "auto"
-CATEGORIES: dict[Category, str] = {
+CATEGORIES = {
     "data": "Data",
     "model": "Model",
     "training": "Training loop",
@@ -42,7 +39,7 @@ class Hyperparameter:
     """
 
     name: str
-    category: Category
+    category: str
     kind: Kind
     sample: Any
     meaning: str
@@ -125,7 +122,7 @@ def _bound(value: float | None) -> str:
     return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
-def row(category: Category, sample: Any, meaning: str, **rest: Any) -> Any:
+def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a field; its name and type are those of the field."""
     default = AUTO if rest.get("automatic") else sample
     return field(

@@ -23,9 +23,8 @@ from sweeplab.cli.report import compare_studies, scaling, sweep, ui
 from sweeplab.cli.runs import attention, evaluate, export_hf, generate, import_hf, next_tokens
 from sweeplab.cli.study.control import enqueue, extend, pause, resume, retry, stop, stop_trial
 from sweeplab.cli.study.manage import clone, init, rename, rm
-from sweeplab.cli.study.results import best, diff, export
 from sweeplab.cli.study.run import logs, plan, run, watch, work
-from sweeplab.cli.study.show import list_studies, show
+from sweeplab.cli.study.show import best, diff, export, list_studies, show
 from sweeplab.errors import BadInput, TrackingUnavailable
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130

@@ -32,9 +32,13 @@ def hyperparameters(
     """
     if as_json and markdown:
         raise BadInput("--json and --markdown exclude each other")
-    chosen = _category(category) if category else None
-    asked = (row for row in TABLE.values() if not minimal or row.name in MINIMAL)
-    rows = [row for row in asked if chosen in (None, row.category)]
+    rows = [row for row in TABLE.values() if not minimal or row.name in MINIMAL]
+    if category:
+        names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
+        if category.lower() not in names:
+            what, known = f"unknown category {category!r}", ", ".join(CATEGORIES)
+            raise BadInput(Problem(what, known, nearest(category, names)))
+        rows = [row for row in rows if row.category == names[category.lower()]]
     if as_json:
         print_json([asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows])
     elif markdown:
@@ -54,13 +58,6 @@ def schema() -> None:
     from sweeplab.study.file.schema import study_schema
 
     typer.echo(json.dumps(study_schema(), indent=2))
-
-
-def _category(asked: str) -> str:
-    names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
-    if asked.lower() not in names:
-        raise BadInput(Problem(f"unknown category {asked!r}", ", ".join(CATEGORIES), nearest(asked, names)))
-    return names[asked.lower()]
 
 
 def _markdown(rows: list[Hyperparameter]) -> str:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.study.spec import StudySpec
+_WHEN = {
+    "now": "of the table as it is",
+    "after": "with these runs",
+    "grid_of_equal_cost": "with a grid of equal cost",
+}
 
 
 def next_runs(
@@ -113,23 +118,16 @@ def _print_runs(chosen: dict[str, Any]) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
-    width = chosen["width"]
-    for name, words in (
-        ("now", "of the table as it is"),
-        ("after", "with these runs"),
-        ("grid_of_equal_cost", "with a grid of equal cost"),
-    ):
-        say(f"{chosen['level']:.0%} interval {words}: {_width(width[name], width['is_factor'])}")
+    sign = "a factor " if chosen["width"]["is_factor"] else "±"
+    for name, when in _WHEN.items():
+        at_fit, *ends = (chosen["width"][name][end] for end in ("at_fit", "low", "high"))
+        width = "too wide for any number"
+        if at_fit is not None:
+            over = " to ".join(map(cell_text, ends))
+            width = f"{sign}{cell_text(at_fit)} ({over} over the fits that the table allows)"
+        say(f"{chosen['level']:.0%} interval {when}: {width}")
     if (flops := chosen["grid_flops_for_the_same"]) is not None:
         say(f"a grid would take {flops:.3g} FLOPs for the same, {flops / spent:.2g} times as many")
     say_warnings(chosen["warnings"])
     if file := chosen.get("study_file"):
         say(f"written to {file}; sweeplab study run {file} trains them")
-
-
-def _width(width: dict[str, float | None], is_factor: bool) -> str:
-    if width["at_fit"] is None:
-        return "too wide for any number"
-    sign = "a factor " if is_factor else "±"
-    ends = [cell_text(width[name]) for name in ("low", "high")]
-    return f"{sign}{cell_text(width['at_fit'])} ({' to '.join(ends)} over the fits that the table allows)"

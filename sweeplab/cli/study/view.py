@@ -96,14 +96,12 @@ class View:
         """Return what the study does while no trial shows it."""
         if self._progress is None:
             return f"{self._name}: starting"
-        at_work, state = bool(self._progress.live or self._ready), self._progress.phase
-        if at_work:
+        state = self._progress.phase
+        if self._progress.live or self._ready:
             return LEAVING.get(state, "")
         if state == "pause":
             return PAUSED.format(name=self._name)
-        if state != "run":
-            return FINISHING
-        return FINISHING if self._exited else "starting the workers"
+        return "starting the workers" if state == "run" and not self._exited else FINISHING
 
 
 class Lines:
