@@ -132,68 +132,66 @@ def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters:
-    """What fixes a model: its sizes and parts. A run's values have them too."""
+    """What fixes a model, its sizes and parts: all are `shape` rows. A run's values have them too."""
 
     # fmt: off
     # data
-    block_size: int = row("data", 192, "Context length", unit="tokens", low=1, high=2**20, shape=True, suggested=(64, 128, 192, 256))
+    block_size: int = row("data", 192, "Context length", unit="tokens", low=1, high=2**20, suggested=(64, 128, 192, 256))
     vocab_size: int = row("data", AUTO, "Vocabulary size; the tokenizer's and the objective's own tokens, unless it is to be larger",
-        unit="tokens", low=2, high=2**20, shape=True, automatic=True)
+        unit="tokens", low=2, high=2**20, automatic=True)
 
     # model
     family: str = row("model", "decoder", "Transformer family: predicts the next token, masked tokens, or one text from another",
-        choices=("decoder", "encoder", "encoder_decoder"), shape=True)
-    n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, shape=True, suggested=(64, 96, 128, 192, 256))
+        choices=("decoder", "encoder", "encoder_decoder"))
+    n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
     n_head: int = row("model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
-        low=1, high=2**10, shape=True, suggested={"min": 1, "max": 16, "divides": "n_embd"})
-    n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, shape=True, suggested={"min": 1, "max": 8})
+        low=1, high=2**10, suggested={"min": 1, "max": 16, "divides": "n_embd"})
+    n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, suggested={"min": 1, "max": 8})
     n_encoder_layer: int = row("model", 3, "Blocks of the encoder of an encoder_decoder; n_layer, unless given",
-        low=1, high=2**10, shape=True, automatic=True)
+        low=1, high=2**10, automatic=True)
     n_decoder_layer: int = row("model", 3, "Blocks of the decoder of an encoder_decoder; n_layer, unless given",
-        low=1, high=2**10, shape=True, automatic=True)
-    head_dim: int = row("model", 32, "Width of one attention head; n_embd // n_head, unless given", low=1, high=2**12, shape=True, automatic=True)
+        low=1, high=2**10, automatic=True)
+    head_dim: int = row("model", 32, "Width of one attention head; n_embd // n_head, unless given", low=1, high=2**12, automatic=True)
     n_kv_head: int = row("model", 6, "Key and value heads, each shared by some of n_head (grouped-query attention); n_head, unless given",
-        low=1, high=2**10, shape=True, automatic=True)
+        low=1, high=2**10, automatic=True)
     d_ff: int = row("model", 768, "Width of the feed-forward layers; unless given 4 n_embd, or 8/3 n_embd for a gated activation",
-        low=1, high=2**18, shape=True, automatic=True)
-    tie_weights: bool = row("model", True, "The head uses the token embedding's weights", shape=True, suggested=(True, False))
-    tie_scale: bool = row("model", False, "Multiply the logits of a tied head by n_embd^-0.5", shape=True)
-    share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings", shape=True)
-    scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd", shape=True)
-    n_token_types: int = row("model", 0, "Token types with an embedding of their own, as BERT's two", low=0, high=2**10, shape=True)
-    embedding_norm: bool = row("model", False, "Normalize the embeddings", shape=True)
+        low=1, high=2**18, automatic=True)
+    tie_weights: bool = row("model", True, "The head uses the token embedding's weights", suggested=(True, False))
+    tie_scale: bool = row("model", False, "Multiply the logits of a tied head by n_embd^-0.5")
+    share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings")
+    scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd")
+    n_token_types: int = row("model", 0, "Token types with an embedding of their own, as BERT's two", low=0, high=2**10)
+    embedding_norm: bool = row("model", False, "Normalize the embeddings")
     activation: str = row("model", "gelu", "Activation of the feed-forward layers",
-        choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), shape=True, suggested=("gelu", "relu"))
-    norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True)
-    norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0, shape=True)
-    norm_position: str = row("model", "pre", "Norm before each sub-layer, or after its residual is added",
-        choices=("pre", "post"), shape=True)
-    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together", shape=True)
+        choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), suggested=("gelu", "relu"))
+    norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"))
+    norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0)
+    norm_position: str = row("model", "pre", "Norm before each sub-layer, or after its residual is added", choices=("pre", "post"))
+    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together")
     positions: str = row("model", "learned", "Positional encoding",
-        choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"), shape=True)
-    rotary_base: float = row("model", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0, shape=True)
-    relative_buckets: int = row("model", 32, "Buckets of distances that relative positions distinguish; an even number",
-        low=4, high=2**12, shape=True)
+        choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"))
+    rotary_base: float = row("model", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0)
+    relative_buckets: int = row("model", 32, "Buckets of distances that relative positions distinguish; an even number", low=4, high=2**12)
     relative_max_distance: int = row("model", 128, "Distance from which relative positions share one bucket",
-        unit="tokens", low=2, high=2**20, shape=True)
-    attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"), shape=True)
-    attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20, shape=True)
+        unit="tokens", low=2, high=2**20)
+    attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"))
+    attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20)
     attention_stride: int = row("model", 16, "Strided attention sees this far, and beyond that every position a multiple of this away",
-        unit="tokens", low=1, high=2**20, shape=True)
-    qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys", shape=True)
-    n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10, shape=True)
-    n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10, shape=True)
-    bias: bool = row("model", True, "Biases in the linear layers and the norms", shape=True, suggested=(True, False))
-    qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true", shape=True)
-    out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true", shape=True)
-    head_bias: bool = row("model", False, "A bias in an untied head", shape=True)
+        unit="tokens", low=1, high=2**20)
+    qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys")
+    n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10)
+    n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10)
+    bias: bool = row("model", True, "Biases in the linear layers and the norms", suggested=(True, False))
+    qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true")
+    out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true")
+    head_bias: bool = row("model", False, "A bias in an untied head")
     init: str = row("model", "normal", "Initialization of matrices: normal as GPT-2's, or Glorot and Bengio's as the original's",
-        choices=("normal", "xavier"), shape=True)
+        choices=("normal", "xavier"))
 
     # optimizer
     parametrization: str = row("optimizer", "standard", "How initialization and learning rates scale with the width; mup goes with adamw or lion",
-        choices=("standard", "mup"), shape=True, suggested=("standard", "mup"))
-    mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16, shape=True)
+        choices=("standard", "mup"), suggested=("standard", "mup"))
+    mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16)
     # fmt: on
 
 
@@ -316,10 +314,11 @@ class Hyperparameters(ModelHyperparameters):
 
 
 def _table() -> dict[str, Hyperparameter]:
-    rows = []
+    rows, of_model = [], {each.name for each in fields(ModelHyperparameters)}
     for each in fields(Hyperparameters):
         kind, *none = str(each.type).replace("tuple[float, float]", "floats").split(" | ")
-        rows.append(Hyperparameter(each.name, kind=cast(Kind, kind), optional=bool(none), **each.metadata))
+        said = {"shape": each.name in of_model, **each.metadata}
+        rows.append(Hyperparameter(each.name, kind=cast(Kind, kind), optional=bool(none), **said))
     categories = list(CATEGORIES)
     rows.sort(key=lambda each: categories.index(each.category))
     return {each.name: each for each in rows}

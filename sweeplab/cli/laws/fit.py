@@ -77,7 +77,6 @@ def _print_assessment(found: dict[str, Any]) -> None:
         say("left out: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
     _say_conventions(found)
     entries = found["parameters"] | found["derived"]
-    say()
     print_rows([_row(name, entry) for name, entry in entries.items()], text=_TEXT)
     say()
     _say_reasons(entries)
@@ -231,7 +230,6 @@ def isoflop(
 def _print_approaches(found: dict[str, Any]) -> None:
     say(f"{found['n_points']} rows; N_opt at {found['budget_flops']:.3g} FLOPs; {found['isoflop']['how']}")
     _say_conventions(found)
-    say()
     rows = [
         {"approach": approach} | _row(name, entry) | {"meaning": None}
         for approach, numbers in found["roads"].items()
@@ -267,7 +265,6 @@ def shape(source: Source, columns: Columns = None, count: Count = None, lab: Lab
 def _print_shape(found: dict[str, Any]) -> None:
     say(f"{found['n_points']} points of {found['n_shapes']} shapes")
     _say_conventions(found)
-    say()
     print_rows([_row(name, entry) for name, entry in found["numbers"].items()], text=_TEXT)
     say("\nshapes that no other beats with as many tokens and no more parameters:")
     keys = ("n_layer", "n_embd", "aspect_ratio", "params", "tokens", "loss")
@@ -288,7 +285,7 @@ def _row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _say_conventions(found: Mapping[str, Any]) -> None:
-    say("; ".join(f"{name}: {what}" for name, what in found["conventions"].items()))
+    say("; ".join(f"{name}: {what}" for name, what in found["conventions"].items()) + "\n")
 
 
 def _say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
