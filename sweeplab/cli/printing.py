@@ -13,6 +13,7 @@ from sweeplab.formatting import several
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sweeplab.lab.moving import Done
     from sweeplab.study.plan import Plan
 
 # What a command found, and how a person is told: a text, or what prints it. A command that returns one has --json.
@@ -29,6 +30,13 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         print(told)
     else:
         told(found)
+
+
+def answer_of(done: Done) -> Answer:
+    """Say what a command did and how to undo it."""
+    trials = [{"cell": cell, "trial": number} for cell, number in done.trials]
+    told = "\n".join([done.what, *(f"undo: {command}" for command in done.undo)])
+    return {"done": done.what, "undo": done.undo, "trials": trials}, told
 
 
 def print_json(content: Any) -> None:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sweeplab import open_study
 from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option
-from sweeplab.cli.printing import Answer, print_answer
+from sweeplab.cli.printing import Answer, answer_of, print_answer
 from sweeplab.lab.listing import find_study
-
-if TYPE_CHECKING:
-    from sweeplab.lab.moving import Done
-
-
-def answer(done: Done) -> Answer:
-    """Say what a command did and how to undo it."""
-    trials = [{"cell": cell, "trial": number} for cell, number in done.trials]
-    told = "\n".join([done.what, *(f"undo: {command}" for command in done.undo)])
-    return {"done": done.what, "undo": done.undo, "trials": trials}, told
 
 
 def stop(name: StudyName, lab: Lab = None) -> Answer:
@@ -32,7 +22,7 @@ def stop(name: StudyName, lab: Lab = None) -> Answer:
     """
     from sweeplab.sweep.control import steering
 
-    return answer(steering.stop(find_study(lab, name)))
+    return answer_of(steering.stop(find_study(lab, name)))
 
 
 def pause(name: StudyName, lab: Lab = None) -> Answer:
@@ -46,7 +36,7 @@ def pause(name: StudyName, lab: Lab = None) -> Answer:
     """
     from sweeplab.sweep.control import steering
 
-    return answer(steering.pause(find_study(lab, name)))
+    return answer_of(steering.pause(find_study(lab, name)))
 
 
 def resume(
@@ -62,7 +52,7 @@ def resume(
     from sweeplab.sweep.control import steering
 
     if done := steering.resume(find_study(lab, name)):
-        print_answer(answer(done), as_json)
+        print_answer(answer_of(done), as_json)
         return
     from sweeplab.cli.study.view import run_with_view
 
@@ -85,7 +75,7 @@ def extend(
     """
     from sweeplab.sweep.control import steering
 
-    return answer(steering.extend(find_study(lab, name), trials_per_cell, time))
+    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time))
 
 
 def enqueue(
@@ -103,7 +93,7 @@ def enqueue(
     """
     from sweeplab.sweep.control import steering
 
-    return answer(steering.enqueue(find_study(lab, name), values))
+    return answer_of(steering.enqueue(find_study(lab, name), values))
 
 
 def retry(name: StudyName, lab: Lab = None) -> Answer:
@@ -116,7 +106,7 @@ def retry(name: StudyName, lab: Lab = None) -> Answer:
     """
     from sweeplab.sweep.control import steering
 
-    return answer(steering.retry(find_study(lab, name)))
+    return answer_of(steering.retry(find_study(lab, name)))
 
 
 def stop_trial(
@@ -135,4 +125,4 @@ def stop_trial(
     """
     from sweeplab.sweep.control import steering
 
-    return answer(steering.stop_trial(find_study(lab, name), trial, cell))
+    return answer_of(steering.stop_trial(find_study(lab, name), trial, cell))

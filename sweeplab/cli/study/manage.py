@@ -21,8 +21,7 @@ from sweeplab.cli.options import (
     flag,
     option,
 )
-from sweeplab.cli.printing import Answer
-from sweeplab.cli.study.control import answer
+from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study
 from sweeplab.lab.showing import states_in_words
@@ -96,7 +95,7 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
 
     folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)
-    return answer(rename_study(folder, new))
+    return answer_of(rename_study(folder, new))
 
 
 def rm(name: StudyName, yes: Yes = False, lab: Lab = None) -> Answer:
@@ -111,7 +110,7 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None) -> Answer:
 
     folder = find_study(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
-    return answer(remove_study(folder))
+    return answer_of(remove_study(folder))
 
 
 def _file_of(name: str) -> Path:
