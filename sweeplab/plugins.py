@@ -25,22 +25,27 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from sweeplab.data.corpora import CORPORA, Corpus, user_files
+from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-
-if TYPE_CHECKING:
-    from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.train.run import Metric
+from sweeplab.model.activations import ACTIVATIONS, Activation
+from sweeplab.train.run import METRICS, Metric
 
 _Part = TypeVar("_Part")
-_TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
-KINDS = ("corpus", "tokenizer", "activation", "metric")
+_TokenizerClass = TypeVar("_TokenizerClass", bound=type[Tokenizer])
+# The tables in which parts of a kind are known by their names.
+TABLES: dict[str, dict[str, Any]] = {
+    "corpus": CORPORA,
+    "tokenizer": TOKENIZERS,
+    "activation": ACTIVATIONS,
+    "metric": METRICS,
+}
 # Every part that was added to this process, in order: its kind, its name, itself.
 added: list[tuple[str, str, Any]] = []
 
@@ -74,21 +79,24 @@ def corpus(
     """
 
     def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
-        from sweeplab.data.corpora import Corpus, user_files
-
         own = _file_of(function)
 
         def join(files: Sequence[Path]) -> str:
-            with _blaming(f"corpus {name}", own):
+            try:
                 text = function(files[1:])
                 if not isinstance(text, str):
                     raise TypeError(f"the text is a {type(text).__name__}")
+            except BadInput:
+                raise
+            except Exception as error:
+                raise BadInput(f"corpus {name}: {said(error, own)}") from error
             return text
 
         def find(path: str | None) -> list[Path]:
             return [own, *(user_files(path) if path is not None else [])]
 
-        add("corpus", name, Corpus(name, meaning or _first_line(function), find, join))
+        first_line = (inspect.getdoc(function) or "").partition("\n")[0] or "A plugin's"
+        add("corpus", name, Corpus(name, meaning or first_line, find, join))
         return function
 
     return register
@@ -114,40 +122,17 @@ def metric(name: str) -> Callable[[Metric], Metric]:
     return lambda function: _added("metric", name, function)
 
 
-def table_of(kind: str) -> dict[str, Any]:
-    """Return the table in which parts of a kind are known by their names."""
-    match kind:
-        case "corpus":
-            from sweeplab.data.corpora import CORPORA
-
-            return CORPORA
-        case "tokenizer":
-            from sweeplab.data.tokenizers import TOKENIZERS
-
-            return TOKENIZERS
-        case "metric":
-            from sweeplab.train.run import METRICS
-
-            return METRICS
-        case _:
-            from sweeplab.model.activations import ACTIVATIONS
-
-            return ACTIVATIONS
-
-
 def add(kind: str, name: str, part: Any) -> None:
     """Make a part known by its name; one that a plugin added before is replaced.
 
     Raises:
         ValueError: sweeplab has a part of this name itself.
     """
-    table = table_of(kind)
+    table = TABLES[kind]
     if name in table and not any((kind, name) == each[:2] for each in added):
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
     table[name] = part
     if kind == "activation":
-        from sweeplab.model.activations import Activation
-
         table[name], row = Activation(part), TABLE[kind]
         TABLE[kind] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
     added.append((kind, name, part))
@@ -162,17 +147,6 @@ def said(error: BaseException, file: Path) -> str:
     return f"{place}: {type(error).__name__}{f': {text}' if text else ''}"
 
 
-@contextmanager
-def _blaming(what: str, file: Path) -> Iterator[None]:
-    """Turn what a part raises into bad input that says where in the user's file it was."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(f"{what}: {said(error, file)}") from error
-
-
 def _added(kind: str, name: str, part: _Part) -> _Part:
     add(kind, name, part)
     return part
@@ -183,7 +157,3 @@ def _file_of(part: Any) -> Path:
     if not file or not Path(file).is_file():
         raise ValueError(f"{getattr(part, '__name__', part)} stands in no file: write it into one")
     return Path(file).absolute()
-
-
-def _first_line(part: Any) -> str:
-    return (inspect.getdoc(part) or "").partition("\n")[0] or "A plugin's"
