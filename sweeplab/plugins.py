@@ -28,24 +28,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweeplab.data.corpora import CORPORA, Corpus, user_files
-from sweeplab.data.tokenizers import TOKENIZERS, Tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.model.activations import ACTIVATIONS, Activation
-from sweeplab.train.run import METRICS, Metric
+
+if TYPE_CHECKING:
+    from sweeplab.data.tokenizers import Tokenizer
+    from sweeplab.train.run import Metric
 
 _Part = TypeVar("_Part")
-_TokenizerClass = TypeVar("_TokenizerClass", bound=type[Tokenizer])
-# The tables in which parts of a kind are known by their names.
-TABLES: dict[str, dict[str, Any]] = {
-    "corpus": CORPORA,
-    "tokenizer": TOKENIZERS,
-    "activation": ACTIVATIONS,
-    "metric": METRICS,
-}
+_TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
+KINDS = ("corpus", "tokenizer", "activation", "metric")
 # Every part that was added to this process, in order: its kind, its name, itself.
 added: list[tuple[str, str, Any]] = []
 
@@ -79,6 +73,8 @@ def corpus(
     """
 
     def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
+        from sweeplab.data.corpora import Corpus, user_files
+
         own = _file_of(function)
 
         def join(files: Sequence[Path]) -> str:
@@ -122,17 +118,40 @@ def metric(name: str) -> Callable[[Metric], Metric]:
     return lambda function: _added("metric", name, function)
 
 
+def table_of(kind: str) -> dict[str, Any]:
+    """Return the table in which parts of a kind are known by their names."""
+    match kind:
+        case "corpus":
+            from sweeplab.data.corpora import CORPORA
+
+            return CORPORA
+        case "tokenizer":
+            from sweeplab.data.tokenizers import TOKENIZERS
+
+            return TOKENIZERS
+        case "metric":
+            from sweeplab.train.run import METRICS
+
+            return METRICS
+        case _:
+            from sweeplab.model.activations import ACTIVATIONS
+
+            return ACTIVATIONS
+
+
 def add(kind: str, name: str, part: Any) -> None:
     """Make a part known by its name; one that a plugin added before is replaced.
 
     Raises:
         ValueError: sweeplab has a part of this name itself.
     """
-    table = TABLES[kind]
+    table = table_of(kind)
     if name in table and not any((kind, name) == each[:2] for each in added):
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
     table[name] = part
     if kind == "activation":
+        from sweeplab.model.activations import Activation
+
         table[name], row = Activation(part), TABLE[kind]
         TABLE[kind] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
     added.append((kind, name, part))

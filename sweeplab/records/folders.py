@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.records.runs import Inside, RunFolder, RunState, known
@@ -139,6 +137,8 @@ class StudyFolder:
         Raises:
             BadInput: another process holds it; says what is given as `otherwise`.
         """
+        from filelock import FileLock, Timeout
+
         try:
             lock = FileLock(self.lock_file).acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
         except Timeout:
@@ -149,6 +149,8 @@ class StudyFolder:
     @property
     def is_run(self) -> bool:
         """Say whether somebody runs the study now."""
+        from filelock import FileLock, Timeout
+
         if not self.path.exists():
             return False
         try:

@@ -64,9 +64,9 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     if not allowed:
         if "provides" not in given.model_fields_set:
             problems.add(path, _not_allowed(given.file), HOW)
-        for kind in plugins.TABLES:
+        for kind in plugins.KINDS:
             for name in given.provides.get(kind, ()):
-                if name not in plugins.TABLES[kind]:
+                if name not in plugins.table_of(kind):
                     plugins.add(kind, name, plugins.NotImported(kind, name))
         return entry
     file = beside(problems.source.file, given.file)
@@ -88,7 +88,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     except BaseException as error:
         problems.add(path, plugins.said(error, file))
         return entry
-    provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.TABLES}
+    provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
     found = {kind: names for kind, names in provides.items() if names}
     return {"file": str(file), "sha256": digest, "provides": found}
 

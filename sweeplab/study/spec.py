@@ -149,7 +149,7 @@ def preset_names() -> tuple[str, ...]:
 
 def _known(name: str, field: pydantic.ValidationInfo) -> str:
     kind = str(field.field_name)
-    known = preset_names() if kind == "preset" else tuple(plugins.TABLES[kind])
+    known = preset_names() if kind == "preset" else tuple(plugins.table_of(kind))
     if name not in known:
         raise Refusal("is unknown", " | ".join(known), nearest(name, known))
     return name

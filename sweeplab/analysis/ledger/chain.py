@@ -12,13 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -208,5 +206,7 @@ def _head_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.head")
 
 
-def _lock(path: Path) -> FileLock:
+def _lock(path: Path) -> AbstractContextManager[object]:
+    from filelock import FileLock
+
     return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)
