@@ -191,7 +191,10 @@ def write_report(
     if len(names) > 1:
         studied.check_comparable()
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
-    folder = folder or (one.report if one else lab / "reports" / _joined(names))
+    joined = "+".join(names)  # no study's own name has a plus
+    if len(joined) > LONGEST_KEY:
+        joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
+    folder = folder or (one.report if one else lab / "reports" / joined)
     report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     for metric in CURVES if page == "scaling" else ():  # its curves.csv has them all
         report.curves(metric)
@@ -202,10 +205,3 @@ def write_report(
             for each in written if form != "html" else folder.glob(f"{page}*"):
                 tracker.attach(each, "report")
     return written
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Return the name of a folder for several studies; no study's own name has a plus."""
-    text = "+".join(names)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return text if len(text) <= LONGEST_KEY else f"{len(names)}-{digest}"

@@ -11,14 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, cast
 
-Category = Literal[
-    "data", "model", "training", "optimizer", "scheduler", "precision", "validation", "logging", "generation"
-]
 Kind = Literal["int", "float", "bool", "str", "floats"]
 
 AUTO = "auto"
 TOKENS_PER_EVAL_ITER = 1024
-CATEGORIES: dict[Category, str] = {
+CATEGORIES = {
     "data": "Data",
     "model": "Model",
     "training": "Training loop",
@@ -43,7 +40,7 @@ class Hyperparameter:
     """
 
     name: str
-    category: Category
+    category: str
     kind: Kind
     sample: Any
     meaning: str
@@ -98,9 +95,8 @@ class Hyperparameter:
                 raise wrong
             return tuple(self._number(each, wrong) for each in value)
         if self.kind in ("bool", "str"):
-            if not isinstance(value, bool if self.kind == "bool" else str):
-                raise wrong
-            if self.choices and value not in self.choices:
+            is_typed = isinstance(value, bool if self.kind == "bool" else str)
+            if not is_typed or (self.choices and value not in self.choices):
                 raise wrong
             return value
         return self._number(value, wrong)
@@ -127,7 +123,7 @@ def _bound(value: float | None) -> str:
     return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
-def row(category: Category, sample: Any, meaning: str, **rest: Any) -> Any:
+def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a field; its name and type are those of the field."""
     default = AUTO if rest.get("automatic") else sample
     return field(
@@ -137,101 +133,66 @@ def row(category: Category, sample: Any, meaning: str, **rest: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters:
-    """What fixes a model: its sizes and parts. A run's values have them too."""
+    """What fixes a model, its sizes and parts: all are `shape` rows. A run's values have them too."""
 
     # fmt: off
     # data
-    block_size: int = row(
-        "data", 192, "Context length",
-        unit="tokens", low=1, high=2**20, shape=True, suggested=(64, 128, 192, 256),
-    )
-    vocab_size: int = row(
-        "data", AUTO, "Vocabulary size; the tokenizer's and the objective's own tokens, unless it is to be larger",
-        unit="tokens", low=2, high=2**20, shape=True, automatic=True,
-    )
+    block_size: int = row("data", 192, "Context length", unit="tokens", low=1, high=2**20, suggested=(64, 128, 192, 256))
+    vocab_size: int = row("data", AUTO, "Vocabulary size; the tokenizer's and the objective's own tokens, unless it is to be larger",
+        unit="tokens", low=2, high=2**20, automatic=True)
 
     # model
-    family: str = row(
-        "model", "decoder", "Transformer family: predicts the next token, masked tokens, or one text from another",
-        choices=("decoder", "encoder", "encoder_decoder"), shape=True,
-    )
-    n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, shape=True, suggested=(64, 96, 128, 192, 256))
-    n_head: int = row(
-        "model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
-        low=1, high=2**10, shape=True, suggested={"min": 1, "max": 16, "divides": "n_embd"},
-    )
-    n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, shape=True, suggested={"min": 1, "max": 8})
-    n_encoder_layer: int = row(
-        "model", 3, "Blocks of the encoder of an encoder_decoder; n_layer, unless given",
-        low=1, high=2**10, shape=True, automatic=True,
-    )
-    n_decoder_layer: int = row(
-        "model", 3, "Blocks of the decoder of an encoder_decoder; n_layer, unless given",
-        low=1, high=2**10, shape=True, automatic=True,
-    )
-    head_dim: int = row("model", 32, "Width of one attention head; n_embd // n_head, unless given", low=1, high=2**12, shape=True, automatic=True)
-    n_kv_head: int = row(
-        "model", 6, "Key and value heads, each shared by some of n_head (grouped-query attention); n_head, unless given",
-        low=1, high=2**10, shape=True, automatic=True,
-    )
-    d_ff: int = row(
-        "model", 768, "Width of the feed-forward layers; unless given 4 n_embd, or 8/3 n_embd for a gated activation",
-        low=1, high=2**18, shape=True, automatic=True,
-    )
-    tie_weights: bool = row("model", True, "The head uses the token embedding's weights", shape=True, suggested=(True, False))
-    tie_scale: bool = row("model", False, "Multiply the logits of a tied head by n_embd^-0.5", shape=True)
-    share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings", shape=True)
-    scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd", shape=True)
-    n_token_types: int = row("model", 0, "Token types with an embedding of their own, as BERT's two", low=0, high=2**10, shape=True)
-    embedding_norm: bool = row("model", False, "Normalize the embeddings", shape=True)
-    activation: str = row(
-        "model", "gelu", "Activation of the feed-forward layers",
-        choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), shape=True, suggested=("gelu", "relu"),
-    )
-    norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"), shape=True)
-    norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0, shape=True)
-    norm_position: str = row(
-        "model", "pre", "Norm before each sub-layer, or after its residual is added",
-        choices=("pre", "post"), shape=True,
-    )
-    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together", shape=True)
-    positions: str = row(
-        "model", "learned", "Positional encoding",
-        choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"), shape=True,
-    )
-    rotary_base: float = row("model", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0, shape=True)
-    relative_buckets: int = row(
-        "model", 32, "Buckets of distances that relative positions distinguish; an even number",
-        low=4, high=2**12, shape=True,
-    )
-    relative_max_distance: int = row(
-        "model", 128, "Distance from which relative positions share one bucket",
-        unit="tokens", low=2, high=2**20, shape=True,
-    )
-    attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"), shape=True)
-    attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20, shape=True)
-    attention_stride: int = row(
-        "model", 16, "Strided attention sees this far, and beyond that every position a multiple of this away",
-        unit="tokens", low=1, high=2**20, shape=True,
-    )
-    qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys", shape=True)
-    n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10, shape=True)
-    n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10, shape=True)
-    bias: bool = row("model", True, "Biases in the linear layers and the norms", shape=True, suggested=(True, False))
-    qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true", shape=True)
-    out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true", shape=True)
-    head_bias: bool = row("model", False, "A bias in an untied head", shape=True)
-    init: str = row(
-        "model", "normal", "Initialization of matrices: normal as GPT-2's, or Glorot and Bengio's as the original's",
-        choices=("normal", "xavier"), shape=True,
-    )
+    family: str = row("model", "decoder", "Transformer family: predicts the next token, masked tokens, or one text from another",
+        choices=("decoder", "encoder", "encoder_decoder"))
+    n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
+    n_head: int = row("model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
+        low=1, high=2**10, suggested={"min": 1, "max": 16, "divides": "n_embd"})
+    n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, suggested={"min": 1, "max": 8})
+    n_encoder_layer: int = row("model", 3, "Blocks of the encoder of an encoder_decoder; n_layer, unless given",
+        low=1, high=2**10, automatic=True)
+    n_decoder_layer: int = row("model", 3, "Blocks of the decoder of an encoder_decoder; n_layer, unless given",
+        low=1, high=2**10, automatic=True)
+    head_dim: int = row("model", 32, "Width of one attention head; n_embd // n_head, unless given", low=1, high=2**12, automatic=True)
+    n_kv_head: int = row("model", 6, "Key and value heads, each shared by some of n_head (grouped-query attention); n_head, unless given",
+        low=1, high=2**10, automatic=True)
+    d_ff: int = row("model", 768, "Width of the feed-forward layers; unless given 4 n_embd, or 8/3 n_embd for a gated activation",
+        low=1, high=2**18, automatic=True)
+    tie_weights: bool = row("model", True, "The head uses the token embedding's weights", suggested=(True, False))
+    tie_scale: bool = row("model", False, "Multiply the logits of a tied head by n_embd^-0.5")
+    share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings")
+    scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd")
+    n_token_types: int = row("model", 0, "Token types with an embedding of their own, as BERT's two", low=0, high=2**10)
+    embedding_norm: bool = row("model", False, "Normalize the embeddings")
+    activation: str = row("model", "gelu", "Activation of the feed-forward layers",
+        choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), suggested=("gelu", "relu"))
+    norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"))
+    norm_eps: float = row("model", 1e-5, "Term that a norm adds to the mean square before its root", above=0.0)
+    norm_position: str = row("model", "pre", "Norm before each sub-layer, or after its residual is added", choices=("pre", "post"))
+    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm and are added together")
+    positions: str = row("model", "learned", "Positional encoding",
+        choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"))
+    rotary_base: float = row("model", 10_000.0, "Longest wavelength of rotary positions, over 2 pi", above=1.0)
+    relative_buckets: int = row("model", 32, "Buckets of distances that relative positions distinguish; an even number", low=4, high=2**12)
+    relative_max_distance: int = row("model", 128, "Distance from which relative positions share one bucket",
+        unit="tokens", low=2, high=2**20)
+    attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"))
+    attention_window: int = row("model", 64, "Local attention sees positions less than this distance away", unit="tokens", low=1, high=2**20)
+    attention_stride: int = row("model", 16, "Strided attention sees this far, and beyond that every position a multiple of this away",
+        unit="tokens", low=1, high=2**20)
+    qk_norm: bool = row("model", False, "RMS norm of each head's queries and keys")
+    n_expert: int = row("model", 1, "Experts per block: feed-forward layers among which a router chooses", low=1, high=2**10)
+    n_expert_active: int = row("model", 1, "Experts per token", low=1, high=2**10)
+    bias: bool = row("model", True, "Biases in the linear layers and the norms", suggested=(True, False))
+    qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true")
+    out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true")
+    head_bias: bool = row("model", False, "A bias in an untied head")
+    init: str = row("model", "normal", "Initialization of matrices: normal as GPT-2's, or Glorot and Bengio's as the original's",
+        choices=("normal", "xavier"))
 
     # optimizer
-    parametrization: str = row(
-        "optimizer", "standard", "How initialization and learning rates scale with the width; mup goes with adamw or lion",
-        choices=("standard", "mup"), shape=True, suggested=("standard", "mup"),
-    )
-    mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16, shape=True)
+    parametrization: str = row("optimizer", "standard", "How initialization and learning rates scale with the width; mup goes with adamw or lion",
+        choices=("standard", "mup"), suggested=("standard", "mup"))
+    mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16)
     # fmt: on
 
 
@@ -244,36 +205,22 @@ class Hyperparameters(ModelHyperparameters):
 
     # fmt: off
     # data
-    objective: str = row(
-        "data", "next_token", "Training objective; auto: what suits corpus and family",
-        choices=("next_token", "masked", "span", "pairs"), shape=True, automatic=True,
-    )
-    mask_share: float = row(
-        "data", 0.15, "Share of tokens that `masked` and `span` hide",
-        above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05},
-    )
-    span_length: float = row(
-        "data", 3.0, "Mean length of a span that `span` hides",
-        unit="tokens", low=1.0, shape=True, suggested={"min": 2.0, "max": 5.0, "step": 1.0},
-    )
+    objective: str = row("data", "next_token", "Training objective; auto: what suits corpus and family",
+        choices=("next_token", "masked", "span", "pairs"), shape=True, automatic=True)
+    mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
+        above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05})
+    span_length: float = row("data", 3.0, "Mean length of a span that `span` hides",
+        unit="tokens", low=1.0, shape=True, suggested={"min": 2.0, "max": 5.0, "step": 1.0})
 
     # model
-    dropout: float = row(
-        "model", 0.2, "Share of embeddings, attention weights and residuals dropped in training",
-        low=0.0, below=1.0, suggested={"min": 0.0, "max": 0.4, "step": 0.05},
-    )
-    embedding_dropout: float = row(
-        "model", 0.2, "Share of the embeddings dropped in training; dropout, unless given",
-        low=0.0, below=1.0, automatic=True,
-    )
-    attention_dropout: float = row(
-        "model", 0.2, "Share of attention weights dropped in training; dropout, unless given; linear attention has none",
-        low=0.0, below=1.0, automatic=True,
-    )
-    residual_dropout: float = row(
-        "model", 0.2, "Share of each sub-layer's output dropped in training; dropout, unless given",
-        low=0.0, below=1.0, automatic=True,
-    )
+    dropout: float = row("model", 0.2, "Share of embeddings, attention weights and residuals dropped in training",
+        low=0.0, below=1.0, suggested={"min": 0.0, "max": 0.4, "step": 0.05})
+    embedding_dropout: float = row("model", 0.2, "Share of the embeddings dropped in training; dropout, unless given",
+        low=0.0, below=1.0, automatic=True)
+    attention_dropout: float = row("model", 0.2, "Share of attention weights dropped in training; dropout, unless given; linear attention has none",
+        low=0.0, below=1.0, automatic=True)
+    residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; dropout, unless given",
+        low=0.0, below=1.0, automatic=True)
     stochastic_depth: float = row(
         "model", 0.0, "Probability that the last block's sub-layers are skipped for a sequence in training; it rises linearly with depth",
         low=0.0, below=1.0,
@@ -284,82 +231,58 @@ class Hyperparameters(ModelHyperparameters):
 
     # training
     batch_size: int = row("training", 48, "Sequences per training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
-    grad_accum: int = row(
-        "training", 1, "Gradient accumulation: equal parts of a batch; must divide batch_size. Experts are balanced within each",
-        low=1, high=2**16, shape=True,
-    )
-    batch_warmup_iters: int = row(
-        "training", 0, "Steps over which the rows of a batch that are used rise to batch_size, through its divisors",
-        unit="iterations", low=0,
-    )
+    grad_accum: int = row("training", 1, "Gradient accumulation: equal parts of a batch; must divide batch_size. Experts are balanced within each",
+        low=1, high=2**16, shape=True)
+    batch_warmup_iters: int = row("training", 0, "Steps over which the rows of a batch that are used rise to batch_size, through its divisors",
+        unit="iterations", low=0)
     max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
-    grad_clip: float | None = row(
-        "training", 1.0, "Gradient clipping: largest norm of the gradient; a longer one is scaled down",
-        above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True},
-    )
-    ema: float = row(
-        "training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0 is none",
-        low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999),
-    )
+    grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a longer one is scaled down",
+        above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
+    ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0 is none",
+        low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999))
     seed: int = row("training", 0, "Seed of a run; a study's `seeds` says which are trained", low=0, high=2**31 - 1)
 
     # optimizer
-    optimizer: str = row(
-        "optimizer", "adamw", "Optimizer",
-        choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"),
-    )
+    optimizer: str = row("optimizer", "adamw", "Optimizer",
+        choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"))
     learning_rate: float = row("optimizer", 3e-4, "The optimizer's peak learning rate", above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True})
-    weight_decay: float = row(
-        "optimizer", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
-        low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True},
-    )
+    weight_decay: float = row("optimizer", 0.1, "Decay of matrices and embeddings: decoupled, in adam and sgd an L2 term of the gradient",
+        low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True})
     betas: tuple[float, float] = row(
         "optimizer", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
         low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)),
     )
-    eps: float = row(
-        "optimizer", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
-        above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True},
-    )
-    momentum: float = row(
-        "optimizer", 0.9, "Momentum of sgd and muon",
-        low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98),
-    )
+    eps: float = row("optimizer", 1e-8, "Adam's term in the denominator (adamw, adam, and muon's AdamW)",
+        above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True})
+    momentum: float = row("optimizer", 0.9, "Momentum of sgd and muon", low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98))
 
     # scheduler
     lr_decay: bool = row("scheduler", True, "Lower the learning rate after the warm-up", suggested=(True, False))
-    warmup_iters: int = row(
-        "scheduler", 100, "Steps over which the learning rate rises linearly to its peak",
-        unit="iterations", low=0, suggested={"min": 0, "max": 200, "step": 10},
-    )
-    min_lr: float = row(
-        "scheduler", 1e-5, "Lowest learning rate of any schedule",
-        low=0.0, suggested={"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"},
-    )
-    scheduler_type: str = row(
-        "scheduler", "cosine", "Shape of the decay after the warm-up",
-        choices=("cosine", "linear", "constant", "plateau", "wsd", "inverse_sqrt"), suggested=("cosine", "linear", "constant"),
-    )
+    warmup_iters: int = row("scheduler", 100, "Steps over which the learning rate rises linearly to its peak",
+        unit="iterations", low=0, suggested={"min": 0, "max": 200, "step": 10})
+    min_lr: float = row("scheduler", 1e-5, "Lowest learning rate of any schedule",
+        low=0.0, suggested={"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"})
+    scheduler_type: str = row("scheduler", "cosine", "Shape of the decay after the warm-up",
+        choices=("cosine", "linear", "constant", "plateau", "wsd", "inverse_sqrt"), suggested=("cosine", "linear", "constant"))
     patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` halves the rate", unit="evaluations", low=1)
-    decay_share: float = row(
-        "scheduler", 0.2, "Share of a run, at its end, over which `wsd` decays the rate",
-        above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1},
-    )
+    decay_share: float = row("scheduler", 0.2, "Share of a run, at its end, over which `wsd` decays the rate",
+        above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1})
 
     # precision
     device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
-    dtype: str = row(
-        "precision", "bfloat16", "Precision of matrix products; weights stay float32",
-        choices=("float32", "bfloat16"), automatic=True, shape=True,
-    )
+    dtype: str = row("precision", "bfloat16", "Precision of matrix products; weights stay float32",
+        choices=("float32", "bfloat16"), automatic=True, shape=True)
     compile: bool = row("precision", True, "Compile the step with torch.compile", automatic=True, shape=True)
 
     # validation
     eval_interval: int = row("validation", 100, "Steps between evaluations", unit="iterations", low=1)
-    eval_tokens: int = row("validation", 20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for every run of a study", unit="tokens", low=1, shape=True)
+    eval_tokens: int = row(
+        "validation", 20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for all runs of a study; auto: 1,024 times eval_iters",
+        unit="tokens", low=1, automatic=True, shape=True,
+    )
     eval_iters: int = row(
-        "validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), in place of eval_tokens",
-        unit="batches", low=1, shape=True, automatic=True,
+        "validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), whatever batch_size is",
+        unit="batches", low=1, shape=True,
     )
     eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
     patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
@@ -382,7 +305,8 @@ class Hyperparameters(ModelHyperparameters):
         """Return about how many targets an evaluation has; None where it has all of the split's."""
         if self.eval_full:
             return None
-        return self.eval_tokens if self.eval_iters == AUTO else self.eval_iters * TOKENS_PER_EVAL_ITER
+        size: int | str = self.eval_tokens
+        return self.eval_iters * TOKENS_PER_EVAL_ITER if isinstance(size, str) else size
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -406,10 +330,11 @@ class Hyperparameters(ModelHyperparameters):
 
 
 def _table() -> dict[str, Hyperparameter]:
-    rows = []
+    rows, of_model = [], {each.name for each in fields(ModelHyperparameters)}
     for each in fields(Hyperparameters):
         kind, *none = str(each.type).replace("tuple[float, float]", "floats").split(" | ")
-        rows.append(Hyperparameter(each.name, kind=cast(Kind, kind), optional=bool(none), **each.metadata))
+        said = {"shape": each.name in of_model, **each.metadata}
+        rows.append(Hyperparameter(each.name, kind=cast(Kind, kind), optional=bool(none), **said))
     categories = list(CATEGORIES)
     rows.sort(key=lambda each: categories.index(each.category))
     return {each.name: each for each in rows}

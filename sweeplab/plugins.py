@@ -25,8 +25,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -79,16 +78,21 @@ def corpus(
         own = _file_of(function)
 
         def join(files: Sequence[Path]) -> str:
-            with _blaming(f"corpus {name}", own):
+            try:
                 text = function(files[1:])
                 if not isinstance(text, str):
                     raise TypeError(f"the text is a {type(text).__name__}")
+            except BadInput:
+                raise
+            except Exception as error:
+                raise BadInput(f"corpus {name}: {said(error, own)}") from error
             return text
 
         def find(path: str | None) -> list[Path]:
             return [own, *(user_files(path) if path is not None else [])]
 
-        add("corpus", name, Corpus(name, meaning or _first_line(function), find, join))
+        first_line = (inspect.getdoc(function) or "").partition("\n")[0] or "A plugin's"
+        add("corpus", name, Corpus(name, meaning or first_line, find, join))
         return function
 
     return register
@@ -162,17 +166,6 @@ def said(error: BaseException, file: Path) -> str:
     return f"{place}: {type(error).__name__}{f': {text}' if text else ''}"
 
 
-@contextmanager
-def _blaming(what: str, file: Path) -> Iterator[None]:
-    """Turn what a part raises into bad input that says where in the user's file it was."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(f"{what}: {said(error, file)}") from error
-
-
 def _added(kind: str, name: str, part: _Part) -> _Part:
     add(kind, name, part)
     return part
@@ -183,7 +176,3 @@ def _file_of(part: Any) -> Path:
     if not file or not Path(file).is_file():
         raise ValueError(f"{getattr(part, '__name__', part)} stands in no file: write it into one")
     return Path(file).absolute()
-
-
-def _first_line(part: Any) -> str:
-    return (inspect.getdoc(part) or "").partition("\n")[0] or "A plugin's"

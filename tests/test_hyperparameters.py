@@ -41,8 +41,8 @@ def test_minimal_is_the_eight() -> None:
 def test_defaults_are_the_samples_but_for_what_is_settled() -> None:
     differing = {name for name, value in defaults().items() if value != TABLE[name].sample}
     settled_by_others = {"n_encoder_layer", "n_decoder_layer", "head_dim", "n_kv_head", "d_ff"}
-    settled_by_others |= {"embedding_dropout", "attention_dropout", "residual_dropout"}
-    assert differing == {"device", "dtype", "compile", "objective", "eval_iters"} | settled_by_others
+    settled_by_others |= {"embedding_dropout", "attention_dropout", "residual_dropout", "eval_tokens"}
+    assert differing == {"device", "dtype", "compile", "objective"} | settled_by_others
     assert {defaults()[name] for name in differing} == {AUTO}
 
 
@@ -139,18 +139,10 @@ def test_check_gives_the_rows_own_type(name: str, value: object, checked: object
     assert type(TABLE[name].check(value)) is type(checked)
 
 
-def test_imports_in_milliseconds_and_nothing_heavy() -> None:
+def test_imports_nothing_but_the_standard_library() -> None:
     program = (
-        "import sys, time; before = set(sys.modules); start = time.perf_counter();"
-        "import sweeplab.hyperparameters; taken = time.perf_counter() - start;"
-        "print(taken, *sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+        "import sys; before = set(sys.modules); import sweeplab.hyperparameters;"
+        "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    # The quickest of three: the machine may be busy with something else.
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout.split()
-        for _ in range(3)
-    ]
-    assert min(float(taken) for taken, *_ in runs) < 0.1
-    assert not {"torch", "numpy", "optuna", "mlflow", "pandas", "pydantic"} & set(runs[0][1:])
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["sweeplab"]

@@ -12,7 +12,7 @@ means the numbers says so, as in params=N*1, and is not asked again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -132,18 +132,17 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
 
 def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
     """Return a column's name, the factor behind it if there is one, and what is wrong with it."""
-    if _is_meant(asked, known):
-        name, factor, wrong = named_column(asked.rpartition("*")[0].strip(), known)
-        return name, factor or 1.0, wrong
+    if is_meant := _is_meant(asked, known):
+        asked = asked.rpartition("*")[0].strip()
     name, star, factor_text = asked.rpartition("*")
     if asked in known or not star:
-        return asked, None, "" if asked in known else f"no column {asked!r}"
+        return asked, 1.0 if is_meant else None, "" if asked in known else f"no column {asked!r}"
     name = name.strip()
     try:
         number = float(factor_text)
     except ValueError:
         number = np.nan
-    if not (number > 0 and np.isfinite(number)):
+    if not 0 < number < np.inf:
         return name, None, f"{factor_text!r} is no factor of column {name!r}"
     return name, number, "" if name in known else f"no column {name!r}"
 
@@ -156,17 +155,17 @@ def _unit(name: str, role: str) -> tuple[str, float]:
     """Return a column's name without its unit, and the unit: 1 where the name says none."""
     if role not in COUNTS:
         return name, 1.0
-    letters = {letter: size for letter, size in LETTERS.items() if role == "flops" or letter not in _LARGE}
     if role == "flops" and (match := _PF_DAYS.fullmatch(name)):
         return match["stem"] or role, _PF_DAY
     if role == "flops" and (match := _FLOPS.fullmatch(name)):
-        prefix = match["unit"].lower()
-        size = _PREFIXES.get(prefix) or {letter.lower(): size for letter, size in LETTERS.items()}.get(prefix)
+        prefixes = {letter.lower(): size for letter, size in LETTERS.items()} | _PREFIXES
+        size = prefixes.get(match["unit"].lower())
         return (match["stem"] or role, size) if size else (name, 1.0)
     if match := _LAST_LETTER.fullmatch(name) or _LAST_WORD.fullmatch(name):
         unit = match["unit"]
-        power = float(unit) if unit[0] == "1" else None
-        size = (letters | _SMALL_LETTERS).get(unit) or _WORDS.get(unit.lower().removesuffix("s")) or power
+        is_letter = role == "flops" or unit not in _LARGE
+        size = (LETTERS | _SMALL_LETTERS).get(unit) if is_letter else None
+        size = size or _WORDS.get(unit.lower().removesuffix("s")) or (float(unit) if unit[0] == "1" else None)
         if size:
             return match["stem"], size
     return name, 1.0
@@ -186,7 +185,7 @@ def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[s
     column, bad = frame[name], list[str]()
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         values = numbers(frame, name) * unit
-        texts = [(at, str(value)) for at, value in zip(column.index, column, strict=True)]
+        texts = [(at, str(value)) for at, value in column.items()]
     else:
         texts = [(at, "" if pd.isna(value) else str(value)) for at, value in column.items()]
         read = [_number(text, unit) for _, text in texts]
@@ -254,18 +253,16 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
     """
     asked_about = {role: column.values[keep] for role, column in columns.items() if not column.is_meant}
 
-    def each(question: Callable[[Array, str], str]) -> list[str]:
-        asked = {role: question(values, role) for role, values in asked_about.items()}
-        return [
-            f"column {columns[role].name!r} ({role}): {words} {columns[role].meant} in --columns says that it is meant"
-            for role, words in asked.items()
-            if words
-        ]
+    def each(question: Callable[[Array, str], str]) -> Iterator[str]:
+        for role, values in asked_about.items():
+            if words := question(values, role):
+                of = f"column {columns[role].name!r} ({role})"
+                yield f"{of}: {words} {columns[role].meant} in --columns says that it is meant"
 
     # In turn: what is wrong in one column shows in all that is asked after it.
     for questions in (each(_mixed), _swapped(asked_about), each(_unlikely), _unlike_6nd(asked_about)):
-        if questions:
-            raise BadInput(*(f"{source}: {question}" for question in questions))
+        if asked := [f"{source}: {question}" for question in questions]:
+            raise BadInput(*asked)
 
 
 def _mixed(values: Array, role: str) -> str:
@@ -302,28 +299,23 @@ def _unlikely(values: Array, role: str) -> str:
     return f"{most:.4g}; {plausible.too_large}" if most > plausible.most else ""
 
 
-def _swapped(columns: Mapping[str, Array]) -> list[str]:
-    if not {"params", "tokens"} <= columns.keys():
-        return []
-    ratio = float(np.median(columns["params"] / columns["tokens"]))
-    meant = "A factor of 1, as in params=COLUMN*1, says that it is meant"
-    if ratio > _SWAPPED:
-        return [
-            f"{ratio:,.0f} parameters for each token; are params and tokens swapped in --columns? {meant}"
-        ]
-    if ratio < 1 / _SPARSE:
-        return [f"{1 / ratio:.2g} tokens for each parameter; are they in different units? {meant}"]
-    return []
+def _swapped(columns: Mapping[str, Array]) -> Iterator[str]:
+    if {"params", "tokens"} <= columns.keys():
+        ratio = float(np.median(columns["params"] / columns["tokens"]))
+        meant = "A factor of 1, as in params=COLUMN*1, says that it is meant"
+        if ratio > _SWAPPED:
+            asked = "are params and tokens swapped in --columns?"
+            yield f"{ratio:,.0f} parameters for each token; {asked} {meant}"
+        elif ratio < 1 / _SPARSE:
+            yield f"{1 / ratio:.2g} tokens for each parameter; are they in different units? {meant}"
 
 
-def _unlike_6nd(columns: Mapping[str, Array]) -> list[str]:
-    if not set(COUNTS) <= columns.keys():
-        return []
-    ratio = columns["flops"] / (6 * columns["params"] * columns["tokens"])
-    off = (ratio > _FLOPS_OFF) | (ratio < 1 / _FLOPS_OFF)
-    if not off.any():
-        return []
-    return [
-        f"the FLOPs of {off.sum()} of {len(off)} rows are {ratio[off][0]:.2g} times 6 N D; in which units are params, "
-        "tokens and flops? A factor of 1, as in flops=COLUMN*1, says that it is meant"
-    ]
+def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:
+    if set(COUNTS) <= columns.keys():
+        ratio = columns["flops"] / (6 * columns["params"] * columns["tokens"])
+        off = (ratio > _FLOPS_OFF) | (ratio < 1 / _FLOPS_OFF)
+        if off.any():
+            yield (
+                f"the FLOPs of {off.sum()} of {len(off)} rows are {ratio[off][0]:.2g} times 6 N D; in which units are "
+                "params, tokens and flops? A factor of 1, as in flops=COLUMN*1, says that it is meant"
+            )

@@ -5,17 +5,14 @@ Exponents depend on it, so each choice is made in one place and recorded with th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.analysis.columns import Array, numbers, pairs_of
-from sweeplab.data.objectives import SETTINGS, objective_of
+from sweeplab.analysis.columns import numbers, pairs_of
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,12 +103,8 @@ def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str,
         raise BadInput(*problems)
 
 
-def counted(
-    runs: pd.DataFrame, conventions: Conventions, bytes_per_token: Mapping[str, float] | None
-) -> tuple[pd.DataFrame, dict[str, str]]:
+def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return a study's runs with the columns params, tokens, flops (unless it is 6ND) and loss, and what they are.
-
-    `bytes_per_token` is by study.
 
     Raises:
         BadInput: bits per byte are asked for where a token's bytes are not known; a column is missing.
@@ -124,7 +117,9 @@ def counted(
     loss = numbers(runs, _LOSSES[at])
     said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES}
     if conventions.loss == "bits-per-byte":
-        loss = loss / (math.log(2) * _bytes_of(runs, bytes_per_token))
+        if "best_bits_per_byte" not in runs:
+            raise BadInput("bits per byte need the bytes of a token, and nothing says them of the runs")
+        loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
     n = numbers(runs, _PARAMS[params])
     if head:
         n = n + np.prod([numbers(runs, name) for name in head], axis=0)
@@ -133,20 +128,3 @@ def counted(
         made["flops"] = numbers(runs, "train_flops")
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
     return runs.assign(**made), said | {"tokens": "read in training, sources' and repeated ones too"}
-
-
-def _bytes_of(runs: pd.DataFrame, bytes_per_token: Mapping[str, float] | None) -> Array:
-    names = runs["study"].astype(str).tolist() if "study" in runs else [""] * len(runs)
-    if unknown := sorted({name for name in names if name not in (bytes_per_token or {})}):
-        whose = ", ".join(unknown) or "the runs"
-        raise BadInput(f"bits per byte need the bytes of a token, and nothing says them of {whose}")
-    return np.array([(bytes_per_token or {})[name] for name in names]) * _text_shares(runs)
-
-
-def _text_shares(runs: pd.DataFrame) -> Array:
-    """Return how many tokens of the text a target of each run stands for: one, but of a span's ends and sentinels."""
-    if not set(SETTINGS) <= set(runs.columns):  # a table of other origin
-        return np.ones(len(runs))
-    rows = runs[list(SETTINGS)].to_dict("records")
-    effective = [Hyperparameters.of({str(name): value for name, value in row.items()}) for row in rows]
-    return np.array([objective_of(values).text_share(values) for values in effective])

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import (
-    Array,
-    Column,
-    check_plausible,
-    named_column,
-    own_columns,
-    read_columns,
-)
+from sweeplab.analysis.columns import Array, check_plausible, named_column, own_columns, read_columns
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.trials import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
@@ -57,16 +50,11 @@ class Points:
 
     @property
     def flops_per_param_token(self) -> float:
-        """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is not counted."""
-        if not self.counts_flops:
+        """Return C / (N D), the mean over rows: what a budget is divided by. 6 where C is taken as 6ND."""
+        if self.conventions.get("flops", "6ND") == "6ND":
             return float(np.exp(np.log(6.0)))
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
-
-    @property
-    def counts_flops(self) -> bool:
-        """Return whether FLOPs were counted, and not taken as 6ND."""
-        return self.conventions.get("flops", "6ND") != "6ND"
 
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         """Return the points of some rows, by their truth values or by their places."""
@@ -137,25 +125,23 @@ def study_points(
     runs: pd.DataFrame,
     columns: Mapping[str, str] | None = None,
     conventions: Conventions | None = None,
-    bytes_per_token: Mapping[str, float] | None = None,
 ) -> Points:
     """Return the points of the runs of one study or several: the best trial of each model and token count.
 
     A point is the mean of its k seeds and weighs k: the variance of one seed is taken as one for all points, so
     that of the mean is a kth of it. Runs that did not reach an end are left out, and counted. `columns` name
-    others than the conventions would. `bytes_per_token`, by study, is for a loss in bits per byte.
+    others than the conventions would.
 
     Raises:
         BadInput: no run has ended, or what `points_of` refuses.
     """
-    return points_of_trials(*select_trials(runs, columns, conventions, bytes_per_token))
+    return points_of_trials(*select_trials(runs, columns, conventions))
 
 
 def select_trials(
     runs: pd.DataFrame,
     columns: Mapping[str, str] | None = None,
     conventions: Conventions | None = None,
-    bytes_per_token: Mapping[str, float] | None = None,
 ) -> tuple[Selection, dict[str, str], dict[str, str]]:
     """Return which trials are points, the columns of their roles, and what the conventions say of these.
 
@@ -163,7 +149,7 @@ def select_trials(
         BadInput: no run has ended, a column is missing, or a convention cannot be followed.
     """
     asked = dict(columns or {})
-    table, said = counted(runs, conventions or Conventions(), bytes_per_token)
+    table, said = counted(runs, conventions or Conventions())
     mapped = {role: role for role in ("params", "tokens", "flops", "loss") if role in table} | asked
     loss = named_column(mapped["loss"], list(map(str, table)))
     if loss[2]:
@@ -211,8 +197,8 @@ def points_of(
     found = read_columns(frame, columns, source)
     group = None
     if "group" in columns:
-        group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).tolist()
-    keep, dropped = _kept(found, group)
+        group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).to_numpy(object)
+    keep, dropped = _kept({role: column.values for role, column in found.items()}, group)
     if not keep.any():
         why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise BadInput(f"{source}: no row can be used: {why or 'there is none'}")
@@ -225,12 +211,11 @@ def points_of(
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
-    weight = np.ones(len(frame)) if weights is None else weights
     rows = names or [f"row {at}" for at in frame.index]
     return Points(
         columns=kept,
-        weights=weight[keep],
-        groups=tuple(np.array(group, object)[keep]) if group else None,
+        weights=(np.ones(len(frame)) if weights is None else weights)[keep],
+        groups=None if group is None else tuple(group[keep]),
         dropped=dropped,
         conventions=conventions,
         names=tuple(np.array(rows, object)[keep]),
@@ -249,16 +234,12 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
 
 
-def _kept(
-    columns: Mapping[str, Column], group: Sequence[str] | None
-) -> tuple[NDArray[np.bool_], dict[str, int]]:
+def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Return which rows are used, and how many are not, by the reason."""
     import pandas as pd
 
-    table = pd.DataFrame({role: column.values for role, column in columns.items()})
-    is_finite: NDArray[np.bool_] = np.asarray(np.isfinite(table.to_numpy()).all(1))
-    whole = table.assign(group=group or "")[is_finite]
-    keep = is_finite.copy()
-    keep[is_finite] = ~whole.duplicated().to_numpy()
-    counts = {"not finite": int((~is_finite).sum()), "duplicate": int((is_finite & ~keep).sum())}
-    return keep, {reason: count for reason, count in counts.items() if count}
+    table = pd.DataFrame(dict(columns))
+    finite = np.isfinite(table.to_numpy()).all(1)
+    again = finite & table.assign(group=group).duplicated().to_numpy()
+    counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
+    return finite & ~again, {reason: count for reason, count in counts.items() if count}

@@ -15,7 +15,6 @@ from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
-from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +53,7 @@ class Studies:
             BadInput: what `study_points` refuses, and what `settled` does.
         """
         chosen = self.settled(conventions)
-        return study_points(self.runs, columns, chosen, self.bytes_per_token(chosen))
+        return study_points(self.runs, columns, chosen)
 
     def settled(self, conventions: Conventions | None = None) -> Conventions:
         """Return the conventions with the studies' own choice of best or final, where none was made.
@@ -64,14 +63,13 @@ class Studies:
         """
         chosen = conventions or Conventions()
         self._check_comparable(chosen)
-        own = sorted({spec.objective.at for spec in self.specs.values()})
-        if chosen.at:
-            return chosen
-        if len(own) > 1:
-            raise BadInput(
-                Problem("the studies value a run by different evaluations", "--count at=best or at=final")
+        own = {spec.objective.at for spec in self.specs.values()}
+        if not chosen.at and len(own) > 1:
+            problem = Problem(
+                "the studies value a run by different evaluations", "--count at=best or at=final"
             )
-        return replace(chosen, at=own[0])
+            raise BadInput(problem)
+        return chosen if chosen.at else replace(chosen, at=own.pop())
 
     def curves(self, lab: Path, metric: str) -> pd.DataFrame:
         """Return the curves of a metric; those of several studies say whose they are.
@@ -113,12 +111,6 @@ class Studies:
             said = ", ".join(f"{name} by {metric}" for name, metric in metrics.items())
             raise BadInput(f"the studies value their trials differently: {said}")
 
-    def bytes_per_token(self, conventions: Conventions) -> dict[str, float] | None:
-        """Return the bytes of a token of each study's validation text, None where the loss stays in nats."""
-        if conventions.loss != "bits-per-byte":
-            return None
-        return {name: data["val_bytes"] / data["val_targets"] for name, data in self.data.items()}
-
     def _check_comparable(
         self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
     ) -> None:
@@ -126,11 +118,11 @@ class Studies:
         digest = "text_digest" if conventions.loss == "bits-per-byte" else "token_digest"
         first, *others = self.data
         for name in others:
-            if self.data[name][digest] == self.data[first][digest]:
+            here, there = self.data[name], self.data[first]
+            if here[digest] == there[digest]:
                 continue
-            same_text = self.data[name]["text_digest"] == self.data[first]["text_digest"]
-            hint = f"; of one text, {otherwise}" if same_text else ""
-            what = "tokens" if same_text else "text"
+            same_text = here["text_digest"] == there["text_digest"]
+            what, hint = ("tokens", f"; of one text, {otherwise}") if same_text else ("text", "")
             differ = f"studies {first} and {name} were trained on different {what}"
             raise BadInput(f"{differ}: losses per token cannot be compared{hint}")
 
@@ -150,12 +142,10 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     specs = {name: read_spec(folder) for name, folder in folders.items()}
     tables = [runs_table(folders[name].lab, name, spec.track.uri) for name, spec in specs.items()]
     runs = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-    data = {name: _data(folder) for name, folder in folders.items()}
+    data = {}
+    for name, folder in folders.items():
+        try:
+            data[name] = dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise BadInput(f"study {name} does not know its data: {folder.data_file} is gone") from None
     return Studies(runs, specs, data, {name: folder.baselines for name, folder in folders.items()})
-
-
-def _data(folder: StudyFolder) -> dict[str, Any]:
-    try:
-        return dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise BadInput(f"study {folder.name} does not know its data: {folder.data_file} is gone") from None

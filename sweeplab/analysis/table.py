@@ -75,17 +75,11 @@ def runs_table(lab: Path, name: str, uri: str | None = None) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {
-            "study": name,
-            "cell": run.cell,
-            "trial": run.trial,
-            "seed": run.seed,
-            "state": run.state,
-            **{metric: run.metrics.get(metric) for metric in METRICS},
-            "run_id": run.run_id,
-            **{metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics},
-            **{each: text for each, text in run.values.items() if each not in COLUMNS},
-        }
+        {"study": name, "cell": run.cell, "trial": run.trial, "seed": run.seed, "state": run.state}
+        | {metric: run.metrics.get(metric) for metric in METRICS}
+        | {"run_id": run.run_id}
+        | {metric: run.metrics[metric] for metric in MEASURED if metric in run.metrics}
+        | {each: text for each, text in run.values.items() if each not in COLUMNS}
         for run in _in_order(open_tracker(lab, name, uri))
     ]
     given = dict.fromkeys(each for row in rows for each in row)
@@ -150,7 +144,7 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
             frame["state"], ~typed["state"].isin([*RunState]), "column 'state'", ", ".join(RunState)
         )
     if set(KEY) <= checked.keys():
-        keys = typed[list(KEY)].astype(str).agg("/".join, axis=1)
+        keys = typed[list(KEY)].dropna().astype(str).agg("/".join, axis=1)
         problems += _wrong(keys, keys.duplicated(), "run", "each run once")
     if problems:
         raise BadInput(*problems)

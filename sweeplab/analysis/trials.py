@@ -203,13 +203,12 @@ def select(runs: DataFrame, loss: str) -> Selection:
     Raises:
         BadInput: no trial has ended, or trials are of unlike tasks.
     """
-    from pandas import to_numeric
-
     runs = with_models(runs)
     states = runs["state"].astype(str)
     ended = states.isin(VALUED)
-    is_finite = np.isfinite(to_numeric(runs[loss], errors="coerce").to_numpy(float, na_value=np.nan))
-    reasons = states.replace(WHY_DROPPED).where(~ended, "").mask(ended & ~is_finite, "not finite")
+    reasons = (
+        states.replace(WHY_DROPPED).where(~ended, "").mask(ended & finite(runs, loss).isna(), "not finite")
+    )
     usable = reasons.eq("")
     own_trial = ["study", *TRIAL]
     whole = usable.groupby([runs[name] for name in own_trial]).transform("all").astype(bool)
@@ -221,7 +220,8 @@ def select(runs: DataFrame, loss: str) -> Selection:
     check_one_task(used)
     means = used.groupby([*POINT, *TRIAL], sort=False)[loss].mean().reset_index()
     best = means.loc[means.groupby(POINT, sort=False)[loss].idxmin(), own_trial]
-    kept = used.merge(best.assign(point=_names(best)), on=own_trial)
+    parts = own_trial if best["study"].nunique() > 1 else TRIAL
+    kept = used.merge(best.assign(point=best[parts].astype(str).agg("/".join, axis=1)), on=own_trial)
     dropped["not the best of its model and length"] += len(used) - len(kept)
     grouped = kept.groupby("point", sort=False)
     averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
@@ -267,13 +267,6 @@ def _planned_tokens(run: Mapping[Any, Any]) -> float:
         return float(train_tokens(values_of(run), run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack what it follows from
         return float(run["train_tokens"])
-
-
-def _names(trials: DataFrame) -> list[str]:
-    """Return a name for each trial: its cell and number, and its study where there are several."""
-    several = trials["study"].nunique() > 1
-    rows: Sequence[Any] = list(trials[["study", *TRIAL]].itertuples(index=False))
-    return [f"{study}/{cell}/{number}" if several else f"{cell}/{number}" for study, cell, number in rows]
 
 
 def _pooled(kept: DataFrame, loss: str, counts: Array) -> tuple[float, int]:

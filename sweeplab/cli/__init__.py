@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
 
 from sweeplab.cli.doctor import doctor
 from sweeplab.cli.hyperparameters import hyperparameters, schema
-from sweeplab.cli.laws.compare import audit, compare
-from sweeplab.cli.laws.fit import fit, isoflop, shape
+from sweeplab.cli.laws.fit import audit, compare, fit, isoflop, shape
 from sweeplab.cli.laws.ledger import forecast, ledger, verify
 from sweeplab.cli.laws.next import next_runs
-from sweeplab.cli.model.architecture import coordinates, params, trace
-from sweeplab.cli.model.trained import attention, next_tokens
-from sweeplab.cli.options import command_group
+from sweeplab.cli.model import coordinates, params, trace
+from sweeplab.cli.options import AsJson
+from sweeplab.cli.printing import print_answer
 from sweeplab.cli.report import compare_studies, scaling, sweep, ui
-from sweeplab.cli.runs import evaluate, export_hf, generate, import_hf
+from sweeplab.cli.runs import attention, evaluate, export_hf, generate, import_hf, next_tokens
 from sweeplab.cli.study.control import enqueue, extend, pause, resume, retry, stop, stop_trial
 from sweeplab.cli.study.manage import clone, init, rename, rm
-from sweeplab.cli.study.plan import plan
-from sweeplab.cli.study.results import best, diff, export
-from sweeplab.cli.study.run import logs, run, watch, work
-from sweeplab.cli.study.show import list_studies, show
+from sweeplab.cli.study.run import logs, plan, run, watch, work
+from sweeplab.cli.study.show import best, diff, export, list_studies, show
 from sweeplab.errors import BadInput, TrackingUnavailable
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 # The groups with their help and commands, in the order in which help shows them.
-GROUPS: dict[str, tuple[str, tuple[Callable[..., None], ...]]] = {
+GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "study": (
         "Write, preview, run and look at studies.",
         # Before a run, during it, its results, order in the lab.
@@ -43,8 +46,9 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., None], ...]]] = {
     ),
     "model": ("Look inside models.", (params, trace, attention, coordinates, next_tokens)),
 }
+ALONE = (export_hf, import_hf, hyperparameters, generate, evaluate, schema, ui, doctor)
 # Commands whose functions have longer names, because another function or a word of Python has theirs.
-NAMES = {
+NAMES: dict[Callable[..., Any], str] = {
     list_studies: "list",
     stop_trial: "stop",
     compare_studies: "compare",
@@ -52,14 +56,55 @@ NAMES = {
     next_tokens: "next",
 }
 
-app = command_group("Hyperparameter sweeps and experiment tracking for small transformers.")
-for name, (words, commands) in GROUPS.items():
-    group = command_group(words)
+
+class Commands(TyperGroup):
+    """A group that reads no options of its own where a command's name comes first.
+
+    Typer imports pydantic to read an option that was not given, which takes longer than all else of `--help`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the group's options, or leave everything to the command."""
+        if args and args[0] in self.commands:
+            self.params, self.add_help_option = [], False
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands' names, groups first."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: not isinstance(self.commands[name], TyperGroup))
+
+
+def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer:
+    """Return a group of commands, which stays a group with one.
+
+    Its help is plain text: Rich's help takes as long again to print, and breaks long lines into boxes.
+    """
+    group = typer.Typer(
+        cls=Commands, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+    group.callback()(lambda: None)
     for each in commands:
-        group.command(NAMES.get(each))(each)
-    app.add_typer(group, name=name)
-for each in (export_hf, import_hf, hyperparameters, generate, evaluate, schema, ui, doctor):
-    app.command()(each)
+        group.command(NAMES.get(each))(printed(each) if each.__annotations__["return"] == "Answer" else each)
+    return group
+
+
+def printed(command: Callable[..., Any]) -> Callable[..., None]:
+    """Return a command that prints what it answers, and has the option `--json` for it."""
+
+    @functools.wraps(command)
+    def run(as_json: bool, **given: Any) -> None:
+        print_answer(command(**given), as_json)
+
+    signature = inspect.signature(command, eval_str=True)
+    json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), json])  # type: ignore[attr-defined]
+    return run
+
+
+app = group_of("Hyperparameter sweeps and experiment tracking for small transformers.", ALONE)
+for name, (words, commands) in GROUPS.items():
+    app.add_typer(group_of(words, commands), name=name)
 
 
 def main() -> None:

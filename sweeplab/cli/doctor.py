@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from sweeplab.cli.options import AsJson, Lab, MaybeStudyName, study_folder
+from sweeplab.cli.options import AsJson, Lab, MaybeStudyName
 from sweeplab.cli.printing import console, print_json, say
+from sweeplab.lab.listing import find_study
+from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.doctor import Check
@@ -23,13 +26,10 @@ def doctor(name: MaybeStudyName = None, lab: Lab = None, as_json: AsJson = False
     \b
     $ sweeplab doctor small
     """
-    from dataclasses import asdict
-
     from sweeplab.doctor import examine
-    from sweeplab.records.folders import lab_folder
 
     checks = []
-    for check in examine(lab_folder(lab), study_folder(lab, name) if name else None):
+    for check in examine(lab_folder(lab), find_study(lab, name) if name else None):
         checks.append(check)
         if not as_json:
             _print(check)

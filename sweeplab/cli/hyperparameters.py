@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -10,13 +12,15 @@ import typer
 from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import console, print_json
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
+from sweeplab.study.file.template import range_in_words
 
 
 def hyperparameters(
     category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
     minimal: Annotated[bool, flag("Only the eight that matter most.", "--minimal")] = False,
-    json: Annotated[bool, flag("Print JSON: one object per row.", "--json")] = False,
+    as_json: Annotated[bool, flag("Print JSON: one object per row.", "--json")] = False,
     markdown: Annotated[bool, flag("Print a Markdown table.", "--markdown")] = False,
 ) -> None:
     """Print the table of hyperparameters.
@@ -26,14 +30,16 @@ def hyperparameters(
     \b
     $ sweeplab hyperparameters --category model
     """
-    if json and markdown:
+    if as_json and markdown:
         raise BadInput("--json and --markdown exclude each other")
-    chosen = _category(category) if category else None
-    asked = (row for row in TABLE.values() if not minimal or row.name in MINIMAL)
-    rows = [row for row in asked if chosen in (None, row.category)]
-    if json:
-        from dataclasses import asdict
-
+    rows = [row for row in TABLE.values() if not minimal or row.name in MINIMAL]
+    if category:
+        names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
+        if category.lower() not in names:
+            what, known = f"unknown category {category!r}", ", ".join(CATEGORIES)
+            raise BadInput(Problem(what, known, nearest(category, names)))
+        rows = [row for row in rows if row.category == names[category.lower()]]
+    if as_json:
         print_json([asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows])
     elif markdown:
         typer.echo(_markdown(rows))
@@ -49,23 +55,12 @@ def schema() -> None:
     \b
     $ sweeplab schema > studies/.schema.json
     """
-    from json import dumps
-
     from sweeplab.study.file.schema import study_schema
 
-    typer.echo(dumps(study_schema(), indent=2))
-
-
-def _category(asked: str) -> str:
-    names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
-    if asked.lower() not in names:
-        raise BadInput(Problem(f"unknown category {asked!r}", ", ".join(CATEGORIES), nearest(asked, names)))
-    return names[asked.lower()]
+    typer.echo(json.dumps(study_schema(), indent=2))
 
 
 def _markdown(rows: list[Hyperparameter]) -> str:
-    from sweeplab.study.file.template import range_in_words
-
     headings = ("Category", "Parameter", "Sample Value", "Allowed", "Suggested", "Meaning")
     lines = [tuple(f"**{heading}**" for heading in headings), ("---",) * len(headings)]
     for row in rows:
@@ -77,8 +72,6 @@ def _markdown(rows: list[Hyperparameter]) -> str:
 
 def _print_table(rows: list[Hyperparameter]) -> None:
     from rich.table import Column, Table
-
-    from sweeplab.study.file.template import range_in_words
 
     name = Column("Parameter", style="cyan", no_wrap=True)
     table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
@@ -96,8 +89,6 @@ def _print_table(rows: list[Hyperparameter]) -> None:
 
 def _python(value: Any) -> str:
     """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
-    from sweeplab.formatting import yaml_text
-
     if isinstance(value, float):
         return yaml_text(value)
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,18 +1,27 @@
-"""Groups of commands, and the arguments and options that several commands share."""
+"""The arguments and options that several commands share, and what the shell offers for them at the Tab key."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from sweeplab.cli.completion import presets, studies
 from sweeplab.errors import BadInput, Problem
+from sweeplab.lab.listing import study_names
+from sweeplab.records.folders import lab_folder
 
-if TYPE_CHECKING:
-    from sweeplab.records.folders import StudyFolder
+
+def studies(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the lab's studies whose names begin so."""
+    return [name for name in study_names(lab_folder(ctx.params.get("lab"))) if name.startswith(incomplete)]
+
+
+def presets(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the presets whose names begin so."""
+    from sweeplab.study.spec import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
@@ -67,47 +76,6 @@ Force = Annotated[bool, flag("Replace what is there already.", "--force")]
 Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
-
-
-class Commands(TyperGroup):
-    """A group that reads no options of its own where a command's name comes first.
-
-    Typer imports pydantic to read an option that was not given, which takes longer than all else of `--help`.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the group's options, or leave everything to the command."""
-        if args and args[0] in self.commands:
-            self.params, self.add_help_option = [], False
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands' names, groups first."""
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: not isinstance(self.commands[name], TyperGroup))
-
-
-def command_group(help: str) -> typer.Typer:
-    """Return a group without commands, which stays a group with one.
-
-    Its help is plain text: Rich's help takes as long again to print, and breaks long lines into boxes.
-    """
-    group = typer.Typer(
-        cls=Commands, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-    )
-    group.callback()(lambda: None)
-    return group
-
-
-def study_folder(lab: Path | None, name: str) -> StudyFolder:
-    """Return a study's folder; what finds it is imported here, for `--help` to be fast.
-
-    Raises:
-        BadInput: there is no such study; offers the nearest name.
-    """
-    from sweeplab.lab.listing import find_study
-
-    return find_study(lab, name)
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:

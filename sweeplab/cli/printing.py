@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sweeplab.lab.moving import Done
     from sweeplab.study.plan import Plan
 
-T = TypeVar("T")
+# What a command found, and how a person is told: a text, or what prints it. A command that returns one has --json.
+Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
 
 
-def print_found(found: T, as_json: bool, printer: Callable[[T], None]) -> None:
-    """Print what a command found: as JSON for a program, else by `printer` for a person."""
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print what a command found: as JSON for a program, or for a person."""
+    found, told = answer
     if as_json:
         print_json(found)
+    elif isinstance(told, str):
+        print(told)
     else:
-        printer(found)
+        told(found)
+
+
+def answer_of(done: Done) -> Answer:
+    """Say what a command did and how to undo it."""
+    trials = [{"cell": cell, "trial": number} for cell, number in done.trials]
+    told = "\n".join([done.what, *(f"undo: {command}" for command in done.undo)])
+    return {"done": done.what, "undo": done.undo, "trials": trials}, told
 
 
 def print_json(content: Any) -> None:
     """Print one JSON document: objects by their `as_dict`; a number that JSON does not have, such as NaN, is null."""
-    import json
-
     print(json.dumps(_plain(content), indent=1))
 
 
@@ -61,21 +72,24 @@ def say_warnings(warnings: Sequence[str]) -> None:
         say(f"warning: {warning}", "yellow")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> None:
-    """Print rows that share their keys, all right-aligned but those of `text`.
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], text: Sequence[str], keys: Sequence[str] | None = None
+) -> None:
+    """Print all keys of rows, or those given, all right-aligned but those of `text`.
 
     Columns of nothing but zeros and dashes are left out.
     """
     from rich.table import Table
 
-    shown = [key for key in rows[0] if any(row[key] not in (0, None) for row in rows)]
+    known = keys or dict.fromkeys(key for row in rows for key in row)
+    shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for key in shown:
         table.add_column(
             key.replace("_", " "), justify="left" if key in text else "right", no_wrap=key == shown[0]
         )
     for row in rows:
-        table.add_row(*(cell_text(row[key]) for key in shown))
+        table.add_row(*(cell_text(row.get(key)) for key in shown))
     console().print(table)
 
 

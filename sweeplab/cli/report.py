@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sweeplab.cli.completion import studies
 from sweeplab.cli.options import (
     AllowPlugins,
     AsJson,
@@ -21,10 +20,11 @@ from sweeplab.cli.options import (
     argument,
     flag,
     option,
-    study_folder,
+    studies,
 )
-from sweeplab.cli.printing import print_json
+from sweeplab.cli.printing import Answer, print_json
 from sweeplab.errors import BadInput
+from sweeplab.lab.listing import find_study
 
 if TYPE_CHECKING:
     from sweeplab.report.browse import Shown
@@ -41,8 +41,7 @@ def scaling(
     dashboard: Dashboard = None,
     form: Format = "html",
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write the scaling report of a study.
 
     Loss against n_layer, n_embd and parameters, the curves, and the scaling law with
@@ -51,7 +50,7 @@ def scaling(
     \b
     $ sweeplab report scaling small
     """
-    _write("scaling", [name], lab, None, dashboard, form, as_json)
+    return _write("scaling", [name], lab, None, dashboard, form)
 
 
 def sweep(
@@ -63,8 +62,7 @@ def sweep(
     dashboard: Dashboard = None,
     form: Format = "html",
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write the report of a study's sweep.
 
     Which hyperparameters matter, where trials fail, what pruning saves and costs, where compute goes:
@@ -77,8 +75,8 @@ def sweep(
     if audit_pruning is not None:
         from sweeplab.sweep.work.pruned import audit_pruning as audit
 
-        audit(study_folder(lab, name), audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    _write("sweep", [name], lab, None, dashboard, form, as_json)
+        audit(find_study(lab, name), audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
+    return _write("sweep", [name], lab, None, dashboard, form)
 
 
 def compare_studies(
@@ -87,8 +85,7 @@ def compare_studies(
     dashboard: Dashboard = None,
     form: Format = "html",
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write the comparison of several studies.
 
     Their sweeps side by side, and whether their best losses differ by more than noise:
@@ -99,26 +96,17 @@ def compare_studies(
     """
     if len(names) < 2:
         raise BadInput("a comparison needs two studies or more")
-    _write("compare", names, lab, output, dashboard, form, as_json)
+    return _write("compare", names, lab, output, dashboard, form)
 
 
 def _write(
-    page: str,
-    names: list[str],
-    lab: Lab,
-    output: Path | None,
-    dashboard: Dashboard,
-    form: Format,
-    as_json: bool,
-) -> None:
+    page: str, names: list[str], lab: Lab, output: Path | None, dashboard: Dashboard, form: Format
+) -> Answer:
     from sweeplab.api import write_report
 
-    folders = [study_folder(lab, name) for name in names]
-    files = write_report(page, folders[0].lab, names, output, dashboard, form)
-    if as_json:
-        print_json({"report": str(files[0]), "files": [str(each) for each in files]})
-    else:
-        typer.echo("\n".join(map(str, files)))
+    folders = [find_study(lab, name) for name in names]
+    files = list(map(str, write_report(page, folders[0].lab, names, output, dashboard, form)))
+    return {"report": files[0], "files": files}, "\n".join(files)
 
 
 def ui(
@@ -148,45 +136,40 @@ def ui(
     """
     from sweeplab.report.browse import browse
 
-    # However it ends, also with its terminal, it ends the server too; a script's background ignores Ctrl-C.
-    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, _interrupt) for each in ends}
     try:
-        with browse(lab, name, port, dashboard) as shown:
-            _print_links(shown, as_json)
+        with ExitStack() as stack:
+            # However it ends, also with its terminal, it ends the server too; a script's background ignores Ctrl-C.
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                stack.callback(signal.signal, each, signal.signal(each, signal.default_int_handler))
+            shown = stack.enter_context(browse(lab, name, port, dashboard))
+            if as_json:
+                pid = shown.server.process.pid if shown.server else None
+                print_json({"server": shown.address, "pid": pid, "studies": shown.links})
+            else:
+                _print_links(shown)
+            sys.stdout.flush()
             if open_page if open_page is not None else _has_desktop():
                 import webbrowser
 
-                webbrowser.open(_landing(shown))
+                only_one = len(shown.links) == 1
+                webbrowser.open(next(iter(shown.links.values()))["charts"] if only_one else shown.address)
             if shown.server:
                 shown.server.wait()
     except KeyboardInterrupt:
         typer.echo("ended", err=True)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
-def _landing(shown: Shown) -> str:
-    return next(iter(shown.links.values()))["charts"] if len(shown.links) == 1 else shown.address
-
-
-def _print_links(shown: Shown, as_json: bool) -> None:
-    if as_json:
-        pid = shown.server.process.pid if shown.server else None
-        print_json({"server": shown.address, "pid": pid, "studies": shown.links})
-    else:
-        for name, links in shown.links.items():
-            typer.echo(name)
-            for what, link in links.items():
-                typer.echo(f"  {what:6}  {link}")
-        if len(shown.links) != 1:
-            typer.echo(shown.address)
-        for name in shown.empty:
-            typer.echo(f"{name} has no runs yet: its page fills as they start", err=True)
-        if shown.server:
-            typer.echo("Ctrl-C ends it", err=True)
-    sys.stdout.flush()
+def _print_links(shown: Shown) -> None:
+    for name, links in shown.links.items():
+        typer.echo(name)
+        for what, link in links.items():
+            typer.echo(f"  {what:6}  {link}")
+    if len(shown.links) != 1:
+        typer.echo(shown.address)
+    for name in shown.empty:
+        typer.echo(f"{name} has no runs yet: its page fills as they start", err=True)
+    if shown.server:
+        typer.echo("Ctrl-C ends it", err=True)
 
 
 def _has_desktop() -> bool:
@@ -194,7 +177,3 @@ def _has_desktop() -> bool:
     if not sys.stdout.isatty():
         return False
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -1,19 +1,19 @@
-"""`sweeplab generate`, `evaluate`, `export-hf` and `import-hf`: commands on a trained run."""
+"""Commands on a trained run: generate, evaluate, `model attention`, `model next`, and folders of transformers."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sweeplab.cli.options import AsJson, Force, Lab, Prompt, Run, argument, flag, option, whole_numbers
-from sweeplab.cli.printing import print_json, print_rows
+from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
 from sweeplab.errors import BadInput, Problem
-
-if TYPE_CHECKING:
-    from sweeplab.runs.generating import Writer
+from sweeplab.records.folders import lab_folder
+from sweeplab.runs.opening import check_imported_name, imported_folder, open_run
 
 STRETCHES = 4  # rows per block_size of positions in the table of losses by position
 
@@ -54,9 +54,7 @@ def generate(
     $ sweeplab generate masked --prompt "The [MASK] sat"
     """
     from sweeplab.hyperparameters import Hyperparameters
-    from sweeplab.records.folders import lab_folder
     from sweeplab.runs.generating import Writer, chosen
-    from sweeplab.runs.opening import open_run
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawing = [
@@ -71,23 +69,17 @@ def generate(
     opened = open_run(run, place)
     amateur = open_run(contrast, place) if contrast is not None else None
     writer = Writer(opened, prompt, *chosen(opened.values, given, greedy), seed=seed or 0, amateur=amateur)
-    if as_json:
-        print_json(_generated(writer, beams))
-    elif beams is not None:
-        print(writer.beams(beams)[0]["text"])
+    said: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
+    if beams is not None:
+        found = writer.beams(beams)
+        print_answer((said | {"beams": found}, found[0]["text"]), as_json)
+    elif as_json:
+        tokens = list(writer.tokens())
+        print_json(said | {"seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))})
     else:
         for piece in writer.words(writer.tokens()):
             print(piece, end="", flush=True)
         print(flush=True)
-
-
-def _generated(writer: Writer, beams: int | None) -> dict[str, Any]:
-    """Return what is generated as plain values: a text, or one for each beam."""
-    said: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
-    if beams is not None:
-        return {**said, "beams": writer.beams(beams)}
-    tokens = list(writer.tokens())
-    return {**said, "seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))}
 
 
 def evaluate(
@@ -98,8 +90,7 @@ def evaluate(
     ] = None,
     report: Annotated[Path | None, option("PAGE.html", "Also write a page of the loss by position.")] = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Evaluate a trained run, also on longer sequences.
 
     Losses are given by position too. Longer sequences need positions without an end, such as rotary,
@@ -108,8 +99,7 @@ def evaluate(
     \b
     $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
     """
-    from sweeplab.records.folders import lab_folder
-    from sweeplab.runs.evaluating import evaluated
+    from sweeplab.runs.inspecting import evaluated
 
     times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
     found = evaluated(run, lab_folder(lab), times, study)
@@ -117,24 +107,22 @@ def evaluate(
         from sweeplab.report.models import write_evaluation
 
         write_evaluation(found, report)
-    if as_json:
-        print_json(found | ({"report": str(report)} if report else {}))
-        return
-    _print_evaluation(found)
-    if report:
-        typer.echo(f"\n{report} written")
+        found |= {"report": str(report)}
+    return found, _print_evaluation
 
 
 def _print_evaluation(found: dict[str, Any]) -> None:
     print_rows([{"measure": name, "value": value} for name, value in found["measures"].items()], ["measure"])
     if lengths := found["length_extrapolation"]:
         print()
-        print_rows([{name: row[name] for name in row if name != "by_position"} for row in lengths], [])
+        print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
         print("\nmean loss by position")
         losses = {f"{row['times']}x": row["by_position"] for row in lengths}
         print_rows(_by_stretch(losses, max(1, found["block_size"] // STRETCHES)), ["positions"])
     for each in found["left_out"]:
         print(f"\nnothing at {each['times']} times block_size: {each['why']}")
+    if "report" in found:
+        print(f"\n{found['report']} written")
 
 
 def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
@@ -153,13 +141,75 @@ def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, An
     ]
 
 
+def attention(
+    run: Run,
+    prompt: Prompt,
+    layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
+    head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
+    output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Draw what each head of a run attends to.
+
+    A page of its own, with one matrix per head, one panel per layer, and their numbers below. An
+    encoder-decoder first generates a target for the prompt; its cross-attention is drawn too.
+
+    \b
+    $ sweeplab model attention small --prompt "The print function" --layer 0
+    """
+    from sweeplab.report.models import write_attention
+    from sweeplab.runs.inspecting import attention_maps
+
+    opened = open_run(run, lab_folder(lab))
+    maps = attention_maps(opened, prompt, layer, head)
+    file = output or lab_folder(lab) / "reports" / "attention.html"
+    write_attention(opened.run_id, prompt, maps, file)
+    plain = [{**vars(each), "heads": list(each.heads), "weights": each.weights.tolist()} for each in maps]
+    return {"output": str(file), "run": opened.run_id, "maps": plain}, f"{file} written"
+
+
+def next_tokens(
+    run: Run,
+    prompt: Prompt,
+    most: Annotated[int, option("N", "Number of tokens to show.", min=1)] = 10,
+    lab: Lab = None,
+) -> Answer:
+    """Rank the most probable tokens after a prompt.
+
+    For an encoder, those in each [MASK] of the prompt; for a model of spans, those that start the
+    first [MASK]; for a model of pairs, the first of the target. Probabilities are at temperature 1.
+
+    \b
+    $ sweeplab model next small --prompt "import "
+    $ sweeplab model next masked --prompt "The [MASK] sat" --most 3 --json
+    """
+    from sweeplab.runs.generating import Writer, chosen
+
+    opened = open_run(run, lab_folder(lab))
+    ranked = Writer(opened, prompt, *chosen(opened.values, {})).ranked(most)
+    several = len(ranked) > 1
+    rows = [
+        {
+            "[MASK]": mask if several else None,
+            "rank": rank,
+            "token": repr(row["token"]),
+            "probability": f"{row['probability']:.4f}",
+            "id": str(row["id"]),
+        }
+        for mask, place in enumerate(ranked, start=1)
+        for rank, row in enumerate(place, start=1)
+    ]
+    found: dict[str, Any] = {"run": opened.run_id, "prompt": prompt}
+    found |= {"places": ranked} if several else {"tokens": ranked[0]}
+    return found, lambda _: print_rows(rows, text=("token",))
+
+
 def export_hf(
     run: Run,
     folder: Annotated[Path, argument("DIR", "Folder to write.")],
     force: Force = False,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write a run as a folder for the package transformers.
 
     It is written for the class that can express it: GPT-2, Llama, BERT or T5.
@@ -168,15 +218,11 @@ def export_hf(
     $ sweeplab export-hf small small-hf
     """
     from sweeplab.hf.folders import export_run
-    from sweeplab.records.folders import lab_folder
-    from sweeplab.runs.opening import open_run
 
     architecture = export_run(open_run(run, lab_folder(lab)), folder, force)
-    if as_json:
-        print_json({"folder": str(folder), "class": architecture.class_name})
-        return
-    typer.echo(f"wrote {folder}, a {architecture.class_name}")
-    typer.echo(f"next: transformers.{architecture.class_name}.from_pretrained({str(folder)!r})")
+    name = architecture.class_name
+    told = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
+    return {"folder": str(folder), "class": name}, told
 
 
 def import_hf(
@@ -184,8 +230,7 @@ def import_hf(
     name: Annotated[str | None, option("NAME", "The run's name.  [default: the folder's]")] = None,
     force: Force = False,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Import a folder of the package transformers as a run.
 
     The run is stored in the lab's `imported`: a RUN as any other, and a name for a study's `init_from`.
@@ -193,19 +238,18 @@ def import_hf(
     \b
     $ sweeplab import-hf gpt2 --name gpt2
     """
-    from dataclasses import asdict
-
     from sweeplab.hf.folders import import_folder
-    from sweeplab.records.folders import lab_folder
-    from sweeplab.runs.opening import check_imported_name, imported_folder
 
     place, name = lab_folder(lab), name or folder.resolve().name
     check_imported_name(place, name)
     target = imported_folder(place, name)
     found = import_folder(folder, target, name, force)
-    if as_json:
-        print_json({"run": name, "folder": str(target), **asdict(found)})
-        return
-    typer.echo(f"wrote {target}: {found.family}, {found.n_params:,} parameters, tokenizer {found.tokenizer}")
-    if found.without:
-        typer.echo(f"{found.without}: its texts are token ids, such as '12 7 304'", err=True)
+
+    def told(_: Any) -> None:
+        typer.echo(
+            f"wrote {target}: {found.family}, {found.n_params:,} parameters, tokenizer {found.tokenizer}"
+        )
+        if found.without:
+            typer.echo(f"{found.without}: its texts are token ids, such as '12 7 304'", err=True)
+
+    return {"run": name, "folder": str(target), **asdict(found)}, told

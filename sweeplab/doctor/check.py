@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from optuna.trial import FrozenTrial
 
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
-    from sweeplab.study.spec import StudySpec
-    from sweeplab.sweep.trials.leases import Leases
-    from sweeplab.sweep.trials.store import Store
+from sweeplab.study.space import cells
+from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.trials.store import Store
 
 Verdict = Literal["ok", "warn", "bad"]
 # A run's cell, trial and seed.
@@ -59,19 +58,8 @@ class OpenedStudy:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        from sweeplab.study.space import cells
-        from sweeplab.sweep.trials.store import Store
-
         vocab_size = self.folder.read(self.folder.data_file)["vocab_size"]
         return Store(self.spec, cells(self.spec, vocab_size)[0], vocab_size, self.folder.storage_url)
-
-    @cached_property
-    def leases(self) -> Leases:
-        """Return who holds which trial."""
-        from sweeplab.sweep.trials.leases import Leases
-        from sweeplab.sweep.trials.store import open_storage
-
-        return Leases(open_storage(self.folder.storage_url).engine)
 
     @cached_property
     def seeds(self) -> Mapping[str, tuple[int, ...]]:
@@ -91,12 +79,9 @@ class OpenedStudy:
     @cached_property
     def runs(self) -> Mapping[Place, RunFolder]:
         """Return the folders of all runs by cell, trial and seed, as their names say."""
-        found = {}
-        for path in sorted((self.folder.path / "runs").glob("*/*/")):
-            number, _, seed = path.name.partition("-")
-            if number.isdigit() and seed.isdigit():
-                found[path.parent.name, int(number), int(seed)] = RunFolder(path)
-        return found
+        paths = sorted((self.folder.path / "runs").glob("*/*/"))
+        runs = [RunFolder(path) for path in paths if re.fullmatch("[0-9]+-[0-9]+", path.name)]
+        return {(run.cell, run.trial, run.seed): run for run in runs}
 
     @property
     def run_again(self) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from platform import python_version
@@ -41,15 +41,12 @@ def machine_checks() -> Iterator[Check]:
 def own_metadata() -> tuple[str, list[str]]:
     """Return which Python and which packages sweeplab says it needs: as installed, or in its source tree."""
     try:
-        return metadata("sweeplab")["Requires-Python"], _without_extras(requires("sweeplab") or ())
+        needed = [each for each in requires("sweeplab") or () if "extra ==" not in each]
+        return metadata("sweeplab")["Requires-Python"], needed
     except PackageNotFoundError:
         source = Path(__file__).parents[2] / "pyproject.toml"
         project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
         return project["requires-python"], project["dependencies"]
-
-
-def _without_extras(requirements: Sequence[str]) -> list[str]:
-    return [each for each in requirements if "extra ==" not in each]
 
 
 def python_check(needed: str, found: str = "") -> Check:
@@ -60,13 +57,13 @@ def python_check(needed: str, found: str = "") -> Check:
     return Check("python", f"version {needed}", "ok" if good else "bad", found, cure)
 
 
-def package_checks(needed: Sequence[str], version_of: Callable[[str], str] = version) -> Iterator[Check]:
+def package_checks(needed: Sequence[str]) -> Iterator[Check]:
     """Compare every installed package with its floor and ceiling; those in order share one check."""
     good = []
     here = [each for each in map(Requirement, needed) if not each.marker or each.marker.evaluate()]
     for requirement in here:
         try:
-            found = version_of(requirement.name)
+            found = version(requirement.name)
         except PackageNotFoundError:
             found = "not installed"
         else:
@@ -99,16 +96,13 @@ def cpu_quota(path: Path = CGROUP) -> float | None:
 
 def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
     """Compare the cores that workers are given with the time that they can have."""
-    looked_at, words = "cores, quota, load", f"{n_cores} cores, load {load:.1f}"
+    words, cure = f"{n_cores} cores, load {load:.1f}", ""
     if quota is not None and quota < n_cores - 0.5:
-        cure = f"set engine: {{workers: {max(1, int(quota))}}}, or raise the container's limit"
         words += f", of which a limit leaves {quota:g}"
-        return Check("threads", looked_at, "warn", words, cure)
-    if load > 1.5 * n_cores:
-        return Check(
-            "threads", looked_at, "warn", words, "wait for the other programs, or give fewer workers"
-        )
-    return Check("threads", looked_at, "ok", words)
+        cure = f"set engine: {{workers: {max(1, int(quota))}}}, or raise the container's limit"
+    elif load > 1.5 * n_cores:
+        cure = "wait for the other programs, or give fewer workers"
+    return Check("threads", "cores, quota, load", "warn" if cure else "ok", words, cure)
 
 
 def lab_checks(lab: Path) -> Iterator[Check]:
@@ -160,15 +154,11 @@ def tracking_check(lab: Path, uri: str | None = None) -> Check:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:
         found = str(error).removeprefix(f"{looked_at}: ")
-        return Check(
-            "tracking", looked_at, "bad", found, _tracking_cure(found, looked_at, database is not None)
-        )
+        cure = "start the server; training goes on without it, and the numbers follow on the next run"
+        if "database schema" in found:
+            cure = f"copy the database, then: mlflow db upgrade {looked_at}"
+        elif database:
+            away = "move it away and run the studies again: they send all that they have"
+            cure = f"put the database's copy back, or {away}"
+        return Check("tracking", looked_at, "bad", found, cure)
     return Check("tracking", looked_at, "ok", f"answers; studies: {count}")
-
-
-def _tracking_cure(found: str, place: str, is_file: bool) -> str:
-    if "database schema" in found:
-        return f"copy the database, then: mlflow db upgrade {place}"
-    if is_file:
-        return "put the database's copy back, or move it away and run the studies again: they send all that they have"
-    return "start the server; training goes on without it, and the numbers follow on the next run"

@@ -394,6 +394,7 @@ T5 = Architecture(
     class_name="T5ForConditionalGeneration",
     embedding="shared.weight",
     head="lm_head.weight",
+    biased=False,
     fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
     fields=(
         Field("vocab_size", "vocab_size", 32128),

@@ -6,14 +6,12 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.records.data import DataDescription
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
@@ -131,6 +129,8 @@ def machine() -> str:
 
 
 def _code() -> dict[str, str]:
+    from importlib.metadata import version
+
     root, digest = Path(__file__).parents[1], hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")

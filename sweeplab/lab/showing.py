@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import task_of
@@ -121,7 +120,7 @@ def _cell_row(folder: StudyFolder, cell: str, trials: list[Trial], unfinished: R
 def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
     """Return the mean of a number over those of a trial's runs that have it."""
     found = [value for end in trial.ends if (value := getattr(end, name)) is not None] if trial else []
-    return mean(found) if found else None
+    return sum(found) / len(found) if found else None
 
 
 def _best_run(trial: Trial) -> dict[str, Any]:

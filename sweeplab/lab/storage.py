@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-import uuid
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -72,6 +70,8 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
 def _rows(folder: StudyFolder) -> list[_Row]:
     if folder.storage_file.exists():
         return _rows_elsewhere(folder)
+    import sqlite3
+
     database = f"{folder.database.absolute().as_uri()}?mode=ro"  # a missing file is not to be made here
     try:
         with closing(sqlite3.connect(database, uri=True)) as connection:
@@ -105,6 +105,8 @@ def choose_storage(folder: StudyFolder) -> None:
     asked = os.environ.get(VARIABLE)
     if not asked or folder.storage_file.exists() or folder.database.exists():
         return
+    import uuid
+
     from sqlalchemy import create_engine, make_url
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
     from sqlalchemy.schema import CreateSchema

@@ -14,7 +14,7 @@ next product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,30 +23,12 @@ from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape, Side
 
 LEGEND = {
-    "V": "vocab_size",
-    "T": "block_size",
-    "C": "n_embd",
-    "H": "n_head",
-    "G": "n_kv_head",
-    "D": "head_dim",
-    "F": "d_ff",
-    "E": "n_expert",
-    "R": "relative_buckets",
-    "Y": "n_token_types",
-}
-COMPONENTS = (
-    "token_embedding",
-    "source_embedding",
-    "position_embedding",
-    "token_type_embedding",
-    "relative_bias",
-    "attention",
-    "cross_attention",
-    "feed_forward",
-    "norms",
-    "head",
-)
-EMBEDDINGS = COMPONENTS[:4]
+    "V": "vocab_size", "T": "block_size", "C": "n_embd", "H": "n_head", "G": "n_kv_head", "D": "head_dim",
+    "F": "d_ff", "E": "n_expert", "R": "relative_buckets", "Y": "n_token_types",
+}  # fmt: skip
+LETTERS = {name: letter for letter, name in LEGEND.items()}
+EMBEDDINGS = ("token_embedding", "source_embedding", "position_embedding", "token_type_embedding")
+COMPONENTS = (*EMBEDDINGS, "relative_bias", "attention", "cross_attention", "feed_forward", "norms", "head")
 
 
 @dataclass(frozen=True)
@@ -77,52 +59,37 @@ def terms(shape: ModelShape) -> tuple[Term, ...]:
 def _terms(shape: ModelShape) -> Iterator[Term]:
     values = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
 
-    def term(component: str, formula: str, place: str = "", layers: int = 1) -> Term:
+    def term(component: str, counts: Mapping[str, int], place: str = "", layers: int = 1) -> Term:
+        """Return the term of a component that has so many weights, or none, of each size."""
+        formula = " + ".join(size if n == 1 else f"{n}*{size}" for size, n in counts.items() if n)
         # A formula is ours, never a user's.
-        return Term(component, place, formula, int(eval(formula, {}, values)), layers)
+        return Term(component, place, formula, int(eval(formula or "0", {}, values)), layers)
 
-    def with_bias(formula: str, bias: str, has_bias: bool) -> str:
-        return f"{formula} + {bias}" if has_bias else formula
-
-    yield term("token_embedding", "V*C")
-    if shape.has_source_embedding:
-        yield term("source_embedding", "V*C")
+    yield term("token_embedding", {"V*C": 1})
+    yield term("source_embedding", {"V*C": shape.has_source_embedding})
     vectors = 1 + shape.has_norm_bias  # of a norm: its gain, and its bias
+    n_wide, routed = 1 + shape.is_gated, shape.n_expert > 1
+    bias = shape.bias and not routed
+    attention = {"C*(H+2*G)*D": 1, "(H+2*G)*D": shape.has_qkv_bias, "H*D*C": 1, "C": shape.has_out_bias}
     for side in shape.of_family.sides:
         place, layers = ("decoder" if side.causal else "encoder"), shape.layers(side)
-        if (encoding := POSITIONS[shape.positions]).component:
-            yield term(encoding.component, encoding.parameters, place)
-        if shape.n_token_types:
-            yield term("token_type_embedding", "Y*C", place)
-        attention = with_bias("C*(H+2*G)*D", "(H+2*G)*D", shape.has_qkv_bias)
-        attention += with_bias(" + H*D*C", "C", shape.has_out_bias)
+        if table := POSITIONS[shape.positions].table:
+            component, *sizes = table
+            yield term(component, {"*".join(LETTERS[size] for size in sizes): 1}, place)
+        yield term("token_type_embedding", {"Y*C": shape.n_token_types > 0}, place)
         yield term("attention", attention, place, layers)
         if side.crosses:
             yield term("cross_attention", attention, place, layers)
-        yield term("feed_forward", _feed_forward(shape), place, layers)
+        matrices = {"C*E": 1, "E*C*F": n_wide + 1} if routed else {"C*F": n_wide + 1}
+        yield term("feed_forward", {**matrices, "F": n_wide * bias, "C": bias}, place, layers)
         n_norms = (1 if shape.parallel_block else 2) + side.crosses
         qk_norms = 2 * (1 + side.crosses) * shape.qk_norm
-        in_block = _times(n_norms * vectors, "C")
-        yield term("norms", f"{in_block} + {qk_norms}*D" if qk_norms else in_block, place, layers)
-        if n_outside := (shape.norm_position == "pre") + shape.embedding_norm:
-            yield term("norms", _times(n_outside * vectors, "C"), place)
+        yield term("norms", {"C": n_norms * vectors, "D": qk_norms}, place, layers)
+        yield term("norms", {"C": vectors * ((shape.norm_position == "pre") + shape.embedding_norm)}, place)
     if shape.of_family.transforms:
-        yield term("head", with_bias(f"C*C + {_times(vectors, 'C')}", "C", shape.bias))
-    if not shape.tie_weights:
-        yield term("head", "V*C")
-    if shape.has_head_bias:
-        yield term("head", "V")
-
-
-def _feed_forward(shape: ModelShape) -> str:
-    n_wide = 2 if shape.is_gated else 1
-    if shape.n_expert > 1:
-        return f"C*E + E*{n_wide + 1}*C*F"
-    return f"{n_wide + 1}*C*F" + (f" + {_times(n_wide, 'F')} + C" if shape.bias else "")
-
-
-def _times(count: int, what: str) -> str:
-    return what if count == 1 else f"{count}*{what}"
+        yield term("head", {"C*C": 1, "C": vectors + shape.bias})
+    yield term("head", {"V*C": not shape.tie_weights})
+    yield term("head", {"V": shape.has_head_bias})
 
 
 def parameters(shape: ModelShape) -> dict[str, int]:
@@ -168,7 +135,7 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
     total = 2 * length * c * (shape.vocab_size + (c if shape.of_family.transforms else 0))
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
-        layer = n * (2 * c * shape.qkv_width + 2 * mixed * c + forward)
+        layer = n * (2 * c * (mixed + 2 * keys) + 2 * mixed * c + forward)
         layer += kind.flops(shape, n, n, side.causal)
         if side.crosses:
             layer += 2 * n * 2 * c * mixed + 2 * source_length * c * 2 * keys

@@ -1,8 +1,9 @@
-"""Activations: functions of each element, gated or not; torch comes only where one is computed.
+"""Activations and norms: functions of a token's numbers; torch comes only where one is computed.
 
-Gated ones (Shazeer, "GLU variants improve transformer", 2020) multiply a second projection by the first one's
-activation; relu2 is So et al.'s ("Primer", 2021). gelu_tanh is the approximation
-of Hendrycks and Gimpel (2016), with which GPT-2 and the later T5 were published.
+Gated activations (Shazeer, "GLU variants improve transformer", 2020) multiply a second projection by the first one's
+activation; relu2 is So et al.'s ("Primer", 2021). gelu_tanh is the approximation of Hendrycks and Gimpel (2016), with
+which GPT-2 and the later T5 were published. layernorm: Ba et al. (2016). rmsnorm: Zhang and Sennrich (2019), which
+has no bias. Norms are without their gain and bias: those move into the product that follows.
 """
 
 from __future__ import annotations
@@ -53,17 +54,40 @@ def _of_torch(name: str, **options: str) -> Callable[[Tensor], Tensor]:
     return apply
 
 
-def _relu2(x: Tensor) -> Tensor:
-    return x.relu().square()
-
-
 _GELU, _GELU_TANH = _of_torch("gelu"), _of_torch("gelu", approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation(_GELU),
     "relu": Activation(_of_torch("relu")),
-    "relu2": Activation(_relu2),
+    "relu2": Activation(lambda x: x.relu().square()),
     "swiglu": Activation(_of_torch("silu"), gated=True),
     "geglu": Activation(_GELU, gated=True),
     "gelu_tanh": Activation(_GELU_TANH),
     "geglu_tanh": Activation(_GELU_TANH, gated=True),
+}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the last dimension, with an eps in its root, and whether a bias may follow its gain."""
+
+    apply: Callable[[Tensor, float], Tensor]
+    has_bias: bool
+
+
+def _layernorm(x: Tensor, eps: float) -> Tensor:
+    import torch
+
+    # Gains of one: torch's kernel for none at all gives the same bits in 1.7 times the time.
+    return torch.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
+
+
+def _rmsnorm(x: Tensor, eps: float) -> Tensor:
+    import torch
+
+    return torch.rms_norm(x, x.shape[-1:], eps=eps)
+
+
+NORMS: dict[str, Norm] = {
+    "layernorm": Norm(_layernorm, has_bias=True),
+    "rmsnorm": Norm(_rmsnorm, has_bias=False),
 }

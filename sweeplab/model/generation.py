@@ -1,6 +1,6 @@
 """Text out of a trained model: sampled, searched for by beams, contrasted with another model, or filled in.
 
-Everything asks a `Next` which token comes next: a `Reader` of one model, or a `Contrast` of two.
+Everything asks which token comes next: a `Reader` of one model, or a `Contrast` of two.
 
 Legend: B sequences that are continued side by side, T tokens found so far, V vocab_size.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.prompts import Prompt
-from sweeplab.model.passes import KVCache, Weights
+from sweeplab.model.blocks import KVCache, Weights
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer
 
@@ -28,17 +28,6 @@ LENGTH_PENALTY = 0.6
 CONTRAST_ALPHA = 0.1  # as published
 
 
-@runtime_checkable
-class Next(Protocol):
-    """What says how good each token would be next."""
-
-    def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return scores of the token after found ones, which continue those of the call before."""
-
-    def choose(self, rows: Int[Tensor, "b"]) -> None:
-        """Go on with these of the B sequences, each as often as it is named."""
-
-
 class Reader:
     """Scores next tokens by their log-probability under one model; what stands for no text has none.
 
@@ -47,12 +36,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        transformer: Transformer,
-        weights: Weights,
-        prompt: Prompt,
-        n_tokens: int,
-        caches: bool = True,
+        self, transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, caches: bool = True
     ) -> None:
         """Take a lone run's weights; text is what has an id below `n_tokens`."""
         self.transformer, self.weights = transformer, weights
@@ -66,7 +50,7 @@ class Reader:
 
     @torch.inference_mode()
     def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return log-probabilities of the token after found ones."""
+        """Return log-probabilities of the token after found ones, which continue those of the call before."""
         n_sequences = len(found)
         text = torch.cat([self._start.expand(n_sequences, -1), found.to(self._start.device)], dim=1)
         if self._most and text.shape[1] > self._most:
@@ -75,13 +59,12 @@ class Reader:
         if self._cache:
             text = text[:, self._cache.length :]
         source = None if self._source is None else self._source.expand(1, n_sequences, -1)
-        logits = self.transformer.next_logits(
-            self.weights, Batch(text[None], text[None], source), self._cache
-        )
+        batch = Batch(text[None], text[None], source)
+        logits = self.transformer.next_logits(self.weights, batch, self._cache)
         return logits[0].log_softmax(dim=-1).masked_fill(self._barred, -torch.inf)
 
     def choose(self, rows: Int[Tensor, "b"]) -> None:
-        """Go on with these of the B sequences."""
+        """Go on with these of the B sequences, each as often as it is named."""
         if self._cache:
             self._cache.choose(rows)
 
@@ -102,8 +85,8 @@ class Contrast:
     is 1, as published for OPT (GPT-2's was 0.5).
     """
 
-    expert: Next
-    amateur: Next
+    expert: Reader
+    amateur: Reader
     alpha: float = CONTRAST_ALPHA
 
     def __call__(self, found: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
@@ -117,6 +100,9 @@ class Contrast:
         """Go on with these of the B sequences."""
         self.expert.choose(rows)
         self.amateur.choose(rows)
+
+
+Next = Reader | Contrast
 
 
 @dataclass(frozen=True)
@@ -157,8 +143,7 @@ class Sampler:
     """Draws tokens, on the CPU and by a generator of its own: a seed says what it draws on any device."""
 
     def __init__(self, how: Sampling, seed: int = 0) -> None:
-        self.how = how
-        self._generator = torch.Generator().manual_seed(seed)
+        self.how, self._generator = how, torch.Generator().manual_seed(seed)
 
     def __call__(self, scores: Float[Tensor, "V"]) -> int:
         """Draw a token by scores."""
@@ -187,14 +172,12 @@ class Beam(NamedTuple):
     score: float
 
 
-def penalty(length: int, alpha: float = LENGTH_PENALTY) -> float:
+def penalty(length: int) -> float:
     """Return what a log-probability is divided by (Wu et al., "Google's neural machine translation system", 2016)."""
-    return float(((5 + length) / 6) ** alpha)
+    return float(((5 + length) / 6) ** LENGTH_PENALTY)
 
 
-def beam_search(
-    next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int, alpha: float = LENGTH_PENALTY
-) -> list[Beam]:
+def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) -> list[Beam]:
     """Return the best `n_beams` texts that were found, best first, by log-probability over `penalty`.
 
     A text ends with the prompt's end, or where there is no more room. As many unfinished texts as there are beams go on
@@ -210,12 +193,12 @@ def beam_search(
         found = torch.cat([found[rows], tokens[:, None]], dim=1)
         closed = (tokens == (-1 if prompt.end is None else prompt.end)) | (length == most)
         done += [
-            Beam(text.tolist(), float(total), float(total) / penalty(length, alpha))
+            Beam(text.tolist(), float(total), float(total) / penalty(length))
             for text, total in zip(found[closed], totals[closed], strict=True)
         ]
         done = sorted(done, key=lambda beam: -beam.score)[:n_beams]
         rows, found, totals = (each[~closed][:n_beams] for each in (rows, found, totals))
-        is_settled = len(done) == n_beams and float(totals[:1].sum()) / penalty(most, alpha) <= done[-1].score
+        is_settled = len(done) == n_beams and float(totals[:1].sum()) / penalty(most) <= done[-1].score
         if not len(rows) or is_settled:
             break
         next_.choose(rows)

@@ -1,7 +1,27 @@
-"""Every weight of a model, and where each lies in a run's row of the stack's one flat buffer.
+"""Every weight of a model: how it starts, how it follows the width, and where it lies in a run's row of the stack.
 
-A stack holds its weights as one tensor [K, P]: a run is a row, a weight is a view. Matrices come first, so
-that the ones that decay are a prefix; the row is padded to whole blocks, over which norms are taken.
+A stack holds its weights as one tensor [K, P]: a run is a row, a weight is a view. Matrices come first, so that the
+ones that decay are a prefix; the row is padded to whole blocks, over which norms are taken.
+
+How a weight's start and its learning rate follow the width is `standard`, or muP (no torch):
+Yang, Hu et al., "Tensor programs V: tuning large neural networks via zero-shot hyperparameter transfer" (2022),
+table 8, the form in which input and output embeddings can be tied. With r = n_embd / mup_base_width:
+
+| weight | initial standard deviation | Adam's learning rate | multiplier |
+|---|---|---|---|
+| input: embeddings, relative biases | 1 | 1 | 1 |
+| vector: gains and biases | 1 | 1 | 1 |
+| hidden: between widths that grow | r^-1/2 | 1/r | 1 |
+| output: the head, tied or not | 1 | 1 | 1/r on the logits |
+| router: from the width to the experts | 1/r | 1/r | 1 |
+
+and attention's scores are divided by head_dim instead of its root. Where r is 1 all but that is `standard`.
+
+Departures: the constants beside the powers of r are GPT-2's (0.02, and less for projections back into the residual
+stream), not tuned ones; a router, which the paper has not, takes the equal form of table 3, for it has no multiplier;
+queries and the head start as the rest does, not at zero; decoupled weight decay goes by the unscaled learning rate,
+so that a step shrinks every matrix alike at any width, as the authors' mup package does it; eps is not scaled;
+every hidden width (d_ff, heads) is taken to grow as n_embd does.
 
 Legend: K runs, P row_size.
 """
@@ -10,8 +30,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -19,16 +40,160 @@ from torch import Tensor
 from sweeplab.model.accounting import n_params
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape, Side
-from sweeplab.model.weights import Declarations, Weight, std_factor
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 BLOCK = 1024
+NORMAL_STD = 0.02
+
+Role = Literal["input", "hidden", "output", "router", "vector"]
+# The first pattern that matches a matrix's name says its role; hidden where none does.
+_ROLES: tuple[tuple[str, Role], ...] = (
+    ("*_embedding", "input"),
+    ("*relative_bias", "input"),
+    ("*router.weight", "router"),
+    ("head.weight", "output"),
+)
+# Powers of the width ratio: of the initial standard deviation and of the learning rate; 0 of the other roles.
+_POWERS: dict[Role, tuple[float, float]] = {"hidden": (-0.5, -1.0), "router": (-1.0, -1.0)}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight of a run: its name, its shape without the run dimension, and how it starts.
+
+    A `std` of None means a constant start at `fill`; `uniform` draws evenly around 0 with that deviation
+    instead of normally. Matrices are [in, out] (experts' [E, in, out]), embeddings [rows, n_embd].
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    std: float | None = None
+    fill: float = 0.0
+    uniform: bool = False
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def decays(self) -> bool:
+        """Say whether weight decay applies: to matrices and embeddings, not to gains and biases."""
+        return len(self.shape) > 1
+
+    @property
+    def role(self) -> Role:
+        """Return what the weight is by what it leads from and to."""
+        if not self.decays:
+            return "vector"
+        return next((found for pattern, found in _ROLES if fnmatch(self.name, pattern)), "hidden")
+
+    def width_factors(self, width_ratio: float) -> tuple[float, float]:
+        """Return what initial standard deviation and learning rate are multiplied by; 1 where the width ratio is."""
+        std, rate = _POWERS.get(self.role, (0.0, 0.0))
+        return width_ratio**std, width_ratio**rate
+
+
+class _Declarations:
+    """The weights of one model as its parts declare them.
+
+    `normal` starts as GPT-2: deviation 0.02, and projections back into the residual stream smaller by the root
+    of their number. `xavier` starts as the original: matrices by Glorot and Bengio (2010), uniform, with the
+    joined query, key and value taken for three matrices as wide as the queries, also where n_kv_head is less than
+    n_head and keys and values are narrower; embeddings normally with deviation n_embd^-0.5.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        self.shape, self._xavier = shape, shape.init == "xavier"
+        self.weights: list[Weight] = []
+        n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
+        self._residual_std = NORMAL_STD / math.sqrt(n_residual)
+
+    def table(self, name: str, rows: int, width: int) -> None:
+        std = self.shape.n_embd**-0.5 if self._xavier else NORMAL_STD
+        self.weights.append(Weight(name, (rows, width), std))
+
+    def gain(self, name: str, width: int) -> None:
+        self.weights.append(Weight(f"{name}.gain", (width,), fill=1.0))
+
+    def norm(self, name: str) -> None:
+        self.gain(name, self.shape.n_embd)
+        if self.shape.has_norm_bias:
+            self.bias(name, self.shape.n_embd)
+
+    def bias(self, name: str, width: int) -> None:
+        self.weights.append(Weight(f"{name}.bias", (width,)))
+
+    def matrix(
+        self, name: str, *size: int, bias: bool = False, residual: bool = False, fan_out: int | None = None
+    ) -> None:
+        """Declare a matrix [..., in, out] and its bias; `residual` ones lead back into the residual stream."""
+        n_in, n_out = size[-2:]
+        std = self._residual_std if residual else NORMAL_STD
+        if self._xavier:
+            std = math.sqrt(2.0 / (n_in + (fan_out or n_out)))
+        self.weights.append(Weight(f"{name}.weight", size, std, uniform=self._xavier))
+        if bias:
+            self.bias(name, n_out)
+
+
+def declared(shape: ModelShape) -> list[Weight]:
+    """Return a model's weights."""
+    found = _Declarations(shape)
+    found.table("token_embedding", shape.vocab_size, shape.n_embd)
+    if shape.has_source_embedding:
+        found.table("source_embedding", shape.vocab_size, shape.n_embd)
+    for side in shape.of_family.sides:
+        if table := POSITIONS[shape.positions].table:
+            component, rows, width = table
+            found.table(f"{side.prefix}{component}", getattr(shape, rows), getattr(shape, width))
+        if shape.n_token_types:
+            found.table(f"{side.prefix}token_type_embedding", shape.n_token_types, shape.n_embd)
+        if shape.embedding_norm:
+            found.norm(f"{side.prefix}embedding_norm")
+        for layer in range(shape.layers(side)):
+            _block(found, side, f"{side.prefix}blocks.{layer}")
+        if shape.norm_position == "pre":
+            found.norm(f"{side.prefix}final_norm")
+    if shape.of_family.transforms:
+        found.matrix("head.transform", shape.n_embd, shape.n_embd, bias=shape.bias)
+        found.norm("head.norm")
+    if not shape.tie_weights:
+        found.table("head.weight", shape.vocab_size, shape.n_embd)
+    if shape.has_head_bias:
+        found.bias("head", shape.vocab_size)
+    return found.weights
+
+
+def _block(found: _Declarations, side: Side, block: str) -> None:
+    shape = found.shape
+    c, mixed, keys = shape.n_embd, shape.n_head * shape.head_dim, shape.n_kv_head * shape.head_dim
+    projections = {"attention": {"qkv": mixed + 2 * keys}, "cross": {"q": mixed, "kv": 2 * keys}}
+    for part in side.sub_layers[:-1]:
+        name = f"{block}.{part}"
+        found.norm(f"{name}_norm")
+        for projection, width in projections[part].items():
+            found.matrix(f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=mixed)
+        if shape.qk_norm:
+            found.gain(f"{name}.q_norm", shape.head_dim)
+            found.gain(f"{name}.k_norm", shape.head_dim)
+        found.matrix(f"{name}.out", mixed, c, bias=shape.has_out_bias, residual=True)
+    name = f"{block}.feed_forward"
+    if not shape.parallel_block:
+        found.norm(f"{name}_norm")
+    routed = shape.n_expert > 1
+    lead, bias = [shape.n_expert] * routed, shape.bias and not routed
+    if routed:
+        found.matrix(f"{name}.router", c, shape.n_expert)
+    for part in ("up", "gate") if shape.is_gated else ("up",):
+        found.matrix(f"{name}.{part}", *lead, c, shape.d_ff, bias=bias)
+    found.matrix(f"{name}.down", *lead, shape.d_ff, c, bias=bias, residual=True)
 
 
 class Layout:
-    """The order of a model's weights in a row, and the ways in and out of it."""
+    """The order of a model's weights in a row of `row_size`, and the ways in and out of it."""
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape = shape
@@ -37,15 +202,8 @@ class Layout:
         self.n_decayed = sum(weight.size for weight in self.weights if weight.decays)
         if self.n_params != n_params(shape):
             raise AssertionError(f"{self.n_params} weights, but accounting says {n_params(shape)}")
-
-    @cached_property
-    def row_size(self) -> int:
-        """Return the length of a row: the parameters, padded to whole blocks."""
-        return -(-self.n_params // BLOCK) * BLOCK
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return [*(weight.size for weight in self.weights), self.row_size - self.n_params]
+        self.row_size = -(-self.n_params // BLOCK) * BLOCK
+        self._sizes = [*(weight.size for weight in self.weights), self.row_size - self.n_params]
 
     def views(self, flat: Float[Tensor, "K P"]) -> dict[str, Tensor]:
         """Split rows into weights [K, *shape] by name, without copying."""
@@ -84,83 +242,6 @@ class Layout:
                 bound = weight.std * math.sqrt(3.0)
                 view.uniform_(-bound, bound, generator=generator)
             else:
-                factor = std_factor(weight.name, len(weight.shape), self.shape.width_ratio)
+                factor, _ = weight.width_factors(self.shape.width_ratio)
                 view.normal_(0.0, weight.std * factor, generator=generator)
         return row[0]
-
-
-def declared(shape: ModelShape) -> list[Weight]:
-    """Return a model's weights."""
-    found = Declarations(shape)
-    found.table("token_embedding", shape.vocab_size, shape.n_embd, "token_embedding")
-    if shape.has_source_embedding:
-        found.table("source_embedding", shape.vocab_size, shape.n_embd, "source_embedding")
-    for side in shape.of_family.sides:
-        _embeddings(found, side)
-        for layer in range(shape.layers(side)):
-            _block(found, side, f"{side.prefix}blocks.{layer}")
-        if shape.norm_position == "pre":
-            found.norm(f"{side.prefix}final_norm")
-    _head(found)
-    return found.weights
-
-
-def _embeddings(found: Declarations, side: Side) -> None:
-    shape = found.shape
-    if declare := POSITIONS[shape.positions].declare:
-        declare(found, side.prefix)
-    if shape.n_token_types:
-        name = f"{side.prefix}token_type_embedding"
-        found.table(name, shape.n_token_types, shape.n_embd, "token_type_embedding")
-    if shape.embedding_norm:
-        found.norm(f"{side.prefix}embedding_norm")
-
-
-def _block(found: Declarations, side: Side, block: str) -> None:
-    shape = found.shape
-    c, mixed, keys = shape.n_embd, shape.n_head * shape.head_dim, shape.n_kv_head * shape.head_dim
-    found.norm(f"{block}.attention_norm")
-    name, bias = f"{block}.attention", shape.has_qkv_bias
-    found.matrix(f"{name}.qkv", (c, shape.qkv_width), "attention", bias, fan_out=mixed)
-    _qk_norm(found, name)
-    found.matrix(f"{name}.out", (mixed, c), "attention", shape.has_out_bias, residual=True)
-    if side.crosses:
-        name = f"{block}.cross"
-        found.norm(f"{block}.cross_norm")
-        found.matrix(f"{name}.q", (c, mixed), "cross_attention", bias)
-        found.matrix(f"{name}.kv", (c, 2 * keys), "cross_attention", bias, fan_out=mixed)
-        _qk_norm(found, name)
-        found.matrix(f"{name}.out", (mixed, c), "cross_attention", shape.has_out_bias, residual=True)
-    if not shape.parallel_block:
-        found.norm(f"{block}.feed_forward_norm")
-    _feed_forward(found, f"{block}.feed_forward")
-
-
-def _qk_norm(found: Declarations, name: str) -> None:
-    if found.shape.qk_norm:
-        found.gain(f"{name}.q_norm", found.shape.head_dim)
-        found.gain(f"{name}.k_norm", found.shape.head_dim)
-
-
-def _feed_forward(found: Declarations, name: str) -> None:
-    shape = found.shape
-    c, hidden, routed = shape.n_embd, shape.d_ff, shape.n_expert > 1
-    lead = (shape.n_expert,) if routed else ()
-    bias = shape.bias and not routed
-    if routed:
-        found.matrix(f"{name}.router", (c, shape.n_expert), "feed_forward")
-    found.matrix(f"{name}.up", (*lead, c, hidden), "feed_forward", bias)
-    if shape.is_gated:
-        found.matrix(f"{name}.gate", (*lead, c, hidden), "feed_forward", bias)
-    found.matrix(f"{name}.down", (*lead, hidden, c), "feed_forward", bias, residual=True)
-
-
-def _head(found: Declarations) -> None:
-    shape = found.shape
-    if shape.of_family.transforms:
-        found.matrix("head.transform", (shape.n_embd, shape.n_embd), "head", shape.bias)
-        found.norm("head.norm", "head")
-    if not shape.tie_weights:
-        found.table("head.weight", shape.vocab_size, shape.n_embd, "head")
-    if shape.has_head_bias:
-        found.bias("head", shape.vocab_size, "head")

@@ -11,7 +11,7 @@ rotary (Su et al., "RoFormer", 2021): queries and keys are rotated by angles tha
 column of a head's first half and the same one of its second half, as in Llama.
 alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
 
-Legend: K runs, H n_head, C n_embd, D head_dim, T positions. Distances are of a query's position over a key's.
+Legend: n K runs or 1, H n_head, C n_embd, D head_dim, T positions. Distances are of a query's position over a key's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweeplab.model.shape import ModelShape, Requirement, requirement
-from sweeplab.model.weights import Declarations
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
+
+    Weights = Mapping[str, Tensor]
+    Added = Float[Tensor, "n 1 T C"]
+    Distances = Int[Tensor, "*distances"]
+    Shift = Float[Tensor, "n H *distances"]
 
 SINUSOIDAL_BASE = 10_000.0
 
@@ -35,39 +39,27 @@ SINUSOIDAL_BASE = 10_000.0
 class PositionalEncoding:
     """An encoding: its weights for each side of a model, and which of the three it does.
 
-    component, parameters: where its weights are counted, and how many they are by accounting's legend.
-    declare(declarations, prefix): declares a side's weights.
-    add(w, shape, prefix, positions, like): what is added to embeddings like `like`, [K or 1, 1, T, C].
+    table: a side's own weights: their component, and the hyperparameters that say how many rows and columns they have.
+    add(w, shape, prefix, positions, like): what is added to embeddings like `like`, [n, 1, T, C].
     rotation(shape, positions, like): the function that rotates queries and keys [..., T, D] like `like`.
-    bias(w, shape, prefix, distances, causal): what is added to scores, [K or 1, H, ...] for distances [...].
+    bias(w, shape, prefix, causal, distances): what is added to scores, [n, H, ...] for distances [...].
     is_bounded: positions beyond block_size have no encoding.
+    requires: what holds of every model's shape, whatever its encoding is.
     """
 
-    component: str = ""
-    parameters: str = "0"
-    declare: Callable[[Declarations, str], None] | None = None
-    add: Callable[[Mapping[str, Tensor], ModelShape, str, range, Tensor], Tensor] | None = None
+    table: tuple[str, str, str] | None = None
+    add: Callable[[Weights, ModelShape, str, range, Tensor], Added] | None = None
     rotation: Callable[[ModelShape, range, Tensor], Callable[[Tensor], Tensor]] | None = None
-    bias: Callable[[Mapping[str, Tensor], ModelShape, str, Tensor, bool], Tensor] | None = None
+    bias: Callable[[Weights, ModelShape, str, bool, Distances], Shift] | None = None
     is_bounded: bool = False
     requires: tuple[Requirement, ...] = ()
 
 
-def _declare_learned(declarations: Declarations, prefix: str) -> None:
-    shape = declarations.shape
-    name = f"{prefix}position_embedding"
-    declarations.table(name, shape.block_size, shape.n_embd, "position_embedding")
-
-
-def _learned(
-    w: Mapping[str, Tensor], shape: ModelShape, prefix: str, positions: range, like: Tensor
-) -> Float[Tensor, "K 1 T C"]:
+def _learned(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
     return w[f"{prefix}position_embedding"][:, None, positions.start : positions.stop]
 
 
-def _sinusoidal(
-    w: Mapping[str, Tensor], shape: ModelShape, prefix: str, positions: range, like: Tensor
-) -> Float[Tensor, "1 1 T C"]:
+def _sinusoidal(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
     import torch
 
     column = torch.arange(shape.n_embd, device=like.device)
@@ -100,17 +92,10 @@ def slopes(n_head: int) -> list[float]:
     return row + finer[::2][: n_head - power]
 
 
-def _alibi(
-    w: Mapping[str, Tensor], shape: ModelShape, prefix: str, distances: Tensor, causal: bool
-) -> Float[Tensor, "1 H *distances"]:
+def _alibi(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Shift:
     like = w["token_embedding"]
     steep = like.new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
     return (-steep * distances.abs())[None]
-
-
-def _declare_relative(declarations: Declarations, prefix: str) -> None:
-    shape = declarations.shape
-    declarations.table(f"{prefix}relative_bias", shape.relative_buckets, shape.n_head, "relative_bias")
 
 
 def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> Int[Tensor, "*n"]:
@@ -130,9 +115,7 @@ def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> In
     return side + torch.where(steps < exact, steps, far)
 
 
-def _relative(
-    w: Mapping[str, Tensor], shape: ModelShape, prefix: str, distances: Tensor, causal: bool
-) -> Float[Tensor, "K H *distances"]:
+def _relative(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Shift:
     found = buckets(distances, shape, causal)
     table = w[f"{prefix}relative_bias"]
     return table[:, found.flatten()].transpose(1, 2).reshape(len(table), shape.n_head, *distances.shape)
@@ -142,21 +125,22 @@ _BUCKETS = requirement(
     "relative positions need relative_max_distance beyond half of an even number of relative_buckets",
     "positions relative_buckets relative_max_distance",
     lambda shape: (
-        shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2
+        shape.positions != "relative"
+        or (shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2)
     ),
 )
 _EVEN_HEADS = requirement(
     "rotary positions turn pairs of a head's columns: head_dim must be even",
     "positions head_dim n_embd n_head",
-    lambda shape: shape.head_dim % 2 == 0,
+    lambda shape: shape.positions != "rotary" or shape.head_dim % 2 == 0,
 )
 POSITIONS: dict[str, PositionalEncoding] = {
     "learned": PositionalEncoding(
-        "position_embedding", "T*C", declare=_declare_learned, add=_learned, is_bounded=True
+        table=("position_embedding", "block_size", "n_embd"), add=_learned, is_bounded=True
     ),
     "sinusoidal": PositionalEncoding(add=_sinusoidal),
     "relative": PositionalEncoding(
-        "relative_bias", "R*H", declare=_declare_relative, bias=_relative, requires=(_BUCKETS,)
+        table=("relative_bias", "relative_buckets", "n_head"), bias=_relative, requires=(_BUCKETS,)
     ),
     "rotary": PositionalEncoding(rotation=_rotation, requires=(_EVEN_HEADS,)),
     "alibi": PositionalEncoding(bias=_alibi),

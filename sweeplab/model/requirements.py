@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 
 from sweeplab.model.attention import ATTENTION
 from sweeplab.model.positions import POSITIONS
@@ -63,26 +63,12 @@ GENERAL = (
 )
 
 
-def _of_part(row: str, name: str, given: Requirement) -> Requirement:
-    """Return what a part requires, as a requirement of the models that have it."""
-    names = tuple(dict.fromkeys((*given.names, row)))
-    return Requirement(given.text, names, lambda shape: getattr(shape, row) != name or given.holds(shape))
-
-
 @cache
 def requirements() -> tuple[Requirement, ...]:
     """Return all that a model's shape has to meet."""
-    tables: Mapping[str, Mapping[str, tuple[Requirement, ...]]] = {
-        "positions": {name: part.requires for name, part in POSITIONS.items()},
-        "attention": {name: part.requires for name, part in ATTENTION.items()},
-    }
-    of_parts = [
-        _of_part(row, name, each)
-        for row, table in tables.items()
-        for name, requires in table.items()
-        for each in requires
-    ]
-    return (*GENERAL, *of_parts)
+    of_positions = (part.requires for part in POSITIONS.values())
+    of_attention = (kind.requires for kind in ATTENTION.values())
+    return (*GENERAL, *chain(*of_positions, *of_attention))
 
 
 def why_not(shape: ModelShape) -> str | None:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from sweeplab.hyperparameters import AUTO, ModelHyperparameters
-from sweeplab.model.activations import ACTIVATIONS
-from sweeplab.model.norms import NORMS
+from sweeplab.hyperparameters import AUTO, TOKENS_PER_EVAL_ITER, ModelHyperparameters
+from sweeplab.model.activations import ACTIVATIONS, NORMS
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def _d_ff(values: Mapping[str, Any]) -> int:
     return round(8 * n_embd / 3) if ACTIVATIONS[values["activation"]].gated else 4 * n_embd
 
 
-# Each hyperparameter of a model that follows from others where it is `auto`: which ones, and how.
+# Each hyperparameter that follows from others where it is `auto`: which ones, and how; all but the last are a model's.
 SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]] = {
     "n_encoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
     "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
@@ -69,6 +68,7 @@ SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]]
     "embedding_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
     "attention_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
     "residual_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
+    "eval_tokens": (frozenset({"eval_iters"}), lambda values: values["eval_iters"] * TOKENS_PER_EVAL_ITER),
 }
 
 
@@ -89,7 +89,7 @@ class ModelShape(ModelHyperparameters):
     @classmethod
     def of(cls, values: ModelHyperparameters) -> ModelShape:
         """Return the model of a run's effective hyperparameters."""
-        return _shape_of(tuple((name, getattr(values, name)) for name in FIELDS))
+        return cls.named(vars(values))
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> ModelShape:
@@ -106,24 +106,9 @@ class ModelShape(ModelHyperparameters):
         return int(getattr(self, side.layers))
 
     @property
-    def n_residual(self) -> int:
-        """Return how many projections lead back into the residual stream of the deepest side."""
-        return max(len(side.sub_layers) * self.layers(side) for side in self.of_family.sides)
-
-    @property
-    def qkv_width(self) -> int:
-        """Return the width of the joined query, key and value."""
-        return (self.n_head + 2 * self.n_kv_head) * self.head_dim
-
-    @property
     def is_gated(self) -> bool:
         """Say whether the feed-forward layers multiply two projections."""
         return ACTIVATIONS[self.activation].gated
-
-    @property
-    def head_activation(self) -> str:
-        """Return the activation of an encoder's head, which has no gate."""
-        return "gelu" if self.is_gated else self.activation
 
     @property
     def has_norm_bias(self) -> bool:

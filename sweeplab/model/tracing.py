@@ -23,15 +23,16 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.model.attention import query_factor
 from sweeplab.model.attention.base import AttentionKind, AttentionMask, for_queries
 from sweeplab.model.attention.linear import feature
-from sweeplab.model.feed_forward import feed_forward
+from sweeplab.model.blocks import Heads, Normed, Pass, feed_forward
 from sweeplab.model.layout import Layout
-from sweeplab.model.passes import Heads, Normed, Pass
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from sweeplab.model.blocks import Stream
 
 # Sources are this long unless it is said, or longer where the token stands further back.
 SOURCE_LENGTH = 10
@@ -53,24 +54,21 @@ class TracedStep(NamedTuple):
 
 
 @dataclass
-class RecordingPass(Pass):
+class _RecordingPass(Pass):
     """A pass over one sequence with one run's weights that keeps the value of every step."""
 
     steps: list[Step] = field(default_factory=list)
 
     def note(self, name: str, value: Tensor) -> Tensor:
-        """Keep the value of a step."""
         self.steps.append((name, value))
         return value
 
-    def normed(self, name: str, x: Float[Tensor, "K N C"]) -> Normed:
-        """Normalize x, and keep it with gain and bias."""
+    def normed(self, name: str, x: Stream) -> Normed:
         found = super().normed(name, x)
         self.note(name, found.whole())
         return found
 
     def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
-        """Multiply by a matrix, and keep the product."""
         return self.note(name, super().linear(name, read))
 
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Tensor:
@@ -91,12 +89,10 @@ class RecordingPass(Pass):
         )
         # The experts of one run are as the dense layers of many.
         weights = {key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")}
-        beside = RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
+        beside = _RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
         feed_forward(beside, name, Normed(x.expand(n_expert, -1, -1)))
 
-    def added(
-        self, x: Float[Tensor, "K N C"], update: Float[Tensor, "K N C"], branch: str
-    ) -> Float[Tensor, "K N C"]:
+    def added(self, x: Stream, update: Stream, branch: str) -> Stream:
         """Add to the residual stream, and keep the sum: of a parallel block, that of both sub-layers."""
         found = super().added(x, update, branch)
         block, _, part = branch.rpartition(".")
@@ -111,7 +107,7 @@ class RecordingPass(Pass):
 def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[Step]:
     """Return the steps of a forward pass over a batch of one sequence, in order, each with its name and value."""
     doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
-    p = RecordingPass(shape, doubles, 1, 1)
+    p = _RecordingPass(shape, doubles, 1, 1)
     Transformer(shape).computed(p, changed(batch, lambda each: torch.as_tensor(each)[None]))
     return [step for each in _ordered(p.steps) for step in _shown(p, *each)]
 
@@ -125,7 +121,7 @@ def _ordered(steps: list[Step]) -> Iterator[Step]:
         yield from sorted(group, key=lambda step: ORDER.index(step[0][len(name) + 1 :] or ORDER[0]))
 
 
-def _shown(p: RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
+def _shown(p: _RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
     """Yield a step without the dimensions of runs and sequences that the model keeps for itself."""
     shape, kind = p.shape, name.rpartition(".")[2]
     if kind == "token_embedding" and shape.positions == "relative":
@@ -133,13 +129,12 @@ def _shown(p: RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
         distances = torch.arange(value.shape[2])[:, None] - torch.arange(value.shape[2])
         bias = POSITIONS["relative"].bias
         assert bias is not None
-        yield f"{side.prefix}relative_bias", bias(p.w, shape, side.prefix, distances, side.causal)[0]
+        yield f"{side.prefix}relative_bias", bias(p.w, shape, side.prefix, side.causal, distances)[0]
     if kind == "position_embedding" and shape.positions == "sinusoidal":
         value = value[0]  # one table for all sequences
     if kind == "token_type_embedding":
-        value = value.expand_as(
-            dict(p.steps)[name.replace("token_type", "token")]
-        )  # all are of the first type
+        tokens = dict(p.steps)[name.replace("token_type", "token")]
+        value = value.expand_as(tokens)  # all are of the first type
     yield name, value[0] if kind.endswith("embedding") or ".router" in name else value
 
 

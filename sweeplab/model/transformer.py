@@ -7,7 +7,7 @@ batched over K, attention folds K into its batch, losses are means within a run.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,15 +18,16 @@ from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.model.activations import ACTIVATIONS, by_run
 from sweeplab.model.attention import ATTENTION, cross_kind
 from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.blocks import Source, through
+from sweeplab.model.blocks import KVCache, Normed, Pass, Routing, Source, Weights, product, through
 from sweeplab.model.dropout import Dropout, Site
 from sweeplab.model.layout import Layout
-from sweeplab.model.passes import KVCache, Normed, Pass, Routing, Weights, product
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.shape import ModelShape, Side
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
+
+    from sweeplab.model.blocks import Tokens
 
 # bfloat16 products with odd sizes can be many times slower: the head's columns are padded to a multiple of this.
 PADDED_VOCABULARY = 8
@@ -140,34 +141,28 @@ class Transformer:
     def _read(self, p: Pass, batch: Batch) -> Normed:
         """Take a batch through the side that has the head."""
         side = self.shape.of_family.sides[-1]
-        source = self._source(p, batch) if side.crosses else None
+        source = p.cache.source if p.cache else None
+        if side.crosses and source is None:
+            source = self.encoded(p, batch)
+            if p.cache:
+                p.cache.source = source
         mask = self._mask(p, side, batch.inputs, batch.lengths)
         return through(p, side, batch.inputs, mask, source)
 
-    def _source(self, p: Pass, batch: Batch) -> Source:
-        if p.cache is None:
-            return self.encoded(p, batch)
-        if p.cache.source is None:
-            p.cache.source = self.encoded(p, batch)
-        return p.cache.source
-
-    def _mask(
-        self, p: Pass, side: Side, tokens: Int[Tensor, "K B T"], lengths: Int[Tensor, "K B"] | None
-    ) -> AttentionMask:
+    def _mask(self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None) -> AttentionMask:
         """Return what a side's positions see of each other."""
-        encoding = POSITIONS[self.shape.positions].bias
-
-        def bias(distances: Tensor) -> Tensor:
-            assert encoding
-            return encoding(p.w, self.shape, side.prefix, distances, side.causal)
-
-        return AttentionMask(side.causal, p.n_runs, _present(tokens, lengths), bias if encoding else None)
+        encoding, present = POSITIONS[self.shape.positions].bias, None
+        if lengths is not None:
+            present = torch.arange(tokens.shape[2], device=tokens.device) < lengths.reshape(-1, 1)
+        bias = partial(encoding, p.w, self.shape, side.prefix, side.causal) if encoding else None
+        return AttentionMask(side.causal, p.n_runs, present, bias)
 
     def _head(self, p: Pass, read: Normed) -> Float[Tensor, "K n V"]:
         shape, w = self.shape, p.w
         if shape.of_family.transforms:
             wide = p.linear("head.transform", read)
-            read = p.normed("head.norm", by_run(ACTIVATIONS[shape.head_activation].apply, wide, p.n_runs))
+            activation = ACTIVATIONS["gelu" if shape.is_gated else shape.activation]  # without a gate
+            read = p.normed("head.norm", by_run(activation.apply, wide, p.n_runs))
         weight = w["token_embedding"] if shape.tie_weights else w["head.weight"]
         if shape.tie_scale:
             weight = weight * shape.n_embd**-0.5
@@ -178,14 +173,14 @@ class Transformer:
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
         logits = product(read, weight.transpose(1, 2), None)[:, :, :v]
-        if shape.has_head_bias:
+        if "head.bias" in w:
             logits = logits + w["head.bias"][:, None]
         return p.note("logits", logits.contiguous())
 
 
 def cross_entropy(
     logits: Float[Tensor, "K N V"],
-    targets: Int[Tensor, "K B T"],
+    targets: Tokens,
     smoothing: Float[Tensor, "K"] | None = None,
     dense: bool = False,
 ) -> Float[Tensor, "K"]:
@@ -203,11 +198,3 @@ def cross_entropy(
     if dense:
         return each.mean(dim=1)
     return each.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
-
-
-def _present(tokens: Int[Tensor, "K B T"], lengths: Int[Tensor, "K B"] | None) -> Bool[Tensor, "KB T"] | None:
-    """Return which tokens are no padding."""
-    if lengths is None:
-        return None
-    positions = torch.arange(tokens.shape[2], device=tokens.device)
-    return positions < lengths.reshape(-1, 1)

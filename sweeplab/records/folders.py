@@ -7,17 +7,15 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.records.runs import Inside, RunFolder, RunState
+from sweeplab.records.runs import Inside, RunFolder, RunState, known
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
@@ -33,6 +31,35 @@ def lab_folder(given: Path | None = None) -> Path:
 def is_name(text: str) -> bool:
     """Say whether what has a folder in the lab may be called so."""
     return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text) and text.strip("."))
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """A study's data, data.json: counts are of tokens, but for `val_bytes`; digests are sha256.
+
+    `val_targets` are the tokens that an evaluation on the whole validation split finds. `init_digest` is that of the
+    weights that runs start from, None where they are drawn from a seed.
+    """
+
+    corpus: str
+    tokenizer: str
+    vocab_size: int
+    train_tokens: int
+    val_tokens: int
+    val_targets: int
+    val_bytes: int
+    text_digest: str
+    token_digest: str
+    init_digest: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the description fit for JSON; without an `init_digest` where there is none."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> DataDescription:
+        """Return a description that was written as JSON."""
+        return cls(**known(cls, plain))
 
 
 @dataclass(frozen=True)
@@ -110,6 +137,8 @@ class StudyFolder:
         Raises:
             BadInput: another process holds it; says what is given as `otherwise`.
         """
+        from filelock import FileLock, Timeout
+
         try:
             lock = FileLock(self.lock_file).acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
         except Timeout:
@@ -120,6 +149,8 @@ class StudyFolder:
     @property
     def is_run(self) -> bool:
         """Say whether somebody runs the study now."""
+        from filelock import FileLock, Timeout
+
         if not self.path.exists():
             return False
         try:

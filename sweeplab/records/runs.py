@@ -10,10 +10,10 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import Hyperparameters
@@ -75,20 +75,12 @@ class RunStart:
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
         """Read the record; hyperparameters that it does not know have their defaults."""
-        pairs_as_tuples = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in said["values"].items()
-        }
-        return cls(**_known(cls, said) | {"values": Hyperparameters.of(pairs_as_tuples)})
+        return cls(**known(cls, said) | {"values": Hyperparameters.from_json(said["values"])})
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as run.json has it, without `enqueued` and `retries` where nobody asked."""
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
-        said["values"] = self.values.as_dict()
-        return {
-            name: value
-            for name, value in said.items()
-            if value is not None or name not in ("enqueued", "retries")
-        }
+        said = vars(self) | {"values": self.values.as_dict()}
+        return {name: value for name, value in said.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,10 +109,6 @@ class CurvePoint:
     def as_json(self) -> dict[str, Any]:
         """Return the point as its line has it, without what was not measured."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-# A line without these is none of a curve's.
-_REQUIRED = {"iteration", "train_tokens", "wall_seconds"}
 
 
 @dataclass(frozen=True)
@@ -174,7 +162,7 @@ class RunEnd:
         """Read the record; where it lacks its trial's ending, as audits once did, that is the run's own."""
         ending = said.get("ending") or {"outcome": said["state"], "value": said["value"]}
         typed = {"state": RunState(said["state"]), "ending": TrialEnding.from_json(ending)}
-        return cls(**_known(cls, said) | typed)
+        return cls(**known(cls, said) | typed)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it; measures that the task or the model does not have are left out."""
@@ -193,16 +181,8 @@ class Inside:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, folder: HasPath, owner: object = None) -> Path:
-        return folder.path / self._name
-
-
-class HasPath(Protocol):
-    """A folder."""
-
-    @property
-    def path(self) -> Path:
-        """Return where it is."""
+    def __get__(self, folder: Any, owner: object = None) -> Path:
+        return Path(folder.path, self._name)
 
 
 @dataclass(frozen=True)
@@ -310,12 +290,13 @@ def _point(line: bytes) -> CurvePoint | None:
         said = json.loads(line[max(line.rfind(b"{"), 0) :])
     except ValueError:
         return None
-    if not isinstance(said, dict) or not said.keys() >= _REQUIRED:
+    # A line without these is none of a curve's.
+    if not isinstance(said, dict) or not said.keys() >= {"iteration", "train_tokens", "wall_seconds"}:
         return None
-    return CurvePoint(**_known(CurvePoint, said))
+    return CurvePoint(**known(CurvePoint, said))
 
 
-def _known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
+def known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a record has a field for."""
     return {name: said[name] for name in record.__dataclass_fields__ if name in said}
 

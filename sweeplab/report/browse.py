@@ -12,41 +12,22 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.report.options import (
-    LOG,
-    Option,
-    check_items,
-    check_options,
-    check_value,
-    default_dashboard,
-    listed,
-    read_checked,
-)
+from sweeplab.report import options
+from sweeplab.report.options import LOG, Option, check_value, listed
 from sweeplab.study.problems import Problems
+from sweeplab.tracking import pages
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.tracking.pages import (
-    NUMBERS,
-    SEARCHED,
-    TAGS,
-    X_AXES,
-    Chart,
-    Server,
-    View,
-    free_port,
-    publish,
-    serve,
-)
 from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS
 
-_AXES = (*NUMBERS, *TABLE)
-_COLUMN = Option((*TAGS, SEARCHED, *_AXES))
+_AXES = (*pages.NUMBERS, *TABLE)
+_COLUMN = Option((*pages.TAGS, pages.SEARCHED, *_AXES))
 _SIZE = Option(_AXES, needed="any hyperparameter, any number that a run ends with")
 # The options of each chart.
 CHARTS: dict[str, dict[str, Option]] = {
     "line": {
         "metric": Option(CURVES, needed=", ".join(CURVES)),
-        "x": Option(tuple(X_AXES), needed=", ".join(X_AXES)),
+        "x": Option(tuple(pages.X_AXES), needed=", ".join(pages.X_AXES)),
         "log": LOG,
     },
     "scatter": {"x": _SIZE, "y": _SIZE},
@@ -64,7 +45,7 @@ class Shown:
     address: str
     links: Mapping[str, Mapping[str, str]]
     empty: tuple[str, ...]
-    server: Server | None
+    server: pages.Server | None
 
 
 @contextmanager
@@ -98,21 +79,17 @@ def browse(
             raise BadInput(f"{error}; {cure}") from error
         yield Shown(address, links, empty, None)
         return
-    with serve(place, uri, _port(port)) as server:
+    free = pages.free_port(*([] if port is None else [port]))
+    if port not in (None, free):
+        raise BadInput(f"port {port} is in use; --port {free} is free, and without --port one is found")
+    with pages.serve(place, uri, free) as server:
         links = _publish(folders, uri, view, server.url, strict=bool(name))  # while the server starts
         server.wait_until_ready()
         yield Shown(server.url, links, empty, server)
 
 
-def _port(wanted: int | None) -> int:
-    free = free_port(*([] if wanted is None else [wanted]))
-    if wanted not in (None, free):
-        raise BadInput(f"port {wanted} is in use; --port {free} is free, and without --port one is found")
-    return free
-
-
 def _publish(
-    folders: Sequence[StudyFolder], uri: str, view: View, address: str, strict: bool
+    folders: Sequence[StudyFolder], uri: str, view: pages.View, address: str, strict: bool
 ) -> dict[str, dict[str, str]]:
     """Bring the view to every study that the tracking at `uri` has; if strict, it must have them all."""
     links = {}
@@ -121,24 +98,24 @@ def _publish(
             spec = read_spec(folder)
             if tracking_uri(folder.lab, spec.track.uri) == uri:
                 searched = tuple(spec.search)
-                links[folder.name] = publish(folder.lab, uri, folder.name, view, searched, address)
+                links[folder.name] = pages.publish(folder.lab, uri, folder.name, view, searched, address)
         except BadInput:
             if strict:
                 raise
     return links
 
 
-def read_view(path: Path | None = None) -> View:
+def read_view(path: Path | None = None) -> pages.View:
     """Read what MLflow is to show from a dashboard file, or from the default one.
 
     Raises:
         BadInput: the file cannot be read, or asks for what does not exist; every problem has its line.
     """
-    file = path or default_dashboard("mlflow")
-    document = read_checked(file, ("columns", "sort", "charts"), _check)
+    file = path or options.default_dashboard("mlflow")
+    document = options.read_checked(file, ("columns", "sort", "charts"), _check)
     sort = document["sort"]
     charts = tuple(_chart(each) for each in document.get("charts", ()))
-    return View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
+    return pages.View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
 
 
 def _check(document: Mapping[str, Any], problems: Problems) -> None:
@@ -149,7 +126,7 @@ def _check(document: Mapping[str, Any], problems: Problems) -> None:
     else:
         problems.add(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
     if isinstance(sort, dict) and "by" in sort:
-        check_options(sort, {"by": Option(_AXES), "descending": Option()}, ("sort",), problems)
+        options.check_options(sort, {"by": Option(_AXES), "descending": Option()}, ("sort",), problems)
         if not isinstance(sort.get("descending", False), bool):
             problems.add(("sort", "descending"), "descending is true or false")
     else:
@@ -157,7 +134,7 @@ def _check(document: Mapping[str, Any], problems: Problems) -> None:
     if charts is not None and not isinstance(charts, list):
         problems.add(("charts",), "charts is no list", "- chart: " + " | ".join(CHARTS))
         return
-    check_items(charts or [], "chart", CHARTS, problems)
+    options.check_items(charts or [], "chart", CHARTS, problems)
     for index, chart in enumerate(charts or []):
         if isinstance(chart, dict) and chart.get("x") == "train_tokens":
             metric = chart.get("metric")
@@ -165,8 +142,8 @@ def _check(document: Mapping[str, Any], problems: Problems) -> None:
                 problems.add(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
 
 
-def _chart(written: Mapping[str, Any]) -> Chart:
-    return Chart(
+def _chart(written: Mapping[str, Any]) -> pages.Chart:
+    return pages.Chart(
         kind=written["chart"],
         title=str(written.get("title", "")),
         x=written.get("x", ""),

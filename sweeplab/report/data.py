@@ -98,10 +98,9 @@ class ReportData:
         lab: Path | None = None,
     ) -> ReportData:
         """Return the data of a page of studies; both tables may be empty, and curves may be read by metric."""
-        if callable(curves):
-            return cls(plain(runs, _RUN_COLUMNS), curves, studied=studied, lab=lab)
-        whole = plain(curves, _CURVE_COLUMNS)
-        return cls.of_study(runs, lambda metric: whole[whole["metric"] == metric], studied, lab)
+        whole = DataFrame() if callable(curves) else plain(curves, _CURVE_COLUMNS)
+        read = curves if callable(curves) else lambda metric: whole[whole["metric"] == metric]
+        return cls(plain(runs, _RUN_COLUMNS), read, studied=studied, lab=lab)
 
     @classmethod
     def of_table(cls, found: Assessment) -> ReportData:
@@ -176,11 +175,8 @@ class ReportData:
 
     def audited(self, study: str) -> list[Audited]:
         """Return the study's pruned trials that were trained to their end after all."""
-        lab = self.lab
-        return self.once(
-            ("audited", study),
-            lambda: audited_trials(StudyFolder(lab, study)) if lab and self.studied else [],
-        )
+        folder = StudyFolder(self.lab, study) if self.lab and self.studied else None
+        return self.once(("audited", study), lambda: audited_trials(folder) if folder else [])
 
     @property
     def points(self) -> Points:

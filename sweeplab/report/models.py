@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from pandas import DataFrame
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, written
 from sweeplab.report.panels.base import MissingPanel, Panel, TablePanel
-from sweeplab.report.style import GREY, ORDERED, Axis, Figure, Look, by_look, colors
+from sweeplab.report.style import ORDERED, Axis, Figure, Look, by_look, colors, hovering, marked
 from sweeplab.report.summary import Summary
 from sweeplab.report.writer import write_single_page
-from sweeplab.runs.attending import AttentionMap
+from sweeplab.runs.inspecting import AttentionMap
 from sweeplab.runs.models import CoordinateCheck
 
 # A page of more weights is slow to open.
@@ -32,53 +31,38 @@ _SCALE = [
     [0.0, f"rgba({_RGB[0]},0)"],
     *([at, f"rgb({c})"] for at, c in zip((0.4, 0.7, 1.0), _RGB, strict=True)),
 ]
-_COORDINATE_CHECK = (
-    (
-        "The coordinate check",
-        "Models of several widths start alike and train for a few steps at the full learning rate, without dropout "
-        "and warm-up. After each layer the mean absolute activation is measured on one fixed batch. Where the "
-        "parametrization is right, it does not depend on the width after those steps, and a learning rate that is "
-        "best in a small model is best in a large one; where it grows, the best learning rate falls with the width. "
-        "Under muP the head's output falls as the root of the width before the first step, as it should. "
-        "Yang, Hu et al., Tensor programs V (2022), appendix D.1.",
-    ),
-)
+_COORDINATE_CHECK = {
+    "The coordinate check": "Models of several widths start alike and train for a few steps at the full learning "
+    "rate, without dropout and warm-up. After each layer the mean absolute activation is measured on one fixed "
+    "batch. Where the parametrization is right, it does not depend on the width after those steps, and a learning "
+    "rate that is best in a small model is best in a large one; where it grows, the best learning rate falls with "
+    "the width. Under muP the head's output falls as the root of the width before the first step, as it should. "
+    "Yang, Hu et al., Tensor programs V (2022), appendix D.1.",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttentionPanel(Panel):
     """One field per head: one row per token that attends, one column per token that is attended to.
 
     `data` has one row per weight that is not zero, as what follows a token is to a decoder.
     """
 
-    heads: Sequence[int]
-    queries: Sequence[str]
-    keys: Sequence[str]
+    layer: AttentionMap
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the weights of each head: who attends from top to bottom, to whom from left to right."""
-        rows, columns = math.ceil(len(self.heads) / _COLUMNS), min(len(self.heads), _COLUMNS)
+    def _draw(self, figure: Figure) -> None:
+        heads, queries, keys = self.layer.heads, self.layer.queries, self.layer.keys
+        rows, columns = math.ceil(len(heads) / _COLUMNS), min(len(heads), _COLUMNS)
         figure.set_subplots(rows, columns, shared_yaxes=True, horizontal_spacing=0.02)
-        keys = [f"{key} ({column})" for column, key in enumerate(self.keys)]
-        words = [[f"{query} ({row}) → {key}" for key in keys] for row, query in enumerate(self.queries)]
-        for index, head in enumerate(self.heads):
-            own = self.data[self.data["head"] == head]
-            weights = np.zeros((len(self.queries), len(self.keys)))
-            weights[own["query"], own["key"]] = own["weight"]
+        named = [f"{key} ({column})" for column, key in enumerate(keys)]
+        words = [[f"{query} ({row}) → {key}" for key in named] for row, query in enumerate(queries)]
+        for index, (head, weights) in enumerate(zip(heads, self.layer.weights, strict=True)):
             place = {"row": index // _COLUMNS + 1, "col": index % _COLUMNS + 1}
-            figure.add_heatmap(
-                z=weights.round(4).tolist(),
-                text=words,
-                coloraxis="coloraxis",
-                hovertemplate=f"head {head}: %{{text}}<br>%{{z:.4f}}<extra></extra>",
-                xgap=1,
-                ygap=1,
-                **place,
-            )
+            said = {"text": words, **hovering(f"head {head}: %{{text}}<br>%{{z:.4f}}", DataFrame())}
+            z = weights.astype(float).round(4).tolist()
+            figure.add_heatmap(z=z, coloraxis="coloraxis", xgap=1, ygap=1, **said, **place)
             figure.update_xaxes(title={"text": f"head {head}"}, **place)
-        figure.update_xaxes(showgrid=False, zeroline=False, tickangle=-90, **_ticks(self.keys))
-        figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(self.queries))
+        figure.update_xaxes(showgrid=False, zeroline=False, tickangle=-90, **_ticks(keys))
+        figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(queries))
         bar = {"thickness": 12, "outlinewidth": 0, "title": {"text": "weight"}}
         most = float(self.data["weight"].max())
         scale = {"colorscale": _SCALE, "cmin": 0.0, "cmax": most, "colorbar": bar}
@@ -90,20 +74,13 @@ def _ticks(words: Sequence[str]) -> dict[str, object]:
     return {"tickvals": list(places), "ticktext": [words[place] for place in places]}
 
 
-def attention_panel(found: AttentionMap) -> AttentionPanel:
-    """Return the panel of one layer."""
+def _weights(found: AttentionMap) -> DataFrame:
+    """Return one row per weight that is not zero."""
     head, query, key = np.nonzero(found.weights)
-    data = {
-        "head": np.array(found.heads)[head],
-        "query": query,
-        "query token": np.array(found.queries)[query],
-        "key": key,
-        "key token": np.array(found.keys)[key],
-        "weight": found.weights[head, query, key],
-    }
-    return AttentionPanel(
-        title=found.title, data=DataFrame(data), heads=found.heads, queries=found.queries, keys=found.keys
-    )
+    data = {"head": np.array(found.heads)[head]}
+    data |= {"query": query, "query token": np.array(found.queries)[query]}
+    data |= {"key": key, "key token": np.array(found.keys)[key]}
+    return DataFrame({**data, "weight": found.weights[head, query, key]})
 
 
 def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: Path) -> None:
@@ -120,10 +97,10 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
     if maps[-1].place == "cross":
         entries.append(("Target", " ".join(maps[-1].queries)))
     entries.append(("Shown", f"{several(len(maps), 'map')} of {several(len(maps[0].heads), 'head')}"))
-    write_single_page(file, "attention", Summary(run, tuple(entries)), map(attention_panel, maps))
+    panels = [AttentionPanel(title=each.title, data=_weights(each), layer=each) for each in maps]
+    write_single_page(file, "attention", Summary(run, entries), panels)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CoordinatesPanel(Panel):
     """Sizes over the width under one parametrization: one field for each of `steps`, one line per layer.
 
@@ -134,8 +111,7 @@ class CoordinatesPanel(Panel):
     high: float
     steps: Sequence[int]
 
-    def draw(self, figure: Figure) -> None:
-        """Draw each layer's activations over the width, from the start on the left to the last step."""
+    def _draw(self, figure: Figure) -> None:
         figure.set_subplots(1, len(self.steps), shared_yaxes=True, horizontal_spacing=0.02)
         data, widths = self.data, sorted(set(self.data["n_embd"]))
         x = Axis("n_embd", "n_embd", True, tuple(map(float, widths)))
@@ -153,41 +129,8 @@ class CoordinatesPanel(Panel):
         figure.update_yaxes(title={"text": y.title}, row=1, col=1)
 
 
-class PowersPanel(TablePanel):
-    """By which power of the width the activations after each layer grow."""
-
-
-def coordinates_panels(found: CoordinateCheck) -> list[Panel]:
-    """Return one figure per parametrization, and the table of powers."""
-    data = DataFrame(found.rows)
-    sizes = data.loc[data["size"].between(0, math.inf, inclusive="neither"), "size"]
-    doubled = [2**power for power in range(MOST_STEPS - 2) if 2**power < found.n_steps]
-    figures = [
-        CoordinatesPanel(
-            title=f"{name}: size of activations over the width",
-            data=data[data["parametrization"] == name],
-            method=_COORDINATE_CHECK,
-            low=float(sizes.min()),
-            high=float(sizes.max()),
-            steps=(0, *doubled, found.n_steps),
-        )
-        for name in found.parametrizations
-    ]
-    columns = {
-        f"{name}, {when}": [found.powers[name, step, layer] for layer in found.layers]
-        for name in found.parametrizations
-        for when, step in (("at the start", 0), (f"after step {found.n_steps}", found.n_steps))
-    }
-    powers = PowersPanel(
-        title="Power of the width with which activations grow",
-        data=DataFrame({"layer": found.layers, **columns}),
-        notes=("0 is flat; 0.5 doubles the activations where the width is four times as large.",),
-    )
-    return [*figures, powers]
-
-
 def write_coordinates(found: CoordinateCheck, file: Path) -> None:
-    """Write a page with one figure per parametrization, and the powers of the width.
+    """Write a page with one figure per parametrization, and the table of the powers of the width.
 
     Raises:
         BadInput: the file cannot be written.
@@ -198,7 +141,28 @@ def write_coordinates(found: CoordinateCheck, file: Path) -> None:
         *((name, written(value)) for name, value in found.values.items()),
         *steepest_in_words(found),
     ]
-    write_single_page(file, "coordinates", Summary(found.study, tuple(entries)), coordinates_panels(found))
+    data = DataFrame(found.rows)
+    sizes = data.loc[data["size"].between(0, math.inf, inclusive="neither"), "size"]
+    doubled = [2**power for power in range(MOST_STEPS - 2) if 2**power < found.n_steps]
+    panels: list[Panel] = []
+    powers = DataFrame({"layer": found.layers})
+    for name in found.parametrizations:
+        panels.append(
+            CoordinatesPanel(
+                title=f"{name}: size of activations over the width",
+                data=data[data["parametrization"] == name],
+                method=_COORDINATE_CHECK,
+                low=float(sizes.min()),
+                high=float(sizes.max()),
+                steps=(0, *doubled, found.n_steps),
+            )
+        )
+        for when, step in (("at the start", 0), (f"after step {found.n_steps}", found.n_steps)):
+            powers[f"{name}, {when}"] = [found.powers[name, step, layer] for layer in found.layers]
+    title = "Power of the width with which activations grow"
+    note = "0 is flat; 0.5 doubles the activations where the width is four times as large."
+    panels.append(TablePanel(title=title, data=powers, notes=(note,)))
+    write_single_page(file, "coordinates", Summary(found.study, entries), panels)
 
 
 def steepest_in_words(found: CoordinateCheck) -> list[tuple[str, str]]:
@@ -210,48 +174,22 @@ def steepest_in_words(found: CoordinateCheck) -> list[tuple[str, str]]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PositionsPanel(Panel):
     """One line per length. `data`: times (of `block_size`), position from 0, loss; none without a target."""
 
     block_size: int
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the loss at each position; the length of the training sequences is marked."""
+    def _draw(self, figure: Figure) -> None:
         times = list(dict.fromkeys(self.data["times"]))
         for each, color in zip(times, colors(len(times)), strict=True):
             look, rows = Look(f"{each} x block_size", color), self.data[self.data["times"] == each]
             hover = f"{look.name}, position %{{x}}: %{{y:.4f}}"
             look.line(figure, rows, "position", "loss", hover, line={"width": 1.5})
         if times[-1] > 1:
-            said, line = (
-                {"text": "block_size", "font": {"size": 11}},
-                {"color": GREY, "width": 1.5, "dash": "dash"},
-            )
-            figure.add_vline(x=self.block_size, line=line, annotation=said, annotation_position="top right")
-        x, y = (
-            Axis("position", "position in the sequence (tokens)"),
-            Axis("loss", "mean loss there (nats/token)"),
-        )
-        figure.update_xaxes(**x.around(self.data["position"], 0.0))
-        figure.update_yaxes(**y.around(self.data["loss"]))
-
-
-def positions_panel(found: Mapping[str, Any]) -> Panel:
-    """Return the figure of an evaluation's losses by position."""
-    data = DataFrame(
-        [
-            {"times": length["times"], "position": position, "loss": loss}
-            for length in found["length_extrapolation"]
-            for position, loss in enumerate(length["by_position"])
-            if math.isfinite(loss)
-        ]
-    )
-    title = "Loss by position"
-    if data.empty:
-        return MissingPanel(title=title, missing="no length could be evaluated")
-    left_out = [f"Nothing at {each['times']} times block_size: {each['why']}." for each in found["left_out"]]
-    return PositionsPanel(title=title, data=data, notes=tuple(left_out), block_size=found["block_size"])
+            figure.add_vline(x=self.block_size, **marked("block_size"))
+        x = Axis("position", "position in the sequence (tokens)").around(self.data["position"], 0.0)
+        y = Axis("loss", "mean loss there (nats/token)").around(self.data["loss"])
+        figure.update_layout(xaxis=x, yaxis=y)
 
 
 def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
@@ -260,13 +198,21 @@ def write_evaluation(found: Mapping[str, Any], page: Path) -> None:
     Raises:
         BadInput: the page cannot be written.
     """
-    lengths = [
-        (
-            f"{each['times']} x block_size",
-            f"loss {each['val_loss']:.4f} nats/token, {each['targets']:,} targets",
-        )
-        for each in found["length_extrapolation"]
-    ]
-    measures = [(name, written(value)) for name, value in found["measures"].items()]
-    entries = [("Validation split", f"of study {found['study']}"), *measures, *lengths]
-    write_single_page(page, "evaluation", Summary(found["run"], tuple(entries)), [positions_panel(found)])
+    entries = [("Validation split", f"of study {found['study']}")]
+    entries += [(name, written(value)) for name, value in found["measures"].items()]
+    rows = []
+    for each in found["length_extrapolation"]:
+        times = each["times"]
+        reached = f"loss {each['val_loss']:.4f} nats/token, {each['targets']:,} targets"
+        entries.append((f"{times} x block_size", reached))
+        losses = enumerate(each["by_position"])
+        rows += [{"times": times, "position": at, "loss": loss} for at, loss in losses if math.isfinite(loss)]
+    title = "Loss by position"
+    notes = tuple(
+        f"Nothing at {each['times']} times block_size: {each['why']}." for each in found["left_out"]
+    )
+    panel: Panel = MissingPanel(title=title, missing="no length could be evaluated")
+    if rows:
+        size = found["block_size"]
+        panel = PositionsPanel(title=title, data=DataFrame(rows), notes=notes, block_size=size)
+    write_single_page(page, "evaluation", Summary(found["run"], entries), [panel])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
@@ -28,8 +28,8 @@ class Option(NamedTuple):
 
 COMMON = {"title": Option(), "width": Option(("full", "half"))}
 LOG = Option(("x", "y"), many=True)
-PARAMS = Option(tuple(TABLE), many=True)
-Kinds = Mapping[str, Mapping[str, Option]]
+Log = Annotated[Sequence[str], LOG]
+Params = Annotated[Sequence[str], Option(tuple(TABLE), many=True)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def read_checked(
     return dict(document)
 
 
-def check_items(items: Sequence[Any], what: str, kinds: Kinds, problems: Problems) -> None:
+def check_items(
+    items: Sequence[Any], what: str, kinds: Mapping[str, Mapping[str, Option]], problems: Problems
+) -> None:
     """Check a list of panels or of charts: each has a kind, and options of that kind."""
     for index, item in enumerate(items):
         place: Location = (f"{what}s", index)

@@ -5,37 +5,31 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from sweeplab.formatting import listed, written
-from sweeplab.report.panels.base import MissingPanel, Panel, Paragraphs
+from sweeplab.report.panels.base import MissingPanel, Panel
 from sweeplab.report.style import Figure
 from sweeplab.report.summary import Summary
+from sweeplab.version import VERSION
 
 # What stands before a verdict, and the color it has: neither says more than the word does.
 MARKS = {
-    "identified": ("✓", "good"),
-    "weak": ("≈", "fair"),
-    "not identified": ("✕", "poor"),
-    "flagged": ("✕", "poor"),
-    "not seen": ("✓", "good"),
-    "cannot be seen": ("?", "fair"),
-    "found": ("!", "fair"),
-    "clear": ("✓", "good"),
-    "cannot be told": ("?", ""),
-    "held": ("✓", "good"),
-    "missed": ("✕", "poor"),
-    "above chance": ("✓", "good"),
-    "within chance": ("?", ""),
-    "crowds here": ("!", "fair"),
-    "spread evenly": ("✓", "good"),
-    "different": ("!", "fair"),
-    "no difference seen": ("=", ""),
+    word: mark
+    for mark, words in {
+        ("✓", "good"): ("identified", "not seen", "clear", "held", "above chance", "spread evenly"),
+        ("✕", "poor"): ("not identified", "flagged", "missed"),
+        ("!", "fair"): ("found", "crowds here", "different"),
+        ("≈", "fair"): ("weak",),
+        ("?", "fair"): ("cannot be seen",),
+        ("?", ""): ("cannot be told", "within chance"),
+        ("=", ""): ("no difference seen",),
+    }.items()
+    for word in words
 }
 # More rows than these make a page slow; the CSV behind the table has them all.
 MOST_ROWS = {"figure": 100, "table": 500}
@@ -52,14 +46,6 @@ class _Cell(NamedTuple):
     tone: str = ""
 
 
-class _Table(NamedTuple):
-    """The rows that a page shows of a table of `n_rows`; columns are (name, kind), and cells stand beside theirs."""
-
-    columns: Sequence[tuple[str, str]]
-    rows: Sequence[Sequence[tuple[_Cell, str]]]
-    n_rows: int
-
-
 class _Section(NamedTuple):
     """A panel as the page has it: a figure with its data folded below it, a table that is open, or both.
 
@@ -68,10 +54,10 @@ class _Section(NamedTuple):
 
     id: str
     panel: Panel
-    method: Paragraphs = ()
+    method: Mapping[str, str] = {}
     figure: str = ""
-    open: _Table | None = None
-    folded: _Table | None = None
+    open: Mapping[str, Any] | None = None
+    folded: Mapping[str, Any] | None = None
     csv: str = ""
     csv_of: Any = None
 
@@ -94,7 +80,7 @@ def render(title: str, summary: Summary, panels: Sequence[Panel], beside: Mappin
         sections=sections,
         beside=beside,
         plotly_js=get_plotlyjs() if any(section.figure for section in sections) else "",
-        version=_version(),
+        version=VERSION,
     )
 
 
@@ -127,7 +113,7 @@ def _sections(panels: Sequence[Panel]) -> list[_Section]:
             csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
             same = next((each for each in found if each.csv == csv), None)
             section = section._replace(
-                method=() if any(each.method == panel.method for each in found) else panel.method,
+                method={} if any(each.method == panel.method for each in found) else panel.method,
                 figure="" if figure is None else _json(figure),
                 open=None if shown is None else _table(shown, "table"),
                 folded=None if figure is None else _table(panel.data, "figure"),
@@ -138,13 +124,14 @@ def _sections(panels: Sequence[Panel]) -> list[_Section]:
     return found
 
 
-def _table(data: DataFrame, of: str) -> _Table:
-    columns = [(str(name), _kind(data, str(name))) for name in data.columns]
+def _table(data: DataFrame, of: str) -> dict[str, Any]:
+    """Return the rows that a page shows of a table; columns are (name, kind), and cells stand beside theirs."""
+    columns = [(str(name), _kind(data[name])) for name in data.columns]
     rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
     cells = [
         [(_cell(name, value), kind) for (name, kind), value in zip(columns, row, strict=True)] for row in rows
     ]
-    return _Table(columns, cells, len(data))
+    return {"columns": columns, "rows": cells, "n_rows": len(data)}
 
 
 def _json(figure: Figure) -> str:
@@ -155,10 +142,10 @@ def _json(figure: Figure) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _kind(data: DataFrame, column: str) -> str:
-    if is_numeric_dtype(data[column]) and not is_bool_dtype(data[column]):
+def _kind(column: Series) -> str:
+    if is_numeric_dtype(column) and not is_bool_dtype(column):
         return "number"
-    return "prose" if data[column].astype(str).str.len().max() > _LONG else "text"
+    return "prose" if column.astype(str).str.len().max() > _LONG else "text"
 
 
 def _cell(column: str, value: Any) -> _Cell:
@@ -168,10 +155,3 @@ def _cell(column: str, value: Any) -> _Cell:
         text, _, quiet = value.partition("\n")
         return _Cell(text, value, quiet, *MARKS.get(text, ("", "")))
     return _Cell(f"{value:.4f}" if "loss" in column else written(value), str(value))
-
-
-def _version() -> str:
-    try:
-        return version("sweeplab")
-    except PackageNotFoundError:
-        return "(not installed)"

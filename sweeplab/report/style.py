@@ -8,6 +8,7 @@ and each at least 3:1 against white and against near-black. The marker's shape s
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -46,59 +47,43 @@ class Look:
     symbol: str = "circle"
 
     def points(
-        self,
-        figure: Figure,
-        rows: DataFrame,
-        x: Any,
-        y: Any,
-        hover: str = "",
-        columns: Sequence[str] = (),
-        /,
-        **settings: Any,
+        self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any
     ) -> None:
         """Draw a marker for each row.
 
-        `x` and `y` are columns, or the values themselves. In `hover` the `columns` are `%{customdata[0]}` …
+        `x` and `y` are columns, or the values themselves; `hover` is as `hovering` takes it.
         """
         marker = {"color": self.color, "symbol": self.symbol, "size": 7, **settings.pop("marker", {})}
-        figure.add_scatter(
-            **self._trace(rows, x, y, hover, columns), mode="markers", marker=marker, **settings
-        )
+        self._add(figure, rows, x, y, hover, mode="markers", marker=marker, **settings)
 
-    def line(
-        self,
-        figure: Figure,
-        rows: DataFrame,
-        x: Any,
-        y: Any,
-        hover: str = "",
-        columns: Sequence[str] = (),
-        /,
-        **settings: Any,
-    ) -> None:
+    def line(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any) -> None:
         """Draw a line through the rows, as `points`; with markers where their `size` is given."""
         if size := settings.pop("size", 0):
             settings |= {"marker": {"color": self.color, "symbol": self.symbol, "size": size}}
         line = {"color": self.color, "width": 2, **settings.pop("line", {})}
         mode = "lines+markers" if size else "lines"
-        figure.add_scatter(**self._trace(rows, x, y, hover, columns), mode=mode, line=line, **settings)
+        self._add(figure, rows, x, y, hover, mode=mode, line=line, **settings)
 
     def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
         """Shade what lies between the columns low and high, under the legend's entry of the look."""
         around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
-        shade = {"fill": "toself", "fillcolor": faded(self.color, 0.16), "line": {"width": 0}}
+        shade: dict[str, Any] = {"fill": "toself", "fillcolor": faded(self.color, 0.16), "line": {"width": 0}}
         self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
 
-    def _trace(self, rows: DataFrame, x: Any, y: Any, hover: str, columns: Sequence[str]) -> dict[str, Any]:
+    def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
         x, y = (rows[each] if isinstance(each, str) else each for each in (x, y))
-        said = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
-        return {
-            "x": x,
-            "y": y,
-            "name": self.name,
-            **said,
-            **({"customdata": rows[list(columns)]} if columns else {}),
-        }
+        said = hovering(hover, rows) if hover else {"hoverinfo": "skip"}
+        add = figure.add_scattergl if settings.pop("type", "scatter") == "scattergl" else figure.add_scatter
+        add(x=x, y=y, name=self.name, **said, **settings)
+
+
+def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
+    """Return Plotly's settings of a text under the cursor, which names x, y, z and columns: %{x}, %{loss:.4f}."""
+    named = dict.fromkeys(re.findall(r"%\{(\w+)", hover))
+    columns = [name for name in named if name in rows and name not in "xyz"]
+    for at, name in enumerate(columns):
+        hover = re.sub(rf"%\{{{name}\b", f"%{{customdata[{at}]", hover)
+    return {"hovertemplate": f"{hover}<extra></extra>"} | ({"customdata": rows[columns]} if columns else {})
 
 
 def looks(names: Sequence[object]) -> list[Look]:
@@ -169,6 +154,12 @@ def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **mo
     return {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 4, **more}
 
 
+def marked(text: str) -> dict[str, Any]:
+    """Return Plotly's settings of a dashed line across a figure with a text at its end."""
+    line, said = {"color": GREY, "width": 1.5, "dash": "dash"}, {"text": text, "font": {"size": 11}}
+    return {"line": line, "annotation": said, "annotation_position": "top right"}
+
+
 def name_rows(figure: Figure, names: Sequence[str]) -> None:
     """Name the rows of a figure from the first down."""
     marks = {"tickvals": list(range(len(names))), "ticktext": list(names), "automargin": True}
@@ -183,3 +174,8 @@ def faded(color: str, share: float) -> str:
 def spaced(name: object) -> str:
     """Return a cell's name with a space after each comma, so that it may be broken there."""
     return str(name).replace(",", ", ")
+
+
+def cut(name: str, most: int) -> str:
+    """Return a name of at most so many letters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"

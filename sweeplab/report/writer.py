@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +18,9 @@ from pandas import DataFrame, concat
 from sweeplab.analysis.fit.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.report.dashboard import read_dashboard
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import render
-from sweeplab.report.panels.base import PANELS, Panel, make_panel
+from sweeplab.report.panels.base import PANELS, Panel, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 
 FORMATS = ("html", "png", "svg", "pdf")
@@ -98,12 +99,9 @@ def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
     for name in contents:
         if (folder / name).is_dir():
             raise BadInput(Problem("is a folder", "the name of a file", file=folder / name))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _written_to(folder):
         for name, text in contents.items():
             write_whole(folder / name, text.encode())
-    except OSError as error:
-        raise _not_written(folder, error) from error
 
 
 def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -> list[Path]:
@@ -116,63 +114,48 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -
 
     figures, files, widths = [], [], []
     for number, panel in enumerate(panels, start=1):
-        if (figure := panel.figure()) is None:
-            continue
-        figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", font={"color": INK})
-        figure.update_xaxes(gridcolor=RULE)
-        figure.update_yaxes(gridcolor=RULE)
-        figures.append(figure)
-        files.append(folder / f"{page}-{number}-{_as_word(panel.title)}.{form}")
-        widths.append(WIDTHS[panel.width])
+        if (figure := panel.figure()) is not None:
+            figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", font={"color": INK})
+            figure.update_xaxes(gridcolor=RULE)
+            figure.update_yaxes(gridcolor=RULE)
+            figures.append(figure)
+            title = "-".join(re.findall(r"[^\W_]+", panel.title.lower()))
+            files.append(folder / f"{page}-{number}-{title}.{form}")
+            widths.append(WIDTHS[panel.width])
     if not figures:
         raise BadInput(f"no panel has a figure: {panels[0].missing or 'all are tables'}")
     heights = [figure.layout.height for figure in figures]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_images(fig=figures, file=files, format=form, scale=SCALE, width=widths, height=heights)
-    except OSError as error:
-        raise _not_written(folder, error) from error
+        with _written_to(folder):
+            write_images(fig=figures, file=files, format=form, scale=SCALE, width=widths, height=heights)
     except Exception as error:
-        if (
-            type(error).__name__ == "ChromeNotFoundError"
-        ):  # Kaleido's own, which cannot be imported without it
+        # Kaleido's own, which cannot be imported without it.
+        if type(error).__name__ == "ChromeNotFoundError":
             raise BadInput("Kaleido finds no Chrome or Chromium: plotly_get_chrome installs one") from error
         raise
     return files
 
 
-def _not_written(folder: Path, error: OSError) -> BadInput:
-    return BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder))
-
-
-def _as_word(title: str) -> str:
-    """Return a title as part of a file's name."""
-    return "-".join("".join(each if each.isalnum() else " " for each in title.lower()).split())
+@contextmanager
+def _written_to(folder: Path) -> Iterator[None]:
+    """Make a folder, and say which it is where it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
 
 
 def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
     """Return the panels' data as JSON; what is no number is null."""
-    described: list[dict[str, Any]] = [
-        {
-            "title": each.title,
-            "kind": type(each).__name__,
-            "notes": list(each.notes),
-            "warnings": list(each.warnings),
-            "method": dict(each.method),
-            "missing": each.missing,
-            "result": each.result,
-            "data": each.data.to_dict(orient="records"),
-        }
+    said = ("title", "notes", "warnings", "method", "missing", "result")
+    described = [
+        {name: getattr(each, name) for name in said}
+        | {"kind": type(each).__name__, "data": each.data.to_dict(orient="records")}
         for each in panels
     ]
-    document = {
-        "title": title,
-        "study": summary.study,
-        "summary": dict(summary.entries),
-        "best": summary.best,
-        "panels": described,
-    }
-    return json.dumps(_jsonable(document), indent=1, allow_nan=False)
+    about = {"title": title, "study": summary.study, "summary": dict(summary.entries), "best": summary.best}
+    return json.dumps(_jsonable({**about, "panels": described}), indent=1, allow_nan=False)
 
 
 def _jsonable(value: Any) -> Any:

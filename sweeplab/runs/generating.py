@@ -1,24 +1,42 @@
-"""Text from a trained run: what a person writes goes in, and text comes out."""
+"""Text from a trained run: what a person writes goes in, and text comes out; and the samples of a study's best runs.
+
+The prompt of a sample is the beginning of the validation split, laid out as the objective does it: nobody chose it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.objectives import objective_of
+from filelock import FileLock
+
+from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.prompts import EOS, HOLE, Ids, Prompt
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.lab.listing import best_by_task, read_trials
 from sweeplab.model.accounting import n_params
+from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
+    from sweeplab.data.dataset import Dataset
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.model.generation import Next, Sampling
+    from sweeplab.model.generation import Next, Reader, Sampling
     from sweeplab.tracking.loading import LoadedRun
 
 BROKEN = "\ufffd"  # what the bytes of a character are read as that is not whole yet
+# A study is not to wait for its sample.
+MOST_TOKENS = 200
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -27,6 +45,9 @@ class Writer:
 
     The text is read as `encoded` where that is given: its pieces between holes.
     With an amateur, a run of the same tokens, tokens are chosen by how much better the run knows them.
+
+    Raises:
+        BadInput: the run cannot be contrasted with the amateur; says what is against it.
     """
 
     run: LoadedRun
@@ -38,18 +59,22 @@ class Writer:
     encoded: Sequence[Ids] | None = None
 
     def __post_init__(self) -> None:
-        """Check what goes together.
-
-        Raises:
-            BadInput: says what does not.
-        """
-        if self.amateur is not None:
-            check_amateur(self.run, self.amateur)
-
-    @property
-    def is_filled(self) -> bool:
-        """Say whether the run is an encoder, which finds all around a hole at once."""
-        return fills_holes(self.run)
+        if (amateur := self.amateur) is None:
+            return
+        for each in (self.run, amateur):
+            if fills_holes(each):
+                raise BadInput(
+                    "an encoder fills holes, and contrasts nothing: "
+                    f"--contrast needs a decoder, and {each.run_id} is none"
+                )
+        mine, other = ((each.tokenizer.to_json(), each.special_tokens) for each in (self.run, amateur))
+        if mine != other:
+            what = "tokenizers" if mine[0] != other[0] else "special tokens"
+            raise BadInput(f"runs {self.run.run_id} and {amateur.run_id} have different {what}")
+        most, count = (n_params(each.model.shape) for each in (self.run, amateur))
+        if count >= most:
+            what = f"--contrast {amateur.run_id} has {count:,} parameters, and {self.run.run_id} {most:,}"
+            raise BadInput(Problem(what, "a smaller run"))
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -57,7 +82,6 @@ class Writer:
         return laid_out(self.run, self.text, self.encoded)
 
     def _next(self) -> Next:
-        """Return what scores the next token, and has read nothing yet."""
         from sweeplab.model.generation import Contrast
 
         expert = reader(self.run, self.prompt)
@@ -74,7 +98,7 @@ class Writer:
         from sweeplab.model.generation import Sampler, fill, sample
 
         sampler = Sampler(self.sampling, self.seed)
-        if not self.is_filled:
+        if not fills_holes(self.run):
             yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return
         model, prompt = self.run.model, self.prompt
@@ -89,7 +113,7 @@ class Writer:
         """
         from sweeplab.model.generation import beam_search
 
-        if self.is_filled:
+        if fills_holes(self.run):
             raise BadInput("an encoder has no beams: it fills holes, and finds no token after another")
         if self.amateur is not None:
             raise BadInput("beams search for what is likely, and a contrast is no likelihood: one of them")
@@ -103,7 +127,7 @@ class Writer:
         from sweeplab.model.generation import hole_scores
 
         model, n_tokens = self.run.model, self.run.tokenizer.vocab_size
-        if self.is_filled:
+        if fills_holes(self.run):
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
             # What is found of the first hole comes after the marker that begins it.
@@ -119,15 +143,15 @@ class Writer:
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
-    def words(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[str]:
+    def words(self, tokens: Iterable[int]) -> Iterator[str]:
         """Yield the text as its tokens come: with the prompt in it, but where the target is another text."""
         return spaced(self._words(tokens), self.run.tokenizer.blank)
 
-    def _words(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[str]:
+    def _words(self, tokens: Iterable[int]) -> Iterator[str]:
         tokenizer, texts = self.run.tokenizer, self.text.split(HOLE)
         if objective_of(self.run.values).of_pairs:
             yield from pieces(tokenizer, self._ordinary(tokens))
-        elif self.is_filled:
+        elif fills_holes(self.run):
             found = dict(zip(self.prompt.holes, tokens, strict=True))
             start = enumerate(self.prompt.start)
             yield from pieces(tokenizer, (found.get(place, token) for place, token in start))
@@ -137,14 +161,10 @@ class Writer:
         else:
             yield from self._spans(tokens, texts if len(texts) > 1 else [*texts, ""])
 
-    def _ordinary(self, tokens: Iterator[int] | Sequence[int]) -> Iterator[int]:
-        """Yield tokens up to the end."""
-        for token in tokens:
-            if token == self.prompt.end:
-                return
-            yield token
+    def _ordinary(self, tokens: Iterable[int]) -> Iterator[int]:
+        return takewhile(lambda token: token != self.prompt.end, tokens)
 
-    def _spans(self, tokens: Iterator[int] | Sequence[int], texts: Sequence[str]) -> Iterator[str]:
+    def _spans(self, tokens: Iterable[int], texts: Sequence[str]) -> Iterator[str]:
         """Yield the texts around holes, with the spans that are found between them."""
         n_holes, span, here = len(texts) - 1, list[int](), -1
         yield texts[0]
@@ -171,8 +191,7 @@ def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = Fal
 
     settings = {}
     for name in ("temperature", "top_k", "top_p", "max_new_tokens"):
-        row = TABLE[name]
-        own = given.get(name)
+        row, own = TABLE[name], given.get(name)
         try:
             settings[name] = getattr(values, name) if own is None else row.check(own)
         except ValueError as error:
@@ -183,29 +202,8 @@ def chosen(values: Hyperparameters, given: Mapping[str, Any], greedy: bool = Fal
 
 
 def fills_holes(run: LoadedRun) -> bool:
-    """Say whether a run is an encoder."""
+    """Say whether a run is an encoder, which finds all around a hole at once."""
     return not run.model.shape.of_family.sides[-1].causal
-
-
-def check_amateur(run: LoadedRun, amateur: LoadedRun) -> None:
-    """Make sure that a run can be contrasted with a smaller one.
-
-    Raises:
-        BadInput: says what is against it.
-    """
-    for each in (run, amateur):
-        if fills_holes(each):
-            raise BadInput(
-                f"an encoder fills holes, and contrasts nothing: --contrast needs a decoder, and {each.run_id} is none"
-            )
-    mine, other = ((each.tokenizer.to_json(), each.special_tokens) for each in (run, amateur))
-    if mine != other:
-        what = "tokenizers" if mine[0] != other[0] else "special tokens"
-        raise BadInput(f"runs {run.run_id} and {amateur.run_id} have different {what}")
-    most, count = (n_params(each.model.shape) for each in (run, amateur))
-    if count >= most:
-        what = f"--contrast {amateur.run_id} has {count:,} parameters, and {run.run_id} {most:,}"
-        raise BadInput(Problem(what, "a smaller run"))
 
 
 def named(run: LoadedRun, token: int) -> str:
@@ -230,7 +228,6 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
-    """Return the tokens of the pieces between holes."""
     found, place = list[Ids](), 0
     for piece in text.split(HOLE):
         try:
@@ -253,7 +250,7 @@ def _knows(tokenizer: Tokenizer, character: str) -> bool:
     return True
 
 
-def reader(run: LoadedRun, prompt: Prompt) -> Next:
+def reader(run: LoadedRun, prompt: Prompt) -> Reader:
     """Return what reads a prompt by a run."""
     from sweeplab.model.generation import Reader
 
@@ -263,8 +260,7 @@ def reader(run: LoadedRun, prompt: Prompt) -> Next:
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
     """Yield the text of tokens as it becomes whole: a character's first bytes wait for its last."""
-    found: list[int] = []
-    shown = 0
+    found, shown = list[int](), 0
     for token in tokens:
         found.append(token)
         text = tokenizer.decode(found).rstrip(BROKEN)
@@ -282,3 +278,63 @@ def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
             yield blank
         yield text
         last = text
+
+
+# ------------------------------------------------------------------ the samples of a study's best runs
+
+
+def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
+    """Let the best run of each task write a sample, where it has kept a checkpoint and has not written one yet.
+
+    Each worker does so before it leaves, after its last run has ended: the last one knows of all runs. What goes wrong
+    is said in the worker's log, and costs nothing but the sample.
+    """
+    try:
+        with FileLock(folder.path / "sample.lock"):
+            _keep(folder, dataset)
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+
+
+def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
+    """Return the samples, one a task: the run, the prompt with its holes, the text, and how it was drawn."""
+    file = folder.sample / "samples.json"
+    return [*folder.read(file)["samples"]] if file.exists() else []
+
+
+def _keep(folder: StudyFolder, dataset: Dataset) -> None:
+    written = {each["run"]: each for each in read_samples(folder)}
+    samples = []
+    for best in (own[0].runs[0] for own in best_by_task(folder, read_trials(folder))):
+        name = f"{folder.name}/{best.cell}/{best.path.name}"
+        if name in written:
+            samples.append(written[name])
+        elif checkpoint := best.checkpoint():
+            with suppress(BadInput):  # it takes no prompt
+                samples.append(_written(checkpoint, name, dataset))
+    if not samples or samples == list(written.values()):
+        return
+    folder.sample.mkdir(exist_ok=True)
+    text = "\n\n".join(map(_as_text, samples))
+    write_whole(folder.sample / "samples.txt", text.encode("utf-8", "replace"))
+    write_whole(folder.sample / "samples.json", json.dumps({"samples": samples}).encode())
+
+
+def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
+    from sweeplab.tracking.loading import load_checkpoint
+
+    run = load_checkpoint(checkpoint, name)
+    encoded = make_objective(dataset.val, run.values, run.own_special).example()
+    text = HOLE.join(map(run.tokenizer.decode, encoded))
+    sampling, most = chosen(run.values, {})
+    writer = Writer(run, text, sampling, min(most, MOST_TOKENS), SEED, encoded=encoded)
+    found = "".join(writer.words(writer.tokens()))
+    said = {"run": name, "val_loss": run.facts["val_loss"], "prompt": text, "text": found}
+    drawn = {each: getattr(sampling, each) for each in ("temperature", "top_k", "top_p")}
+    return {**said, **drawn, "seed": SEED}
+
+
+def _as_text(said: dict[str, Any]) -> str:
+    how = ", ".join(f"{name} {said[name]}" for name in ("val_loss", "temperature", "top_k", "top_p", "seed"))
+    prompt = f"Prompt, from the beginning of the validation split:\n\n{said['prompt']}"
+    return f"{said['run']}: {how}\n\n{prompt}\n\nText:\n\n{said['text']}\n"

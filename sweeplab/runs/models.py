@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
@@ -52,17 +53,7 @@ class Sized:
             "total": accounting.n_params(shape),
             "active": accounting.n_params_active(shape),
             "components": components,
-            "parts": [
-                {
-                    "component": term.component,
-                    "place": term.place,
-                    "formula": term.formula,
-                    "each": term.each,
-                    "layers": term.layers,
-                    "parameters": term.count,
-                }
-                for term in accounting.terms(shape)
-            ],
+            "parts": [{**asdict(term), "parameters": term.count} for term in accounting.terms(shape)],
             "letters": {
                 letter: [name, getattr(shape, name)] for letter, name in accounting.letters(shape).items()
             },
@@ -70,12 +61,8 @@ class Sized:
         }
 
 
-class Weighed(NamedTuple):
-    """A model with its weights."""
-
-    name: str
-    shape: ModelShape
-    weights: Mapping[str, Any]
+# A model's name, its shape, and its weights by name.
+Weighed = tuple[str, ModelShape, Mapping[str, Any]]
 
 
 def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
@@ -92,10 +79,8 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     (shape,) = shapes.values()
     notes = _notes(name, shape)
     if not has_own:
-        stand_in = (
-            f"vocab_size is the data's: {shape.vocab_size} stands for it here; -o vocab_size=N has another."
-        )
-        notes = (*notes, stand_in)
+        stand_in = f"vocab_size is the data's: {shape.vocab_size} stands for it here"
+        notes = (*notes, f"{stand_in}; -o vocab_size=N has another.")
     return Sized(spec.name, shape, notes)
 
 
@@ -118,11 +103,11 @@ def started(model: Sized, seed: int) -> Weighed:
     """
     needed = BYTES * accounting.n_params(model.shape)
     if needed > (free := free_memory_bytes("cpu")):
-        what = f"{model.name} takes {bytes_in_words(needed)} of memory, and {bytes_in_words(free)} are free"
-        raise BadInput(what)
+        taken = f"{model.name} takes {bytes_in_words(needed)} of memory"
+        raise BadInput(f"{taken}, and {bytes_in_words(free)} are free")
     from sweeplab.model.tracing import random_weights
 
-    return Weighed(model.name, model.shape, random_weights(model.shape, seed))
+    return model.name, model.shape, random_weights(model.shape, seed)
 
 
 def opened(run: str, lab: Path | None) -> Weighed:
@@ -132,11 +117,10 @@ def opened(run: str, lab: Path | None) -> Weighed:
         BadInput: there is no such run, or it kept no checkpoint.
     """
     found = open_run(run, lab_folder(lab))
-    return Weighed(found.run_id, found.model.shape, found.model.weights)
+    return found.run_id, found.model.shape, found.model.weights
 
 
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
-    """Return a study of nothing but a preset, or of the table's defaults."""
     document: dict[str, Any] = {"name": name or "defaults", "data": DATA}
     return read_plain(document | ({"preset": name} if name else {}), overrides)
 
@@ -152,9 +136,6 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
 def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
     spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
     return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}
-
-
-# ------------------------------------------------------------------ the coordinate check
 
 
 @dataclass(frozen=True)
@@ -174,12 +155,8 @@ class CoordinateCheck:
 
     def steepest(self, parametrization: str) -> tuple[str, float]:
         """Return the layer whose activations go the most with the width after the last step, and its power."""
-        last = {
-            layer: power
-            for (of, step, layer), power in self.powers.items()
-            if of == parametrization and step == self.n_steps
-        }
-        return max(last.items(), key=lambda each: math.inf if math.isnan(each[1]) else abs(each[1]))
+        powers = [(layer, self.powers[parametrization, self.n_steps, layer]) for layer in self.layers]
+        return max(powers, key=lambda each: math.inf if math.isnan(each[1]) else abs(each[1]))
 
     @property
     def parametrizations(self) -> list[str]:
@@ -215,12 +192,10 @@ def check_coordinates(
     widths = list(widths) or [base * each for each in TIMES]
     if len(widths) < 2:
         raise BadInput(Problem(f"one width, {widths[0]}", "two or more"))
-    models = [
-        _values_of(read_study(file, [*overrides, *changes]), data.tokenizer.vocab_size, cell)
-        for parametrization in TABLE["parametrization"].choices
-        for width in widths
-        for changes in [(f"parametrization={parametrization}", f"n_embd={width}")]
-    ]
+    models = []
+    for parametrization, width in itertools.product(TABLE["parametrization"].choices, widths):
+        changes = [*overrides, f"parametrization={parametrization}", f"n_embd={width}"]
+        models.append(_values_of(read_study(file, changes), data.tokenizer.vocab_size, cell))
     rows: list[Coordinate] = []
     for values in models:
         report(f"{values.parametrization}, n_embd {values.n_embd}")

@@ -51,10 +51,12 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
     from sweeplab.tracking.loading import load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
+    # By itself, or by the name it was brought in under.
+    folders = [each for each in (Path(text), imported_folder(lab, text)) if _is_file(each / "model.json")]
     if text.partition("/")[0] in study_names(lab):
         checkpoint, name = _of_study(text, lab)
-    elif folder := _checkpoint(text, lab):
-        checkpoint, name = folder, text
+    elif folders:
+        checkpoint, name = folders[0], text
     elif RUN_ID.fullmatch(text):
         return load_run(text, lab, uri)
     else:
@@ -69,24 +71,16 @@ def open_run(text: str, lab: Path, uri: str | None = None) -> LoadedRun:
 
 
 def _of_study(text: str, lab: Path) -> tuple[Path, str]:
-    """Return the checkpoint's folder of a study's run, and the run's name."""
     name, _, rest = text.partition("/")
     cell, _, run = rest.partition("/")
     folder = find_study(lab, name)
     path = folder.path / "runs" / cell / run if run else find_best(folder, cell or None).runs[0].path
-    named = f"{name}/{path.parent.name}/{path.name}"
+    run_name = f"{name}/{path.parent.name}/{path.name}"
     if not _is_file(path / "run.json"):
-        known = [each.removeprefix(f"{name}/") for each in _runs(folder)]
-        raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, known)))
+        raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))
     if not (checkpoint := RunFolder(path).checkpoint()):
-        raise BadInput(f"run {named} kept no checkpoint; track: {{checkpoints: best}} keeps one")
-    return checkpoint, named
-
-
-def _checkpoint(text: str, lab: Path) -> Path | None:
-    """Return the folder of a checkpoint that is called by itself, or by the name it was brought in under."""
-    places = (Path(text), imported_folder(lab, text))
-    return next((each for each in places if _is_file(each / "model.json")), None)
+        raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
+    return checkpoint, run_name
 
 
 def _is_file(path: Path) -> bool:
@@ -95,13 +89,11 @@ def _is_file(path: Path) -> bool:
 
 
 def _runs(folder: StudyFolder) -> Iterator[str]:
-    for run in folder.runs():
-        yield f"{folder.name}/{run.path.parent.name}/{run.path.name}"
+    return (f"{run.cell}/{run.path.name}" for run in folder.runs())
 
 
 def _names(lab: Path) -> Iterator[str]:
-    """Yield what could have been meant."""
     for name in study_names(lab):
         yield name
-        yield from _runs(StudyFolder(lab, name))
+        yield from (f"{name}/{run}" for run in _runs(StudyFolder(lab, name)))
     yield from sorted(each.parent.name for each in imported_folder(lab, "").glob("*/model.json"))

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import nearest
 from sweeplab.study.problems import Location, Problems, dotted, shown
@@ -36,9 +36,8 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Option:
-    """One of Optuna's options: its name, the words of its type, and whether it has to be given."""
+    """One of Optuna's options: the words of its type, and whether it has to be given."""
 
-    name: str
     words: frozenset[str]
     required: bool
 
@@ -79,34 +78,25 @@ class AlgorithmRow:
         """Return the options that a study file can give, by Optuna's names: those that YAML has words for."""
         found = {}
         for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
-            words = frozenset(re.findall(r"\w+", _type_words(parameter.annotation)))
+            words = frozenset(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
             if name == "wrapped_pruner":
                 words = frozenset({"pruner", "None"})
-            elif name == "seed" or not words or not words <= WORDS.keys():
+            elif name == "seed" or not words <= WORDS.keys():
                 continue
             required = parameter.default is parameter.empty and name not in self.defaults
-            found[name] = Option(name, words, required)
+            found[name] = Option(words, required)
         return found
-
-
-def _type_words(annotation: Any) -> str:
-    if annotation is inspect.Parameter.empty:
-        return ""
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 # What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
 _QUIET = {"warn_independent_sampling": False}
-_HALVING = {
-    "min_iters": "min_resource",
-    "factor": "reduction_factor",
-    "early_stopping_rate": "min_early_stopping_rate",
-}
 _HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
-_WRAPPING = {"wrapped": "wrapped_pruner"}
+_HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
+_HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
 _TPE = "Tree-structured Parzen estimator: the best all-rounder"
 _CMAES = "Covariance matrix adaptation: for many trials of numbers"
 _GRID = "Every combination of the choices, in random order"
+_ASHA = "At growing iterations the best 1/factor go on"
 _PERCENTILE = "Ends a trial that is not in the best share of the others"
 _PATIENT = "Lets another pruner judge only a trial that gets worse"
 
@@ -122,21 +112,19 @@ PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
     "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
     "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
-    "asha": AlgorithmRow(
-        "SuccessiveHalvingPruner", "At growing iterations the best 1/factor go on", _HALVING
-    ),
+    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING),
     "hyperband": AlgorithmRow("HyperbandPruner", "Several halvings with different starts", _HYPERBAND),
-    "patient": AlgorithmRow("PatientPruner", _PATIENT, _WRAPPING, {"wrapped_pruner": None}),
+    "patient": AlgorithmRow(
+        "PatientPruner", _PATIENT, {"wrapped": "wrapped_pruner"}, {"wrapped_pruner": None}
+    ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
 OTHER_NAMES = {"patience": "patient"}
 
-_Algorithm = TypeVar("_Algorithm", bound=Algorithm)
-
 
 def read_algorithm(
-    model: type[_Algorithm], written: Any, path: Location, problems: Problems
-) -> _Algorithm | None:
+    model: type[Algorithm], written: Any, path: Location, problems: Problems
+) -> Algorithm | None:
     """Return a sampler or pruner as a study file writes it, typed, or None where it is wrong."""
     before, rows = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
     held = {"type": written} if isinstance(written, str) else written
@@ -163,21 +151,20 @@ def _read_options(
     row: AlgorithmRow, given: Mapping[str, Any], path: Location, problems: Problems
 ) -> dict[str, Any]:
     known, found = row.options(), dict[str, Any]()
-    names = {key: row.aliases.get(key, key) for key in given}
     for key, value in given.items():
-        at, option = (*path, key), known.get(names[key])
-        if option is None:
+        at, name = (*path, key), row.aliases.get(key, key)
+        if name not in known:
             problems.unknown(at, [*known, *row.aliases], "option")
-        elif option.name in found:
-            problems.add(at, f"{dotted(at)} is {option.name}, given already", at_key=True)
-        elif "pruner" in option.words and value is not None:
-            found[option.name] = read_algorithm(Pruner, value, at, problems)
-        elif not option.accepts(value):
-            problems.add(at, f"{dotted(at)} is {shown(value)}", option.allowed)
+        elif name in found:
+            problems.add(at, f"{dotted(at)} is {name}, given already", at_key=True)
+        elif "pruner" in known[name].words and value is not None:
+            found[name] = read_algorithm(Pruner, value, at, problems)
         else:
-            found[option.name] = value
+            if not known[name].accepts(value):
+                problems.add(at, f"{dotted(at)} is {shown(value)}", known[name].allowed)
+            found[name] = value
     for name, option in known.items():
-        if option.required and name not in names.values():
+        if option.required and name not in found:
             problems.add(path, f"{dotted(path)} has no {name}", option.allowed)
     return found
 

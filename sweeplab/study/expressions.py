@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from simpleeval import InvalidExpression, SimpleEval
+from simpleeval import DEFAULT_OPERATORS, InvalidExpression, SimpleEval
 
 MAX_LENGTH = 500
 
-COMPARISONS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: math.pow,  # a float: whole numbers would grow without end
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)
 
 
 def _round(number: float, digits: int | None = None) -> float | int:
@@ -41,19 +23,10 @@ def _round(number: float, digits: int | None = None) -> float | int:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "round": _round,
-    "int": int,
-    "float": float,
-    "sqrt": math.sqrt,
-    "log": math.log,
-    "log2": math.log2,
-    "exp": math.exp,
-    "floor": math.floor,
-    "ceil": math.ceil,
+    each.__name__: each for each in (min, max, abs, round, int, float)
 }
+FUNCTIONS |= {name: getattr(math, name) for name in ("sqrt", "log", "log2", "exp", "floor", "ceil")}
+FUNCTIONS["round"] = _round
 ALLOWED = f"names, numbers, + - * / // % **, comparisons, and, or, not, {' '.join(FUNCTIONS)}"
 
 
@@ -68,8 +41,10 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-_OPERATORS = {kind: _of_numbers(function) for kind, function in ARITHMETIC.items()}
-_OPERATORS |= COMPARISONS | {ast.Not: operator.not_}
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {}
+_OPERATORS |= {kind: _of_numbers(DEFAULT_OPERATORS[kind]) for kind in ARITHMETIC}
+_OPERATORS[ast.Pow] = _of_numbers(math.pow)  # a float: whole numbers would grow without end
+_OPERATORS |= {kind: DEFAULT_OPERATORS[kind] for kind in (*COMPARISONS, ast.Not)}
 _NODES = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Name, ast.Load, ast.And, ast.Or, *_OPERATORS)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.batches import Pairs
@@ -22,19 +22,14 @@ from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
-from sweeplab.records.data import DataDescription
+from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import follows
-
-if TYPE_CHECKING:
-    from sweeplab.records.folders import StudyFolder
-    from sweeplab.study.space import Space
-    from sweeplab.study.spec import StudySpec
+from sweeplab.study.space import Space
+from sweeplab.study.spec import StudySpec
 
 # Draws of a cell's space until one meets the study's rules.
 N_DRAWS = 64
-# What says nothing of a model that is trained already.
-_FREE = {"init"}
 # What `open_start` raises for a folder without a checkpoint, or with what is none.
 NO_CHECKPOINT = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
@@ -117,23 +112,14 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
     for values in sorted(settings.values(), key=lambda each: -each.block_size):
         with spec.blaming(spec.place_of("block_size", values.block_size) or ("data",)):
             dataset.check_fits(values)
-            found.append(_cut_warning(spec, dataset, values))
-    return list(dict.fromkeys(filter(None, found)))
-
-
-def _cut_warning(spec: StudySpec, dataset: Dataset, values: Hyperparameters) -> str | None:
-    """Return how many pairs lose the end of their source to block_size; None where none does.
-
-    Raises:
-        BadInput: some do of a corpus whose targets follow from whole sources only.
-    """
-    if not isinstance(dataset.train, Pairs) or not (share := share_cut(dataset.train, values)):
-        return None
-    # What room a source has is the family's: a decoder has it beside the target.
-    said = f"block_size {values.block_size} of family {values.family} cuts the source of {share:.0%} of the pairs"
-    if CORPORA[spec.data.corpus].needs_whole:
-        raise BadInput(f"{said}, and their targets follow from the whole of it")
-    return said
+            if not isinstance(dataset.train, Pairs) or not (share := share_cut(dataset.train, values)):
+                continue
+            # What room a source has is the family's: a decoder has it beside the target.
+            size = f"block_size {values.block_size} of family {values.family}"
+            found.append(f"{size} cuts the source of {share:.0%} of the pairs")
+            if CORPORA[spec.data.corpus].needs_whole:
+                raise BadInput(f"{found[-1]}, and their targets follow from the whole of it")
+    return list(dict.fromkeys(found))
 
 
 # ------------------------------------------------------------------ weights to start from
@@ -161,10 +147,10 @@ class Start:
         return load_tokenizer(self.description)
 
     @property
-    def _bound(self) -> list[str]:
+    def bound(self) -> list[str]:
         """Return the hyperparameters of a model that a trial's has to share."""
-        # Only learned positions have a weight for each place; others take any length.
-        free = _FREE if self.shape.positions == "learned" else _FREE | {"block_size"}
+        # Only learned positions have a weight for each place; others take any length. Trained weights have no init.
+        free = {"init"} if self.shape.positions == "learned" else {"init", "block_size"}
         return [name for name in FIELDS if name not in free]
 
     @property
@@ -176,29 +162,8 @@ class Start:
             auto.add("vocab_size")
         return {
             name: theirs[name]
-            for name in self._bound
+            for name in self.bound
             if name not in auto and theirs[name] != TABLE[name].default
-        }
-
-    @property
-    def why_not(self) -> str | None:
-        """Say why a study cannot go on from the run: its special tokens have other ids; None where it can."""
-        theirs, ours = self.special or {}, special_tokens(self.values)
-        moved = (name for name in ours.names if theirs.get(name, ours[name]) != ours[name])
-        if name := next(moved, None):
-            return f"has its special token {name} at {theirs[name]}, and a study's come last: at {ours[name]}"
-        return None
-
-    def differences(self, values: Hyperparameters) -> dict[str, str]:
-        """Return in which hyperparameters a trial's model is another one than the run's, with words.
-
-        What follows from others in both is left out.
-        """
-        theirs, ours = vars(self.shape), vars(ModelShape.of(values))
-        return {
-            name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
-            for name in self._bound
-            if theirs[name] != ours[name] and not (follows(name, theirs) and follows(name, ours))
         }
 
 
@@ -231,8 +196,11 @@ def read_start(spec: StudySpec) -> Start | None:
     except NO_CHECKPOINT as error:
         what = f"init_from: there is no checkpoint in {folder}"
         raise BadInput(spec.problem(("init_from",), what, "a folder with model.json")) from error
-    if why_not := start.why_not:
-        raise BadInput(spec.problem(("init_from",), f"init_from: the run in {folder} {why_not}"))
+    ours = special_tokens(start.values)
+    for name in ours.names:
+        if (theirs := (start.special or {}).get(name, ours[name])) != ours[name]:
+            what = f"has its special token {name} at {theirs}, and a study's come last: at {ours[name]}"
+            raise BadInput(spec.problem(("init_from",), f"init_from: the run in {folder} {what}"))
     if (name := start.tokenizer.name) != spec.data.tokenizer:
         what = f"the run in {folder} has tokenizer {name}"
         raise BadInput(spec.problem(("data", "tokenizer"), what, f"tokenizer: {name}"))
@@ -254,8 +222,15 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
     if hashlib.sha256(content).hexdigest() != start.digest:
         what = f"init_from: {start.file} is not what was written there: its hash differs"
         raise BadInput(spec.problem(("init_from",), what))
+    theirs = vars(start.shape)
     for values in trials:
-        if different := start.differences(values):
+        ours = vars(ModelShape.of(values))
+        different = {
+            name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
+            for name in start.bound
+            if theirs[name] != ours[name] and not (follows(name, theirs) and follows(name, ours))
+        }
+        if different:
             what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
             place = spec.place(*different, default=("init_from",))
             raise BadInput(spec.problem(place, what, "a model as the run's"))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
-from sweeplab.records.data import DataDescription
+from sweeplab.records.folders import DataDescription
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, unmet
 from sweeplab.study.spec import Budget, StudySpec
@@ -99,13 +101,9 @@ class CellPlan:
 class WarmStart:
     """A source of known trials: how many fit the study, and why others do not."""
 
-    source: str
+    source: Annotated[str, Field(alias="from")]
     trials: int
     refused: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the source as plain data for JSON."""
-        return {"from": self.source, "trials": self.trials, "refused": self.refused}
 
 
 @dataclass(frozen=True)
@@ -133,26 +131,12 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
-        return asdict(self) | {
-            "budget": self.budget.model_dump(),
-            "data": self.data.as_dict(),
-            "warm_start": [each.as_dict() for each in self.warm_start],
-        }
+        return {**TypeAdapter(Plan).dump_python(self, by_alias=True), "data": self.data.as_dict()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Plan:
         """Return a plan that was written as JSON."""
-        typed = {
-            "cells": [CellPlan(**each) for each in plain["cells"]],
-            "workers": [WorkerResources(**each) for each in plain["workers"]],
-            "budget": Budget(**plain["budget"]),
-            "data": DataDescription.of(plain["data"]),
-            "warm_start": [
-                WarmStart(each["from"], each["trials"], each["refused"])
-                for each in plain.get("warm_start", ())
-            ],
-        }
-        return cls(**{**plain, **typed})
+        return TypeAdapter(cls).validate_python(plain)
 
     def with_budget(self, budget: Budget) -> Plan:
         """Return the plan under another budget."""
@@ -263,13 +247,12 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
 
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     """Return what a person may not have meant, from samples of every cell."""
+
+    def varies(name: str) -> bool:
+        return any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
+
     found = []
-    searched = spec.search.keys() & set(SHAPE)
-    varying = {
-        name
-        for name in searched
-        if any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
-    }
+    varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
         found.append(f"{tasks} searched: sampling and pruning compare losses of unlike tasks")

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationError
+
 from sweeplab import plugins
 from sweeplab.errors import BadInput, nearest
 from sweeplab.study.problems import Location, Problems, shown
-from sweeplab.study.spec import StudySpec, beside
+from sweeplab.study.spec import Plugin, StudySpec, beside
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, if you trust it"
 # What was imported by this process, by file and digest, and the parts that came of it.
@@ -56,17 +57,19 @@ def _not_allowed(file: str) -> str:
 
 
 def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
-    given = {"file": entry} if isinstance(entry, str) else entry
-    if not isinstance(given, Mapping) or not isinstance(given.get("file"), str):
+    try:
+        given = Plugin.model_validate(entry)
+    except ValidationError:
         return entry
     if not allowed:
-        provides = given.get("provides")
-        if isinstance(provides, Mapping):
-            _know(provides)
-        else:
-            problems.add(path, _not_allowed(given["file"]), HOW)
+        if "provides" not in given.model_fields_set:
+            problems.add(path, _not_allowed(given.file), HOW)
+        for kind in plugins.KINDS:
+            for name in given.provides.get(kind, ()):
+                if name not in plugins.table_of(kind):
+                    plugins.add(kind, name, plugins.NotImported(kind, name))
         return entry
-    file = beside(problems.source.file, given["file"])
+    file = beside(problems.source.file, given.file)
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -74,32 +77,20 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         problems.add(path, f"no plugin {shown(str(file))}: {error.strerror}", "", near)
         return entry
     digest = hashlib.sha256(content).hexdigest()
-    if given.get("sha256", "") not in ("", digest):
-        known = given["sha256"][:12]
-        problems.add(path, f"{file} has changed: its sha256 begins with {digest[:12]}, not {known}")
+    if given.sha256 not in ("", digest):
+        what = f"{file} has changed: its sha256 begins with {digest[:12]}, not {given.sha256[:12]}"
+        problems.add(path, what)
         return entry
     try:
         parts = _import(file, content, digest)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         problems.add(path, plugins.said(error, file))
         return entry
     provides = {kind: [name for each, name, _ in parts if each == kind] for kind in plugins.KINDS}
-    return {
-        **given,
-        "file": str(file),
-        "sha256": digest,
-        "provides": {kind: names for kind, names in provides.items() if names},
-    }
-
-
-def _know(provides: Mapping[str, Any]) -> None:
-    for kind, names in provides.items():
-        if kind in plugins.KINDS and isinstance(names, list):
-            for name in names:
-                if isinstance(name, str) and name not in plugins.table_of(kind):
-                    plugins.add(kind, name, plugins.NotImported(kind, name))
+    found = {kind: names for kind, names in provides.items() if names}
+    return {"file": str(file), "sha256": digest, "provides": found}
 
 
 def _import(file: Path, content: bytes, digest: str) -> list[tuple[str, str, Any]]:

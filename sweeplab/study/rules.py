@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -146,95 +146,87 @@ class Rule:
 def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
     found = [
-        _derived_rule(name, entry) if isinstance(entry, Derived) else _divisor_rule(name, entry)
+        _search_rule(name, entry)
         for name, entry in spec.search.items()
         if isinstance(entry, Derived | Divisors)
     ]
-    found += [_shape_rule(each, spec) for each in requirements()]
-    expressions: list[tuple[str, tuple[str, ...]]] = [("n_embd % n_head == 0", ("n_head", "n_embd"))]
-    if spec.place("head_dim") != NOWHERE:
-        expressions = []
+    found += [
+        Rule(each.text, spec.place(*each.names), frozenset(each.names), _shape_meets(each))
+        for each in requirements()
+    ]
+    if spec.place("head_dim") == NOWHERE:
+        found.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     if vocab_size is not None:
-        expressions.append((f"vocab_size >= {vocab_size}", ("vocab_size",)))
-    expressions += [(text, tuple(sorted(Expression(text).names))) for text in REQUIREMENTS]
-    found += [_expression_rule(text, spec.place(*names)) for text, names in expressions]
+        found.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
+    found += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
     found += _data_rules(spec, vocab_size)
     found += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
     return found
 
 
-def _data_rules(spec: StudySpec, n_symbols: int | None) -> list[Rule]:
-    """Return what corpus, objective, family and sizes ask of each other; of the vocabulary where it is known."""
+def _data_rules(spec: StudySpec, n_symbols: int | None) -> Iterator[Rule]:
+    """Yield what corpus, objective, family and sizes ask of each other; of the vocabulary where it is known."""
     # Here and not above: with it comes numpy, which is slow to import.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
     def rule(text: str, names: Iterable[str], meets: Callable[[Hyperparameters], bool]) -> Rule:
         return Rule(text, spec.place(*names), frozenset(names), meets)
 
-    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
-    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
-    found = [
-        rule(
-            f"objective suits family ({suited})",
-            ("objective", "family"),
-            lambda values: values.family in OBJECTIVES[values.objective].families,
-        ),
-        rule(
-            f"block_size is at least what objective takes ({blocks})",
-            ("block_size", "objective"),
-            lambda values: values.block_size >= OBJECTIVES[values.objective].shortest_block,
-        ),
-    ]
-    if n_symbols is not None:
-        fits = rule(
-            f"vocab_size >= {n_symbols} + special tokens of the objective",
-            ("vocab_size", "objective", "family", *SETTINGS),
-            lambda values: values.vocab_size >= n_symbols + n_special(values),
-        )
-        found.append(fits)
     if (of_pairs := spec.of_pairs) is not None:
         corpus = f"corpus {spec.data.corpus} {'has pairs' if of_pairs else 'is one text'}"
-        suits = rule(
+        yield rule(
             f"objective is{'' if of_pairs else ' not'} pairs, for {corpus}",
-            ("objective",),
+            ["objective"],
             lambda values: OBJECTIVES[values.objective].of_pairs == of_pairs,
         )
-        found.insert(0, suits)
-    return found
-
-
-def _derived_rule(name: str, entry: Derived) -> Rule:
-    text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
-    # NaN, which is no value of the row, differs from itself.
-    return Rule(
-        text, ("search", name, "expr"), needs(entry) | {name}, lambda v: getattr(v, name) == getattr(v, name)
+    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
+    yield rule(
+        f"objective suits family ({suited})",
+        ["objective", "family"],
+        lambda values: values.family in OBJECTIVES[values.objective].families,
     )
+    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
+    yield rule(
+        f"block_size is at least what objective takes ({blocks})",
+        ["block_size", "objective"],
+        lambda values: values.block_size >= OBJECTIVES[values.objective].shortest_block,
+    )
+    if n_symbols is not None:
+        yield rule(
+            f"vocab_size >= {n_symbols} + special tokens of the objective",
+            ["vocab_size", "objective", "family", *SETTINGS],
+            lambda values: values.vocab_size >= n_symbols + n_special(values),
+        )
 
 
-def _divisor_rule(name: str, entry: Divisors) -> Rule:
-    def divides(values: Hyperparameters) -> bool:
-        value, of = getattr(values, name), getattr(values, entry.of)
-        divisor = entry.min <= value <= entry.max and of % value == 0
-        return divisor or not wanted(entry, vars(values))
+def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
+    def meets(values: Hyperparameters) -> bool:
+        value = getattr(values, name)
+        if isinstance(entry, Derived):
+            return bool(value == value)  # NaN, which is no value of the row, differs from itself
+        divides = entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0
+        return divides or not wanted(entry, vars(values))
 
-    text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
-    return Rule(text, ("search", name), needs(entry) | {name}, divides)
+    path: Location = ("search", name)
+    if isinstance(entry, Derived):
+        path, text = (*path, "expr"), f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
+    else:
+        text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
+    return Rule(text, path, needs(entry) | {name}, meets)
 
 
-@lru_cache(maxsize=2)
-def _shape_of(values: Hyperparameters) -> ModelShape:
-    """Keep the last shapes: a dozen rules ask for each in turn."""
-    return ModelShape.of(values)
+# The last shapes: a dozen rules ask for each in turn.
+_shape_of = lru_cache(maxsize=2)(ModelShape.of)
 
 
-def _shape_rule(requirement: Requirement, spec: StudySpec) -> Rule:
+def _shape_meets(requirement: Requirement) -> Callable[[Hyperparameters], bool]:
     def meets(values: Hyperparameters) -> bool:
         try:
             return requirement.holds(_shape_of(values))
         except (ArithmeticError, TypeError, ValueError):  # a derived value that is none; its own rule says so
             return False
 
-    return Rule(requirement.text, spec.place(*requirement.names), frozenset(requirement.names), meets)
+    return meets
 
 
 def _expression_rule(text: str, path: Location) -> Rule:

@@ -17,8 +17,19 @@ if TYPE_CHECKING:
 Scalar = str | int | float | bool | None
 
 
+class Entry:
+    """An entry of `search`; its fields are the keys of the study file, but for two."""
+
+    def written(self) -> dict[str, Any]:
+        """Return the entry as a study file writes it, fit for JSON."""
+        names = {"values": "choices", "of": "divides"}
+        held = {names.get(name, name): value for name, value in vars(self).items() if name != "integer"}
+        given = {name: value for name, value in held.items() if value is not None and value is not False}
+        return dict(json.loads(json.dumps(given, default=lambda expression: expression.text)))
+
+
 @dataclass(frozen=True)
-class Range:
+class Range(Entry):
     """Every number (or whole number) from `min` to `max`, both included."""
 
     min: float
@@ -27,12 +38,6 @@ class Range:
     step: float | None = None
     when: Expression | None = None
     integer: bool = False
-
-    def written(self) -> dict[str, Any]:
-        """Return the entry as a study file writes it, fit for JSON."""
-        log = {"log": True} if self.log else {}
-        step = {"step": self.step} if self.step is not None else {}
-        return {"min": self.min, "max": self.max, **log, **step, **_when(self.when)}
 
     @property
     def count(self) -> int | None:
@@ -67,9 +72,8 @@ class Range:
             near = self.stored_at(round((value - self.min) / self._step)) if self._step else value
             if math.isclose(near, value, rel_tol=1e-9):
                 return near
-        raise ValueError(
-            f"{self.min:g} to {self.max:g}" + (f" in steps of {self._step:g}" if self._step else "")
-        )
+        steps = f" in steps of {self._step:g}" if self._step else ""
+        raise ValueError(f"{self.min:g} to {self.max:g}{steps}")
 
     def stored_at(self, index: int) -> float:
         """Return the value of an index, from 0, as Optuna stores it."""
@@ -99,16 +103,11 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choices:
+class Choices(Entry):
     """One of a list of values. Optuna keeps scalars only: a tuple is stored as its JSON text."""
 
     values: tuple[Any, ...]
     when: Expression | None = None
-
-    def written(self) -> dict[str, Any]:
-        """Return the entry as a study file writes it, fit for JSON."""
-        values = [list(each) if isinstance(each, tuple) else each for each in self.values]
-        return {"choices": values, **_when(self.when)}
 
     @property
     def count(self) -> int:
@@ -155,7 +154,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Divisors:
+class Divisors(Entry):
     """The divisors of another hyperparameter, from `min` to `max`."""
 
     of: str
@@ -163,24 +162,16 @@ class Divisors:
     max: int
     when: Expression | None = None
 
-    def written(self) -> dict[str, Any]:
-        """Return the entry as a study file writes it, fit for JSON."""
-        return {"divides": self.of, "min": self.min, "max": self.max, **_when(self.when)}
-
     def choices(self, of: int) -> Choices:
         """Return the divisors of a value of the other hyperparameter."""
         return Choices(tuple(n for n in range(self.min, min(self.max, of) + 1) if of % n == 0))
 
 
 @dataclass(frozen=True)
-class Derived:
+class Derived(Entry):
     """Computed from the others, never sampled."""
 
     expr: Expression
-
-    def written(self) -> dict[str, Any]:
-        """Return the entry as a study file writes it, fit for JSON."""
-        return {"expr": self.expr.text}
 
 
 Sampled = Range | Choices
@@ -204,7 +195,3 @@ def stored_values(entry: Sampled) -> Iterator[Scalar]:
     if entry.count is None:
         raise ValueError("a continuous range has no list of values")
     return (entry.stored_at(index) for index in range(entry.count))
-
-
-def _when(when: Expression | None) -> dict[str, str]:
-    return {"when": when.text} if when else {}

@@ -66,6 +66,7 @@ class Space:
     """What is sampled, derived and required in one cell.
 
     `vocab_size` is the tokenizer's; before the data are read it is None, and rules that rest on it are left out.
+    `given` is what every trial has where it samples nothing, `parameters` what is sampled, by Optuna's names.
     """
 
     def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
@@ -74,19 +75,18 @@ class Space:
         self._search = spec.search
         self._of_pairs = bool(spec.of_pairs)
         self._n_symbols = vocab_size or VOCABULARY_STAND_IN
-        self._base = defaults() | spec.fixed | cell.values
+        self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
-        self._auto = {name for name in ("objective", "vocab_size") if self._base[name] == AUTO} - derived
+        self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO} - derived
         self._unknown: set[str] = set() if vocab_size else self._auto & {"vocab_size"}
-        self._base = self._settled(self._base)
+        self.given = self._settled(self.given)
         # What may differ between trials of the cell, and the values of what does not.
         self._varying = set(self._unknown)
-        self._constant = dict(self._base)
-        # What is sampled by the name that Optuna stores, and those names of each hyperparameter.
+        self._constant = dict(self.given)
         self.parameters: dict[str, Sampled] = {}
         self._names: dict[str, list[str]] = {}
-        self._given = {*spec.fixed, *cell.values, *spec.search}
-        self._order = order(spec.search, self._given)
+        self._explicit = {*spec.fixed, *cell.values, *spec.search}
+        self._order = order(spec.search, self._explicit)
         self._conditional: set[str] = set()
         for name in self._order:
             self._enter(name, spec.search[name])
@@ -117,7 +117,7 @@ class Space:
             self._varying.add(name)
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
-        return expanded(names, self._given)
+        return expanded(names, self._explicit)
 
     def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
         """Return the values with what is automatic of the data as it follows from the others."""
@@ -147,12 +147,7 @@ class Space:
         if not 0 < sum(each.count or math.inf for each in own) <= MOST_LISTED:
             return None
         values = [each.decoded(stored) for each in own for stored in stored_values(each)]
-        return list(dict.fromkeys([*values, *([self._base[name]] if name in self._conditional else [])]))
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Return what every trial of the cell has where it samples nothing."""
-        return dict(self._base)
+        return list(dict.fromkeys([*values, *([self.given[name]] if name in self._conditional else [])]))
 
     @property
     def has_conditions(self) -> bool:
@@ -213,7 +208,7 @@ class Space:
 
     def _choose(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
         """Return the sampled hyperparameters, each parameter's value by its name from `value_of`."""
-        values, sampled = dict(self._base), dict[str, Any]()
+        values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
             values = self._settled(values, sampled)
@@ -230,7 +225,7 @@ class Space:
 
         A derived one whose row allows nothing of what comes out is NaN, and `broken` says so.
         """
-        values = {**self._base, **sampled, "seed": seed}
+        values = {**self.given, **sampled, "seed": seed}
         for name in self._order:
             entry = self._search[name]
             if isinstance(entry, Derived):

@@ -5,26 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    PrivateAttr,
-    Tag,
-    WithJsonSchema,
-    field_serializer,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
 
+from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.records.folders import NAMES, is_name
@@ -33,6 +21,7 @@ from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
 DEFAULT_TRIALS_PER_CELL = 10
+PRESETS = files("sweeplab") / "presets"
 # A warm start of this name is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
 # Where a problem stands that no line of the file is to blame for.
@@ -94,34 +83,26 @@ def _expression(written: Any) -> Expression:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[
-    Positive,
-    BeforeValidator(_seconds),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9.dhms]+$"}]}
-    ),
+    Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
 ]
-Count = Annotated[
-    int | str,
-    PlainValidator(_count),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}),
-]
-SeedNumber = Annotated[
-    int,
-    PlainValidator(_seed_number),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": TABLE["seed"].high}),
-]
+_COUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}
+Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
+SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
 Condition = Annotated[
-    Expression,
-    PlainValidator(_expression),
-    PlainSerializer(lambda expression: expression.text),
-    WithJsonSchema({"type": "string"}),
+    Expression, PlainValidator(_expression, str), pydantic.PlainSerializer(lambda expression: expression.text)
 ]
 
 
-class Section(BaseModel):
+class Section(pydantic.BaseModel):
     """A part of the study file: no other keys, no values of another type, never changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def key(default: Any, meaning: str, **bounds: Any) -> Any:
+    """Declare a key of the file that may be left out, with what editors say of it; `dict` is an empty one."""
+    given = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return Field(**given, description=meaning, **bounds)
 
 
 ALWAYS = Expression("True")
@@ -139,8 +120,8 @@ class ConditionalSeed(Section):
 # The forms of a seed, as pydantic's errors name them in a place.
 SEED_FORMS = ("number", "conditional")
 Seed = Annotated[
-    Annotated[SeedNumber, Tag("number")] | Annotated[ConditionalSeed, Tag("conditional")],
-    Discriminator(lambda each: SEED_FORMS[isinstance(each, dict | ConditionalSeed)]),
+    Annotated[SeedNumber, pydantic.Tag("number")] | Annotated[ConditionalSeed, pydantic.Tag("conditional")],
+    pydantic.Discriminator(lambda each: SEED_FORMS[isinstance(each, dict | ConditionalSeed)]),
 ]
 
 
@@ -148,15 +129,12 @@ class Plugin(Section):
     """A Python file of the user's; a study that was run keeps its digest, and the names that it registered."""
 
     file: str = Field(min_length=1)
-    sha256: str = Field(default="", description="Refuse the file where it is another")
-    provides: dict[str, list[str]] = Field(
-        default={}, description="What it registered when it was imported, by kind"
-    )
+    sha256: str = key("", "Refuse the file where it is another")
+    provides: dict[str, list[str]] = key({}, "What it registered when it was imported, by kind")
 
     @model_validator(mode="before")
     @classmethod
     def _of_file(cls, written: Any) -> Any:
-        """Take the name of a file alone."""
         if isinstance(written, str):
             return {"file": written}
         if not isinstance(written, dict | Plugin):
@@ -164,68 +142,50 @@ class Plugin(Section):
         return written
 
 
-class DataSpec(Section):
-    """Which text is learned, and by which tokenizer."""
-
-    corpus: str = Field(description="Name of the corpus")
-    tokenizer: str = Field(description="Name of the tokenizer")
-    path: str | None = Field(
-        default=None,
-        description="File or glob of the corpus, relative to the study file's folder",
-        min_length=1,
-    )
-    vocab_size: int | None = Field(
-        default=None, description="How many tokens a tokenizer learns, where it learns them: bpe, word"
-    )
-
-    @field_validator("corpus")
-    @classmethod
-    def _known_corpus(cls, name: str) -> str:
-        from sweeplab.data.corpora import CORPORA
-
-        return _known(name, list(CORPORA))
-
-    @field_validator("tokenizer")
-    @classmethod
-    def _known_tokenizer(cls, name: str) -> str:
-        from sweeplab.data.tokenizers import TOKENIZERS
-
-        return _known(name, list(TOKENIZERS))
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets, in alphabetical order."""
+    return tuple(sorted(Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")))
 
 
-def _known(name: str, known: list[str]) -> str:
+def _known(name: str, field: pydantic.ValidationInfo) -> str:
+    kind = str(field.field_name)
+    known = preset_names() if kind == "preset" else tuple(plugins.table_of(kind))
     if name not in known:
         raise Refusal("is unknown", " | ".join(known), nearest(name, known))
     return name
 
 
+# The name of a preset or a part, in a key that is called after what it names.
+Part = Annotated[str, pydantic.AfterValidator(_known)]
+
+
+class DataSpec(Section):
+    """Which text is learned, and by which tokenizer."""
+
+    corpus: Part = Field(description="Name of the corpus")
+    tokenizer: Part = Field(description="Name of the tokenizer")
+    path: str | None = key(
+        None, "File or glob of the corpus, relative to the study file's folder", min_length=1
+    )
+    vocab_size: int | None = key(None, "How many tokens a tokenizer learns, where it learns them: bpe, word")
+
+
 class ObjectiveSpec(Section):
     """What a trial is valued by."""
 
-    metric: str = Field(default="val_loss", description="Number of an evaluation that values a trial")
-    goal: Literal["minimize"] = Field(default="minimize", description="Which way is better")
-    at: Literal["best", "final"] = Field(
-        default="best", description="The best of a run's evaluations, or its last"
-    )
-
-    @field_validator("metric")
-    @classmethod
-    def _known_metric(cls, name: str) -> str:
-        from sweeplab.train.run import METRICS
-
-        return _known(name, list(METRICS))
+    metric: Part = key("val_loss", "Number of an evaluation that values a trial")
+    goal: Literal["minimize"] = key("minimize", "Which way is better")
+    at: Literal["best", "final"] = key("best", "The best of a run's evaluations, or its last")
 
 
 class Budget(Section):
     """How much is spent: totals, so that running again adds nothing. The first one used up ends the study."""
 
-    trials_per_cell: int | None = Field(
-        default=None,
-        ge=1,
-        description="Trials of each cell that ended: complete, stopped, pruned or diverged",
+    trials_per_cell: int | None = key(
+        None, "Trials of each cell that ended: complete, stopped, pruned or diverged", ge=1
     )
-    time: Seconds | None = Field(default=None, description="Wall time: seconds, or such as 30m, 2h, 1h30m")
-    flops: Positive | None = Field(default=None, description="Floating-point operations of all training")
+    time: Seconds | None = key(None, "Wall time: seconds, or such as 30m, 2h, 1h30m")
+    flops: Positive | None = key(None, "Floating-point operations of all training")
 
     @model_validator(mode="before")
     @classmethod
@@ -242,7 +202,7 @@ class Algorithm(Section):
     type: str
     options: dict[str, Any] = Field(default_factory=dict)
 
-    @model_serializer
+    @pydantic.model_serializer
     def _written(self) -> dict[str, Any]:
         return {"type": self.type, **self.options}
 
@@ -262,23 +222,17 @@ class Pruner(Algorithm):
 class Engine(Section):
     """What starts the processes that train."""
 
-    type: Literal["local"] = Field(default="local", description="Processes on this machine")
-    workers: Count = Field(default=AUTO, description="How many processes; auto: one per GPU, or one per core")
-    stack: Count = Field(
-        default=AUTO, description="How many runs of one shape train as one program; auto: what pays"
-    )
-    threads: Count = Field(
-        default=AUTO, description="Threads of each process; auto: the cores divided among them"
-    )
+    type: Literal["local"] = key("local", "Processes on this machine")
+    workers: Count = key(AUTO, "How many processes; auto: one per GPU, or one per core")
+    stack: Count = key(AUTO, "How many runs of one shape train as one program; auto: what pays")
+    threads: Count = key(AUTO, "Threads of each process; auto: the cores divided among them")
 
 
 class Track(Section):
     """What is kept of a run, and where."""
 
-    checkpoints: Literal["best", "last", "none"] = Field(default="best", description="Which weights are kept")
-    uri: str | None = Field(
-        default=None, description="MLflow's tracking URI; the lab's own database if missing"
-    )
+    checkpoints: Literal["best", "last", "none"] = key("best", "Which weights are kept")
+    uri: str | None = key(None, "MLflow's tracking URI; the lab's own database if missing")
 
 
 class StudySpec(Section):
@@ -286,47 +240,35 @@ class StudySpec(Section):
 
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
-    preset: str | None = Field(
-        default=None, description="Published model whose values stand under fixed where the file says nothing"
+    preset: Part | None = key(
+        None, "Published model whose values stand under fixed where the file says nothing"
     )
-    fixed: dict[str, Any] = Field(default_factory=dict, description="Hyperparameters with one value")
-    grid: dict[str, list[Any]] = Field(
-        default_factory=dict, description="Hyperparameters whose every combination is a cell"
+    fixed: dict[str, Any] = key(dict, "Hyperparameters with one value")
+    grid: dict[str, list[Any]] = key(dict, "Hyperparameters whose every combination is a cell")
+    cells: list[dict[str, Any]] = key(
+        list, "Cells by what each changes of fixed, such as one thing at a time"
     )
-    cells: list[dict[str, Any]] = Field(
-        default_factory=list, description="Cells by what each changes of fixed, such as one thing at a time"
-    )
-    search: dict[str, SearchSpec] = Field(
-        default_factory=dict, description="Hyperparameters that are tuned inside each cell"
-    )
-    constraints: list[str] = Field(
-        default_factory=list, description="Expressions that hold for every cell and trial"
-    )
+    search: dict[str, SearchSpec] = key(dict, "Hyperparameters that are tuned inside each cell")
+    constraints: list[str] = key(list, "Expressions that hold for every cell and trial")
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
-    seeds: list[Seed] = Field(default=[0], min_length=1, description="A trial trains once per seed")
+    seeds: list[Seed] = key([0], "A trial trains once per seed", min_length=1)
     engine: Engine = Engine()
     track: Track = Track()
-    warm_start: list[str] = Field(
-        default=[], description="Studies of the lab and .csv tables whose trials the sampler begins with"
+    warm_start: list[str] = key([], "Studies of the lab and .csv tables whose trials the sampler begins with")
+    init_from: str | None = key(
+        None, "Folder with a checkpoint whose weights, tokenizer and sizes runs start from", min_length=1
     )
-    init_from: str | None = Field(
-        default=None,
-        description="Folder with a checkpoint whose weights, tokenizer and sizes runs start from",
-        min_length=1,
+    plugins: list[Plugin] = key(
+        [], "Your Python files with corpora, tokenizers, activations or metrics that the study names"
     )
-    plugins: list[Plugin] = Field(
-        default=[],
-        description="Your Python files with corpora, tokenizers, activations or metrics that the study names",
-    )
-    notify: list[str] = Field(
-        default=[],
-        description="Environment variables with Apprise URLs to notify when the study ends or has nothing to do",
+    notify: list[str] = key(
+        [], "Environment variables with Apprise URLs to notify when the study ends or has nothing to do"
     )
 
-    _source_map: SourceMap = PrivateAttr(default_factory=SourceMap)
+    _source_map: SourceMap = pydantic.PrivateAttr(default_factory=SourceMap)
 
     @field_validator("name")
     @classmethod
@@ -370,7 +312,7 @@ class StudySpec(Section):
                 )
         return names
 
-    @field_serializer("search")
+    @pydantic.field_serializer("search")
     def _written_search(self, search: dict[str, SearchSpec]) -> dict[str, Any]:
         return {name: entry.written() for name, entry in search.items()}
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study import plan
 from sweeplab.study.inputs import check_rows, check_start, describe_data, placed_dataset, read_start
-from sweeplab.study.plan import (
-    CellPlan,
-    Plan,
-    WarmStart,
-    check_grid_sampler,
-    plan_cell,
-    sample_cells,
-    totals,
-    warnings,
-    worker_resources,
-)
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Algorithm, StudySpec
@@ -35,7 +24,7 @@ from sweeplab.train.devices import cuda_count, settle_devices
 LEARNING = ("tpe", "gp")
 
 
-def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
+def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
     """Check a study against its data and this machine and return what it would do.
 
     Raises:
@@ -47,36 +36,36 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[Plan, list[Cell], Dataset]:
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
     spaces = [Space(spec, cell, vocab_size) for cell in found]
-    check_grid_sampler(spec, spaces)
-    samples = sample_cells(spec, spaces)
+    plan.check_grid_sampler(spec, spaces)
+    samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     cut = check_rows(spec, dataset, valid)
     check_start(spec, read_start(spec), valid)
-    plans = [plan_cell(spec, cell) for cell in samples]
+    plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
     _check_disk(folder, checkpoint_bytes, n_copies)
-    plan = Plan(
+    planned = plan.Plan(
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=[*warnings(spec, samples), *cut, *_warm_start_warnings(spec, sources)],
-        **totals(plans, spec.budget.trials_per_cell),
+        warnings=[*plan.warnings(spec, samples), *cut, *_warm_start_warnings(spec, sources)],
+        **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
         dtype=settled.dtype,
-        workers=worker_resources(spec, plans, settled.device),
+        workers=plan.worker_resources(spec, plans, settled.device),
         budget=spec.budget,
         sampler=_in_words(spec.sampler),
         pruner=_in_words(spec.pruner),
         metric=spec.objective.metric,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
-        warm_start=[WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
+        warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
     )
-    return plan, found, dataset
+    return planned, found, dataset
 
 
 def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
@@ -87,66 +76,47 @@ def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) ->
     return found
 
 
-@contextmanager
-def _gathering(problems: list[Problem]) -> Iterator[None]:
-    """Collect what is wrong and continue, so that all of it is reported at once."""
+def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
+    """Return the study's data, once this machine has what the study needs; says at once all that is wrong."""
+    problems: list[Problem] = []
+    place = spec.place_of("device", "cuda")
+    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
+    if place and "cuda" in asked and not cuda_count():
+        what = "device is cuda, but there is no CUDA device here"
+        problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
-        yield
+        with spec.blaming(("track", "uri") if spec.track.uri else None):
+            tracking_uri(folder.lab, spec.track.uri)
     except BadInput as error:
         problems += error.problems
-
-
-def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
-    """Return the study's data, once it is clear that this machine has what the study needs."""
-    problems: list[Problem] = []
-    with _gathering(problems):
-        _check_devices(spec)
-    with _gathering(problems), spec.blaming(("track", "uri") if spec.track.uri else None):
-        tracking_uri(folder.lab, spec.track.uri)
-    with _gathering(problems):
-        _check_writable(folder)
-    with _gathering(problems):
+    try:
+        tempfile.TemporaryFile(dir=_existing(folder.path)).close()  # leaves nothing behind
+    except OSError as error:
+        what = f"{folder.lab} cannot be written ({error.strerror or error})"
+        problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
+    try:
         dataset = placed_dataset(spec)
+    except BadInput as error:
+        problems += error.problems
     if problems:
         raise BadInput(*problems)
     return dataset
 
 
-def _check_devices(spec: StudySpec) -> None:
-    place = spec.place_of("device", "cuda")
-    asked = (spec.fixed.get("device"), *spec.grid.get("device", ()), *spec.changed.get("device", ()))
-    if place and "cuda" in asked and not cuda_count():
-        what = "device is cuda, but there is no CUDA device here"
-        raise BadInput(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
-
-
-def _check_writable(folder: StudyFolder) -> None:
-    """Refuse a study whose folder cannot be written, or made; leaves nothing behind."""
-    try:
-        with tempfile.TemporaryFile(dir=_existing(folder.path)):
-            return
-    except OSError as error:
-        reason = error.strerror or error
-        what = f"{folder.lab} cannot be written ({reason}); --lab or SWEEPLAB_LAB name another folder"
-        raise BadInput(what) from error
-
-
-def _checkpoint_bytes(spec: StudySpec, plans: Sequence[CellPlan], n_copies: int) -> int:
+def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
     """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
     n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
-    largest = max(plan.n_params for plan in plans)
-    return 4 * (n_copies * n_kept * sum(plan.n_params * len(plan.seeds) for plan in plans) + 4 * largest)
+    largest = max(each.n_params for each in plans)
+    return 4 * (n_copies * n_kept * sum(each.n_params * len(each.seeds) for each in plans) + 4 * largest)
 
 
 def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
-    free = shutil.disk_usage(_existing(folder.path)).free
-    missing = needed - n_copies * kept
+    free, missing = shutil.disk_usage(_existing(folder.path)).free, needed - n_copies * kept
     if free < missing:
-        raise BadInput(
-            f"{folder.lab} has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}; "
-            "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
-        )
+        what = f"has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}"
+        cure = "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
+        raise BadInput(f"{folder.lab} {what}; {cure}")
 
 
 def _existing(path: Path) -> Path:

@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from statistics import linear_regression
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from sweeplab.data.batches import Batch, Split, changed
+from sweeplab.data.batches import Split, changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.model.blocks import Normed, Pass
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
-PRODUCTS = (torch.bmm, torch.baddbmm)
-EXPERTS_PRODUCT = torch.mm
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 _DROPPING = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout", "stochastic_depth")
 
 
@@ -42,48 +44,26 @@ class Coordinate(NamedTuple):
     size: float
 
 
-class _Watched(Mapping[str, Tensor]):
-    """Weights that remember which of them was read last."""
+@dataclass
+class _MeasuringPass(Pass):
+    """A pass that adds up the size of every product, and counts its numbers, by the weight: of experts, of them all."""
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self._weights = weights
-        self.last = ""
+    sizes: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> Tensor:
-        weight = self._weights[name]
-        if weight.dim() > 2:  # with the run's dimension: no gain and no bias
-            self.last = name
-        return weight
+    def _measured(self, weight: str, product: Tensor) -> Tensor:
+        total, count = self.sizes.get(weight, (0.0, 0))
+        self.sizes[weight] = total + float(product.abs().sum()), count + product.numel()
+        return product
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
+    def linear(self, name: str, read: Normed) -> Float[Tensor, "K N O"]:
+        return self._measured(f"{name}.weight", super().linear(name, read))
 
-    def __len__(self) -> int:
-        return len(self._weights)
+    def linear_of(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
+        return self._measured(f"{name}.weight", super().linear_of(name, run, expert, x))
 
-
-class _Sizes(TorchFunctionMode):
-    """Notes the size of every product by the weight that was read before it.
-
-    The last product of a weight counts, or all those of experts, each of which has its part of the weight.
-    """
-
-    def __init__(self, weights: _Watched) -> None:
-        super().__init__()
-        self._weights = weights
-        self._sums: dict[str, tuple[float, int]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in PRODUCTS or func is EXPERTS_PRODUCT:
-            name = self._weights.last
-            total, count = self._sums.get(name, (0.0, 0)) if func is EXPERTS_PRODUCT else (0.0, 0)
-            self._sums[name] = total + float(result.abs().sum()), count + result.numel()
-        return result
-
-    def found(self) -> dict[str, float]:
-        """Return the mean absolute size by weight."""
-        return {name: total / count for name, (total, count) in self._sums.items()}
+    def note(self, name: str, value: Tensor) -> Tensor:
+        head = "token_embedding" if self.shape.tie_weights else "head.weight"
+        return self._measured(head, value) if name == "logits" else value
 
 
 def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterator[Coordinate]:
@@ -103,19 +83,14 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     while len(stack):
         for record in stack.advance():
             weights = {name: each[None].to(values.device) for name, each in stack.weights("run").items()}
-            for layer, size in _sizes(stack, weights, batch).items():
-                yield Coordinate(values.parametrization, values.n_embd, record.iteration, layer, size)
+            p = _MeasuringPass(stack.transformer.shape, weights, 1, values.batch_size)
+            with torch.no_grad():
+                stack.transformer.computed(p, batch)
+            at = values.parametrization, values.n_embd, record.iteration
+            for layer, (total, count) in p.sizes.items():
+                yield Coordinate(*at, layer, total / count)
             if record.state != "running":
                 stack.release("run")
-
-
-@torch.no_grad()
-def _sizes(stack: Stack, weights: Mapping[str, Tensor], batch: Batch) -> dict[str, float]:
-    watched = _Watched(weights)
-    sizes = _Sizes(watched)
-    with sizes:
-        stack.transformer.losses(watched, batch)
-    return sizes.found()
 
 
 def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:

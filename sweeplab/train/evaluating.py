@@ -21,7 +21,7 @@ from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.span import Span
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.passes import Weights
+from sweeplab.model.blocks import Weights
 from sweeplab.model.positions import POSITIONS
 from sweeplab.model.transformer import Transformer, cross_entropy
 
@@ -32,72 +32,64 @@ if TYPE_CHECKING:
 N_ALONE = 256
 
 
+@dataclass(frozen=True)
 class Evaluation:
     """Evaluates runs on one split, all of them on the same targets: about `n_tokens`, or all of them.
 
-    `losses` are the transformer's own, as they may be compiled; `place(batch, K)` puts a batch on the device for K
-    runs to share.
+    `losses` are the transformer's own, as they may be compiled.
     """
 
-    def __init__(
-        self,
-        transformer: Transformer,
-        losses: Callable[..., Tensor],
-        objective: Objective,
-        n_tokens: int | None,
-        place: Callable[[Batch, int], Batch],
-    ) -> None:
-        self._transformer, self._losses, self._objective = transformer, losses, objective
-        self._n_tokens, self._place = n_tokens, place
+    transformer: Transformer
+    losses: Callable[..., Tensor]
+    objective: Objective
+    n_tokens: int | None
 
-    def __call__(self, weights: Weights, n_runs: int) -> dict[str, list[float]]:
+    def __call__(self, weights: Weights) -> dict[str, list[float]]:
         """Return what the split says of each run [K], by the measure's name; `val_loss` is one."""
-        if self._objective.finds_whole:
-            found = self._loss_and_share_whole(weights, n_runs)
-        else:
-            found = {"val_loss": self._mean_loss(weights, n_runs, self._objective.evaluation(self._n_tokens))}
-        if alone := self._objective.alone(N_ALONE):
-            found["pseudo_perplexity"] = self._mean_loss(weights, n_runs, alone).exp()
-        if self._transformer.shape.n_expert > 1:
-            found |= self._expert_use(weights, n_runs)
+        found = self._means(weights, self.objective.evaluation(self.n_tokens), self.objective.finds_whole)
+        if alone := self.objective.alone(N_ALONE):
+            found["pseudo_perplexity"] = self._means(weights, alone)["val_loss"].exp()
+        if self.transformer.shape.n_expert > 1:
+            found |= self._expert_use(weights)
         return {name: values.tolist() for name, values in found.items()}
 
-    def _mean_loss(self, weights: Weights, n_runs: int, batches: Iterator[Batch]) -> Float[Tensor, "K"]:
-        """Return the mean cross-entropy over the counted targets of all batches."""
+    def _means(self, weights: Weights, batches: Iterator[Batch], whole: bool = False) -> dict[str, Tensor]:
+        """Return the loss [K] over the counted targets of all batches, and the share [K] of sequences found whole."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0
+        matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
         for each in batches:
             n_counted = each.n_targets
             if not n_counted:
                 continue
-            batch = self._place(each, n_runs)
-            dense = self._objective.dense and n_counted == each.targets.size
-            found = self._losses(weights, batch, dense=dense)
+            batch = _shared(each, weights)
+            if whole:
+                logits = self.transformer.logits(weights, batch)
+                found = cross_entropy(logits, batch.targets)
+                matches = matches + exact_matches(logits, batch.targets)
+            else:
+                dense = self.objective.dense and n_counted == each.targets.size
+                found = self.losses(weights, batch, dense=dense)
             losses = losses + found.double() * n_counted
-            n_targets += n_counted
-        return losses / n_targets
-
-    def _loss_and_share_whole(self, weights: Weights, n_runs: int) -> dict[str, Tensor]:
-        """Return the mean cross-entropy [K], and of the same logits the share [K] of sequences found whole."""
-        losses, n_targets = torch.zeros((), dtype=torch.float64), 0
-        matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
-        for each in self._objective.evaluation(self._n_tokens):
-            batch, n_counted = self._place(each, n_runs), each.n_targets
-            logits = self._transformer.logits(weights, batch)
-            losses = losses + cross_entropy(logits, batch.targets).double() * n_counted
-            matches = matches + exact_matches(logits, batch.targets)
             n_targets, n_sequences = n_targets + n_counted, n_sequences + len(each.targets)
-        return {"val_loss": losses / n_targets, "exact_match": matches / n_sequences}
+        means = {"val_loss": losses / n_targets}
+        return means | {"exact_match": matches / n_sequences} if whole else means
 
-    def _expert_use(self, weights: Weights, n_runs: int) -> dict[str, Tensor]:
+    def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
         """Return how uneven the experts' use is in the worst layer, by the first batch.
 
         `expert_use_max` is the largest part of a layer's choices that one expert gets; `expert_use_entropy` the
         entropy of these parts over that of an even use: 1 where all are used alike, 0 where one has all.
         """
-        batch = self._place(next(self._objective.evaluation(self._n_tokens)), n_runs)
-        use = torch.stack([each.use for each in self._transformer.routings(weights, batch)])  # [L, K, E]
+        batch = _shared(next(self.objective.evaluation(self.n_tokens)), weights)
+        use = torch.stack([each.use for each in self.transformer.routings(weights, batch)])  # [L, K, E]
         entropy = -torch.xlogy(use, use).sum(dim=2) / math.log(use.shape[2])
         return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
+
+
+def _shared(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
+    """Return the batch as tensors beside the weights, for all of their runs to share."""
+    like = weights["token_embedding"]
+    return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
 
 
 def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
@@ -154,8 +146,7 @@ def losses_at(
     longer = make_objective(split, values.replace(block_size=block_size), own_special)
     sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
     for batch in longer.evaluation(values.evaluated_tokens):
-        device = weights["token_embedding"].device
-        placed = changed(batch, lambda part: torch.from_numpy(part)[None].to(device))  # noqa: B023
+        placed = _shared(batch, weights)
         logits = transformer.logits(weights, placed)[0].float()
         each = F.cross_entropy(logits, placed.targets.flatten(), reduction="none", ignore_index=NO_TARGET)
         length = batch.targets.shape[1]  # of spans and pairs less than block_size

@@ -121,9 +121,9 @@ class Member:
     progress: Progress = field(default_factory=Progress)
 
     @classmethod
-    def of(cls, run: Run, numbers: Mapping[str, Any] | None = None) -> Member:
-        """Return a run at its start, or where the numbers of a snapshot left it."""
-        known = {**(numbers or {})}
+    def of(cls, run: Run, numbers: Mapping[str, Any]) -> Member:
+        """Return a run where the numbers of a snapshot left it; at its start where there are none."""
+        known = {**numbers}
         progress = Progress(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
         return cls(run, dropout_key, drop_chances(run.values), **known, progress=progress)
@@ -161,10 +161,8 @@ class Member:
     def rates(self) -> Rates:
         """Return the hyperparameters of the next step."""
         values = self.run.values
-        rate = learning_rate(values, self.iteration, self.progress.n_halvings)
-        return Rates(
-            rate, values.weight_decay, *values.betas, values.eps, values.momentum, self.iteration + 1
-        )
+        rate, step = learning_rate(values, self.iteration, self.progress.n_halvings), self.iteration + 1
+        return Rates(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
 
     def record(self, measures: dict[str, float], seconds: float) -> Record:
         """Take in an evaluation that took so many seconds and return its record."""
@@ -174,6 +172,7 @@ class Member:
         self.evaluated = self.iteration
         state = self.progress.evaluated(val_loss, self.iteration, self.run.values)
         points, self.points = self.points, []
-        best = (self.progress.best, self.progress.best_iteration)
-        key, wall_seconds = self.run.key, self.wall_seconds
-        return Record(key, self.iteration, val_loss, state, best, wall_seconds, seconds, points, measures)
+        best, key = (self.progress.best, self.progress.best_iteration), self.run.key
+        return Record(
+            key, self.iteration, val_loss, state, best, self.wall_seconds, seconds, points, measures
+        )

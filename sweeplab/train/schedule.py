@@ -23,21 +23,16 @@ PLATEAU_FACTOR = 0.5
 
 
 class At(NamedTuple):
-    """A run's place in its schedule, after the warm-up; `n_halvings` counts what plateau has cut."""
+    """A run's place in its schedule, after the warm-up, whose end has the peak; no schedule goes below the floor.
+
+    `n_halvings` counts what plateau has cut.
+    """
 
     values: Hyperparameters
     iteration: int
     n_halvings: int
-
-    @property
-    def peak(self) -> float:
-        """Return the rate at the end of the warm-up."""
-        return self.values.learning_rate
-
-    @property
-    def floor(self) -> float:
-        """Return the rate below which no schedule goes."""
-        return min(self.values.min_lr, self.peak)
+    peak: float
+    floor: float
 
     @property
     def progress(self) -> float:
@@ -60,9 +55,7 @@ class Schedule:
 
 
 def _plateau(at: At) -> float:
-    if not at.n_halvings:
-        return at.between(1.0)
-    return max(at.floor, at.peak * PLATEAU_FACTOR**at.n_halvings)
+    return max(at.floor, at.peak * PLATEAU_FACTOR**at.n_halvings) if at.n_halvings else at.between(1.0)
 
 
 def _wsd(at: At) -> float:
@@ -106,15 +99,13 @@ def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) 
         return peak * (iteration + 1) / (warmup + 1)
     if not values.lr_decay:
         return peak
-    return SCHEDULES[values.scheduler_type].rate(At(values, iteration, n_halvings))
+    at = At(values, iteration, n_halvings, peak, min(values.min_lr, peak))
+    return SCHEDULES[values.scheduler_type].rate(at)
 
 
 def rows_used(values: Hyperparameters, iteration: int) -> int:
     """Return how many rows of its batch the step from `iteration` to the next learns from."""
-    size, warmup = values.batch_size, values.batch_warmup_iters
-    if iteration >= warmup:
-        return size
-    return sum(more for begin, more in _rises(size, warmup) if begin <= iteration)
+    return rows_seen(values, iteration + 1) - rows_seen(values, iteration)
 
 
 def rows_seen(values: Hyperparameters, iteration: int) -> int:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +47,9 @@ class Stack:
         self.transformer = Transformer(ModelShape.of(like))
         self.device = torch.device(like.device)
         self._objective = make_objective(train, like)
-        self._half = like.dtype == "bfloat16"
+        self._precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if like.dtype == "bfloat16":
+            self._precision = partial(torch.autocast, self.device.type, torch.bfloat16)
         self._drops = any(chance > 0 for chance in drop_chances(like).values())
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self._losses = self.transformer.losses
@@ -55,11 +57,7 @@ class Stack:
             torch.compiler.reset()  # what earlier shapes compiled counts towards a limit that all share
             self._losses = torch.compile(self._losses)
         self._evaluation = Evaluation(
-            self.transformer,
-            self._losses,
-            make_objective(val, like),
-            like.evaluated_tokens,
-            lambda batch, n_runs: self._on_device(stacked([batch]), n_runs),
+            self.transformer, self._losses, make_objective(val, like), like.evaluated_tokens
         )
         self._n_parts: int = like.grad_accum
         part_size = like.batch_size // self._n_parts
@@ -90,22 +88,19 @@ class Stack:
         """Admit a run: from its seed, from weights by name, or from where a snapshot left it."""
         if len(self._members) == self.capacity or shape_key(run.values) != self.key:
             raise ValueError(f"no place for {run.key}: the stack is full or of another shape")
-        row = len(self._members)
         if snapshot:
-            self._members.append(Member.of(run, snapshot.numbers))
-            for name, rows in self._rows.items():
-                rows[row].copy_(snapshot.rows[name])
-            return
-        self._members.append(Member.of(run))
-        layout = self.transformer.layout
-        key = generator_key(run.values.seed, "init")
-        initial = layout.initial_row(key) if start is None else layout.row_of(start)
+            begin = snapshot.rows
+        else:
+            layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
+            initial = layout.initial_row(key) if start is None else layout.row_of(start)
+            begin = {name: initial if name in self._initial else torch.zeros(()) for name in self._rows}
         for name, rows in self._rows.items():
-            rows[row].copy_(initial) if name in self._initial else rows[row].zero_()
+            rows[len(self._members)].copy_(begin[name])
+        self._members.append(Member.of(run, snapshot.numbers if snapshot else {}))
 
     def release(self, key: str) -> None:
         """Let a run go; the last one takes its row."""
-        row, last = self._row(key), len(self._members) - 1
+        row, last = self.keys.index(key), len(self._members) - 1
         for rows in self._rows.values():
             rows[row].copy_(rows[last])
         self._members[row] = self._members[last]
@@ -113,13 +108,13 @@ class Stack:
 
     def snapshot(self, key: str) -> Snapshot:
         """Return a copy of all that the run needs to go on in another stack; taken between steps."""
-        row = self._row(key)
+        row = self.keys.index(key)
         rows = {name: rows[row].cpu().clone() for name, rows in self._rows.items()}
         return Snapshot(rows, self._members[row].numbers())
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
         """Return copies of a run's weights by name, as evaluations use them: of now, or of its best."""
-        row = self._rows["best" if best else self._evaluated][self._row(key)]
+        row = self._rows["best" if best else self._evaluated][self.keys.index(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
@@ -136,7 +131,10 @@ class Stack:
     def _step(self) -> None:
         started = time.perf_counter()
         members, n = self._members, len(self._members)
-        batch = self._on_device(stacked([self._batch(each) for each in members]))
+        batch = changed(
+            stacked([self._batch(each) for each in members]),
+            lambda part: torch.from_numpy(part).to(self.device, non_blocking=True),
+        )
         weights, gradient = self._rows["weights"][:n], self._gradient[:n]
         losses = self._differentiate(weights, batch, gradient)
         with torch.no_grad():
@@ -173,7 +171,7 @@ class Stack:
         leaves = {name: view.requires_grad_() for name, view in layout.views(weights).items()}
         dense, n_targets = self._objective.dense, _n_targets(batch) if self._n_parts > 1 else None
         for part in range(self._n_parts):
-            some = self._part_of(batch, part)
+            some = changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])  # noqa: B023
             with self._precision():
                 losses = self._losses(leaves, some, self._dropout(part), *beside, dense=dense)
             if n_targets is not None:
@@ -191,22 +189,15 @@ class Stack:
         rows = self._rows[self._evaluated][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._precision():
-            found = self._evaluation(weights, len(due))
+            found = self._evaluation(weights)
         seconds = time.perf_counter() - started
-        each = ({name: values[index] for name, values in found.items()} for index in range(len(due)))
-        return [self._record(row, measures, seconds) for row, measures in zip(due, each, strict=True)]
-
-    def _record(self, row: int, measures: dict[str, float], seconds: float) -> Record:
-        record = self._members[row].record(measures, seconds)
-        if math.isfinite(record.val_loss) and record.best[1] == record.iteration:
-            self._rows["best"][row].copy_(self._rows[self._evaluated][row])
-        return record
-
-    def _part_of(self, batch: Batch, part: int) -> Batch:
-        """Return one of the equal parts of a stack's batch."""
-        if self._n_parts == 1:
-            return batch
-        return changed(batch, lambda each: each.chunk(self._n_parts, dim=1)[part])
+        records = []
+        for index, row in enumerate(due):
+            measures = {name: values[index] for name, values in found.items()}
+            records.append(record := self._members[row].record(measures, seconds))
+            if math.isfinite(record.val_loss) and record.best[1] == record.iteration:
+                self._rows["best"][row].copy_(self._rows[self._evaluated][row])
+        return records
 
     def _batch(self, member: Member) -> Batch:
         """Return a run's batch; while its size warms up, the first rows of it again and again."""
@@ -236,27 +227,10 @@ class Stack:
         smoothing = column("label_smoothing") if self._smooths else None
         return smoothing, (column("router_balance"), column("router_z")) if self._routes else None
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self._half else nullcontext()
-
-    def _on_device(self, batch: Batch, n_runs: int | None = None) -> Batch:
-        """Return the batch as tensors; with `n_runs` one of a single run, for so many to share."""
-        tensors = (
-            None if part is None else torch.from_numpy(part).to(self.device, non_blocking=True)
-            for part in batch
-        )
-        if n_runs is None:
-            return Batch(*tensors)
-        return Batch(*(None if part is None else part.expand(n_runs, *part.shape[1:]) for part in tensors))
-
-    def _row(self, key: str) -> int:
-        return self.keys.index(key)
-
 
 def _n_targets(batch: Batch) -> Int[Tensor, "K"]:
     """Return how many targets of each run count."""
-    counted: Tensor = (batch.targets != NO_TARGET).sum(dim=(1, 2))
-    return counted
+    return torch.sum(batch.targets != NO_TARGET, dim=(1, 2))
 
 
 def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
@@ -264,7 +238,7 @@ def gradient_norms(gradient: Rows) -> Float[Tensor, "K"]:
 
     By blocks: over a whole row float32 loses several digits, and a row's sum would depend on its neighbors'.
     """
-    blocks: Tensor = torch.linalg.vector_norm(gradient.view(len(gradient), -1, BLOCK), dim=2)
+    blocks = torch.linalg.vector_norm(gradient.view(len(gradient), -1, BLOCK), dim=2)
     norms: Tensor = torch.linalg.vector_norm(blocks, dim=1)
     return norms
 
@@ -273,9 +247,7 @@ def clip_(gradient: Rows, norms: Float[Tensor, "K"], largest: Sequence[float | N
     """Scale down the rows whose norm is above their own `largest`; None leaves a row alone."""
     if all(limit is None for limit in largest):
         return
-    limits = torch.tensor(
-        [torch.inf if limit is None else limit for limit in largest], device=gradient.device
-    )
+    limits = torch.tensor([torch.inf if each is None else each for each in largest], device=gradient.device)
     gradient.mul_((limits / (norms + 1e-6)).clamp_(max=1.0)[:, None])
 
 

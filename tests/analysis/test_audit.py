@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pandas as pd
 import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
-from sweeplab.analysis.audit.checks import CHECKS, audit
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, gather
+from sweeplab.analysis.audit import CHECKS, CLEAR, FOUND, UNKNOWN, Evidence, audit, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
@@ -60,11 +60,15 @@ STUDIES = {
 }
 
 
+@cache
+def evidence_of(name: str) -> Evidence:
+    return gather(STUDIES[name].convert_dtypes() if name.startswith("settings") else STUDIES[name])
+
+
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_check_answers_on_any_study(check, name: str) -> None:
-    runs = STUDIES[name].convert_dtypes() if name.startswith("settings") else STUDIES[name]
-    evidence = gather(runs)
+    evidence = evidence_of(name)
     finding = check.look(evidence)
     assert finding.state in (FOUND, CLEAR, UNKNOWN)
     assert finding.sentence and "nan" not in finding.sentence and "\n" not in finding.sentence
@@ -80,7 +84,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
 
 
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
-    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)})).as_dict()
+    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)}))
     states = {each["name"]: each["state"] for each in found["findings"]}
     assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)

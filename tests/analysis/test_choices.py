@@ -33,7 +33,6 @@ def test_choices_stand_in_order_and_a_gap_is_told_with_its_size():
     between = found.between("base", "norm=rmsnorm")
     assert between.verdict == DIFFERENT and between.low < -0.2 < between.high < 0
     assert found.between("norm=rmsnorm", "base").low == -between.high
-    assert found.is_paired
 
 
 def test_seeds_that_move_all_alike_are_left_out():

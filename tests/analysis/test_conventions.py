@@ -45,35 +45,26 @@ def test_flops_by_convention() -> None:
     runs = plant(seeds=1, rates=(1e-3,))
     counted = study_points(runs)
     np.testing.assert_array_equal(counted.columns["flops"], runs["train_flops"])
-    assert counted.counts_flops
+    assert counted.conventions["flops"] != "6ND"
     other = study_points(runs, None, Conventions(params="non-embedding", flops="6nd"))
     expected = 6 * runs["n_params_non_embedding"].to_numpy(float) * runs["train_tokens"].to_numpy(float)
     np.testing.assert_array_equal(other.columns["flops"], expected)
-    assert (other.conventions["flops"], other.counts_flops) == ("6ND", False)
+    assert other.conventions["flops"] == "6ND"
 
 
 def test_losses_by_convention() -> None:
     runs = plant(seeds=1, rates=(1e-3,))
     best = study_points(runs).columns["loss"]
     np.testing.assert_allclose(study_points(runs, None, Conventions(at="final")).columns["loss"], 1.01 * best)
-    bits = study_points(runs, None, Conventions(loss="bits-per-byte"), {"planted": 1.25})
-    np.testing.assert_allclose(bits.columns["loss"], best / np.log(2) / 1.25)
-    assert bits.conventions["loss"] == "bits per byte, the lowest evaluation of a run"
+    evaluated = runs.assign(best_bits_per_byte=runs["best_val_loss"] / np.log(2) / 1.25)
+    for at, factor in (("best", 1.0), ("final", 1.01)):
+        bits = study_points(evaluated, None, Conventions(loss="bits-per-byte", at=at))
+        np.testing.assert_allclose(bits.columns["loss"], factor * best / np.log(2) / 1.25)
+    assert bits.conventions["loss"] == "bits per byte, the last evaluation of a run"
     with pytest.raises(
-        BadInput, match="bits per byte need the bytes of a token, and nothing says them of planted"
+        BadInput, match="bits per byte need the bytes of a token, and nothing says them of the runs"
     ):
         study_points(runs, None, Conventions(loss="bits-per-byte"))
-
-
-def test_a_spans_sentinels_and_end_are_no_bytes() -> None:
-    """Of 32 tokens 5 are hidden, in 2 spans: 5 of the 8 that are to be found stand for text."""
-    runs = plant(seeds=1, rates=(1e-3,))
-    text = study_points(runs, None, Conventions(loss="bits-per-byte"), {"planted": 1.25}).columns["loss"]
-    settings = {"family": "encoder_decoder", "block_size": 32, "mask_share": 0.15, "span_length": 3.0}
-    for objective, share in (("span", 5 / 8), ("masked", 1.0), (None, 1.0)):
-        given = runs.assign(**settings, objective=objective)
-        bits = study_points(given, None, Conventions(loss="bits-per-byte"), {"planted": 1.25})
-        np.testing.assert_allclose(bits.columns["loss"], text / share)
 
 
 @pytest.mark.parametrize(

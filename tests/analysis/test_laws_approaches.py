@@ -128,7 +128,7 @@ def test_the_envelope_has_the_planted_exponent(truth: str) -> None:
     at = found.numbers["N_opt exponent"]
     assert at.value == pytest.approx(exponent(truth), abs=0.01) and at.verdict.verdict == "identified"
     assert math.exp(found.numbers["N_opt"].value) == pytest.approx(n_opt(truth, 1e18), rel=0.1)
-    assert (np.diff(found.log_n) >= 0).all() and len(found.changes) == 7
+    assert (np.diff(found.envelope["params"]) >= 0).all() and len(found.changes) == 7
 
 
 def test_sizes_at_uneven_steps_do_not_bend_the_envelope() -> None:

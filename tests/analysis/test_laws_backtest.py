@@ -75,7 +75,7 @@ def test_a_table_without_cuts_says_so() -> None:
 def test_a_better_challenger_is_named() -> None:
     points = joined(2.0, GOOD["245 scattered"], 0.003, np.random.default_rng(3))
     found = compare(points, [CHINCHILLA, JOINT])
-    rows = {each.law.name: each for each in found.rows}
+    rows = {each.fit.law.name: each for each in found.rows}
     assert found.better == "joint"
     assert rows["joint"].backtest.error < rows["chinchilla"].backtest.error
     assert found.sentences[0].startswith("joint predicts larger runs better than chinchilla: it is off by ")
@@ -107,7 +107,7 @@ def test_the_law_that_does_not_fit_is_left_out_with_the_reason() -> None:
 @pytest.mark.slow
 def test_without_a_choice_the_laws_that_suit_the_table() -> None:
     points = plant("steep", GRID, 0.005, np.random.default_rng(0))
-    assert [each.law.name for each in compare(points).rows] == [
+    assert [each.fit.law.name for each in compare(points).rows] == [
         "chinchilla",
         "tied",
         "kaplan",
@@ -115,7 +115,7 @@ def test_without_a_choice_the_laws_that_suit_the_table() -> None:
         "power-c",
     ]
     sizes = Points({name: points.columns[name] for name in ("params", "loss")}, points.weights)
-    assert [each.law.name for each in compare(sizes).rows] == ["power-n"]
+    assert [each.fit.law.name for each in compare(sizes).rows] == ["power-n"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from analysis.planted_budgets import exponent, n_opt, plant_isoflop
-from analysis.planted_laws import GOOD, TRUTHS, plant
+from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 
 from sweeplab.analysis.compute_optimal.isoflop import budgets_of, isoflop, parse_budgets
 from sweeplab.analysis.compute_optimal.lines import Noise, line_through
@@ -140,6 +140,11 @@ def test_a_grid_of_sizes_and_ratios_has_no_budgets() -> None:
     assert isoflop(plant("steep", GOOD["30 points, 6 x 5"], 0.003, rng())).how.startswith(
         "no budgets: only 0 of 30"
     )
+
+
+def test_on_one_ray_the_rows_of_a_budget_are_of_one_size() -> None:
+    found = isoflop(plant("steep", BAD["one ray, D = 20 N"], 0.003, rng()), 4)
+    assert found.minima == () and found.how == "no budget has rows of 3 sizes"
 
 
 def test_budgets_that_are_named() -> None:

@@ -109,9 +109,9 @@ def test_the_power_is_what_is_flagged() -> None:
     where, noise, effect = TWELVE, 0.015, np.log1p(0.05)
     clean = plant("steep", where, 0.0, np.random.default_rng(0))
     found = fit(clean, CHINCHILLA)
-    tried, target = departures(clean, found)
+    tried, _, slopes = departures(clean, found)
     first = tried[0]
-    space = space_of(clean, found, first.rows[:, None], np.array([first.beyond]), target.slopes)
+    space = space_of(clean, found, first.rows[:, None], np.array([first.beyond]), slopes)
     draws = draw(replace(space, bent=np.inf))
     bar = draws.bar([0], 0.07)
     claimed = power(replace(space, noise=noise), draws, 0, effect, [0], bar)

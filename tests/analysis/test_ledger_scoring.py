@@ -100,11 +100,10 @@ def test_calibration() -> None:
         # The definition of the ends: as few, or as many, would come in one table of twenty.
         assert binom.sf(each.covered - 1, each.n, each.low) == pytest.approx(0.05)
         assert binom.cdf(each.covered, each.n, each.high) == pytest.approx(0.05)
-    assert found.skill.keys() == {LAST_POINT} and found.skill[LAST_POINT].ratio < 0.1
+    assert found.crps.keys() == {LAST_POINT} and found.crps[LAST_POINT].ratio < 0.1
     sure = calibrate([outcome(forecast(1.0, 0.002), math.exp(each)) for each in random.normal(1, 0.01, 50)])
     assert sure.coverage[2].high < 0.9, "forecasts that are too sure show"
     assert sure.n_runs == 1
-    assert found.as_dict()["coverage"][2]["share"] == found.coverage[2].share
 
 
 def test_calibration_by_verdict() -> None:
@@ -116,4 +115,4 @@ def test_calibration_by_verdict() -> None:
 
 def test_nothing_scored_has_no_calibration() -> None:
     found = calibrate([outcome(forecast(1.0, 0.01), None)])
-    assert (found.n, found.coverage, found.pit, dict(found.skill)) == (0, (), (), {})
+    assert (found.n, found.coverage, found.pit, dict(found.crps)) == (0, (), (), {})

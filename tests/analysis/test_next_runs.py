@@ -49,8 +49,8 @@ def prospect(random: np.random.Generator, n_candidates: int) -> Prospect:
 
 def limits(n_candidates: int, **changed) -> Limits:
     given = {
-        "budget": 100.0, "cost": np.ones(n_candidates), "allowed": np.ones(n_candidates, bool),
-        "corners": np.zeros(n_candidates, bool), "most_runs": 4, "most_each": 1, "most_share": 1.0,
+        "rules": Rules(100.0, most_runs=4, most_each=1, most_share=1.0), "cost": np.ones(n_candidates),
+        "allowed": np.ones(n_candidates, bool), "corners": np.zeros(n_candidates, bool),
     }  # fmt: skip
     return Limits(**given | changed)
 
@@ -100,11 +100,8 @@ def test_limits_hold() -> None:
     for seed in range(10):
         told, cost = prospect(np.random.default_rng(seed), 20), random.uniform(1, 20, 20)
         allowed, at_corner = random.random(20) < 0.7, random.random(20) < 0.4
-        rules = limits(
-            20, budget=60.0, cost=cost, allowed=allowed, corners=at_corner,
-            most_runs=10, most_each=2, most_share=0.3,
-        )  # fmt: skip
-        counts = choose(told, rules)
+        rules = Rules(60.0, most_runs=10, most_each=2, most_share=0.3)
+        counts = choose(told, limits(20, rules=rules, cost=cost, allowed=allowed, corners=at_corner))
         assert counts.sum() > 2 and counts @ cost <= 60 and counts.sum() <= 10 and counts.max() <= 2
         assert not counts[~allowed].any() and counts[at_corner].sum() <= 3
 

@@ -127,30 +127,30 @@ def test_each_with_the_other_fixed() -> None:
 
 def test_losses_at_equal_parameters_differ_by_the_shape_alone() -> None:
     found = shape_of(plant(0.02, noise=0.0, tokens=(1e7, 1e8)))
-    logs = np.array([math.log(each.loss_at_equal_params) for each in found.cells])
-    aspect = np.array([math.log(each.n_embd / each.n_layer) for each in found.cells])
+    logs = np.array([math.log(each.loss_at_equal_params) for each in found.cells.itertuples()])
+    aspect = np.array([math.log(each.n_embd / each.n_layer) for each in found.cells.itertuples()])
     slope, at = np.polyfit(aspect, logs, 1)
     assert slope == pytest.approx(0.02, abs=0.003)
     assert (
         np.abs(logs - at - slope * aspect).max()
         < 0.01
-        < np.ptp([math.log(each.loss) for each in found.cells])
+        < np.ptp([math.log(each.loss) for each in found.cells.itertuples()])
     )
 
 
 def test_the_frontier_is_the_brute_forces() -> None:
     found = shape_of(plant(0.03, noise=0.01, tokens=(1e7, 1e8)))
-    for each in found.cells:
+    for each in found.cells.itertuples():
         beaten = any(
             other.tokens == each.tokens
             and other.params <= each.params
             and other.loss <= each.loss
             and (other.params, other.loss) != (each.params, each.loss)
-            for other in found.cells
+            for other in found.cells.itertuples()
         )
         assert each.on_frontier == (not beaten)
     for tokens in (1e7, 1e8):
-        losses = [each.loss for each in found.frontier if each.tokens == tokens]
+        losses = [each.loss for each in found.frontier.itertuples() if each.tokens == tokens]
         assert losses == sorted(losses, reverse=True) and len(losses) > 2
 
 
@@ -226,7 +226,7 @@ def test_a_studys_runs() -> None:
         name: frame[name].astype(str) for name, row in TABLE.items() if row.kind == "floats" and name in frame
     }
     found = shape_of(study_points(validate(frame.assign(**pairs))))
-    assert found.n_shapes == 16 and all(each.weight == 2 for each in found.cells)
+    assert found.n_shapes == 16 and all(each.weight == 2 for each in found.cells.itertuples())
     depth = found.numbers["depth at equal parameters"]
     p, q = found.growth or (0, 0)
     assert depth.identified and depth.value == pytest.approx(-(1 + p / q) * math.log(2) * 0.02, abs=0.006)

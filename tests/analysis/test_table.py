@@ -193,6 +193,7 @@ def test_columns_that_nobody_knows_stay(table: pd.DataFrame) -> None:
             "column 'state': 'done' in row 1; allowed:",
         ),
         ("state", ["complete", None, "pruned", "failed", "running"], "column 'state': None in row 1"),
+        ("trial", [0, "one", 2, 3, 4], "column 'trial': 'one' in row 1; allowed: a whole number"),
         ("trial", [0, 0, 0, 0, 0], "run: 'small/n_embd=32/0/0' in row 2 and 1 more; allowed: each run once"),
     ],
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import subprocess
 import sys
@@ -123,7 +122,7 @@ class _Steering:
         self._ended: dict[int, str] = {}
         self._steps = iter((self._is_under_way, self._has_stopped_one, self._rests))
         self._step: Callable[[Any], bool] | None = next(self._steps)
-        self._deadline = time.monotonic() + 120
+        self._deadline = time.monotonic() + 280
 
     @property
     def is_done(self) -> bool:
@@ -195,10 +194,9 @@ def _make(place: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def lab(shared_folder: Path) -> Lab:
     """Return the finished lab, which all processes of the tests share. Not to be added to."""
-    base = tmp_path_factory.getbasetemp()
-    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "characterised"
+    place = shared_folder / "characterised"
     with FileLock(f"{place}.lock"), pytest.MonkeyPatch.context() as patch:
         for name in ("SWEEPLAB_LAB", "MLFLOW_TRACKING_URI", "FORCE_COLOR"):
             patch.delenv(name, raising=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from terminal import Played, play
 
 from sweeplab.cli import main
@@ -67,9 +70,18 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Return a study that has been run to its end."""
-    place = tmp_path_factory.mktemp("finished")
-    file, lab = place / "tiny.yaml", place / "lab"
-    file.write_text(STUDY)
-    return Finished(file, lab, play(["study", "run", file.name, "--lab", str(lab)], place))
+def finished(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Return a study that has been run to its end: once for all processes of the suite, each of which has a copy.
+
+    Commands that look whether a study runs hold its lock for an instant, so processes cannot share one folder.
+    """
+    made, place = shared_folder / "finished", tmp_path_factory.mktemp("finished")
+    with FileLock(f"{made}.lock"):
+        if not made.exists():
+            (place / "tiny.yaml").write_text(STUDY)
+            played = play(["study", "run", "tiny.yaml", "--lab", str(place / "lab")], place)
+            (place / "played.pickle").write_bytes(pickle.dumps(played))
+            shutil.copytree(place, made)
+        else:
+            shutil.copytree(made, place, dirs_exist_ok=True)
+    return Finished(place / "tiny.yaml", place / "lab", pickle.loads((made / "played.pickle").read_bytes()))

@@ -13,9 +13,8 @@ from trained import LETTERS, run_in
 from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
 from sweeplab.model.generation import Sampling
 from sweeplab.records.folders import StudyFolder
-from sweeplab.runs.attending import attention_maps
-from sweeplab.runs.generating import Writer, laid_out, pieces, reader, spaced
-from sweeplab.runs.sample import read_samples
+from sweeplab.runs.generating import Writer, laid_out, pieces, read_samples, reader, spaced
+from sweeplab.runs.inspecting import attention_maps
 from sweeplab.tracking.loading import load_checkpoint
 
 FAMILIES = {

@@ -11,7 +11,7 @@ import pytest
 
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.studies import Studies, read_studies
-from sweeplab.cli.laws.source import points_from
+from sweeplab.cli.laws.source import read_source
 from sweeplab.errors import BadInput
 
 NAMES = [
@@ -45,15 +45,13 @@ def test_json(cli, finished) -> None:
 
 def test_a_study_in_bits_a_byte(finished) -> None:
     """Python's documentation has characters of several bytes, so a token is a little more than one."""
-    nats = points_from("tiny", None, finished.lab)
-    bits = points_from("tiny", None, finished.lab, "loss=bits-per-byte")
+    nats, bits, final = (
+        read_source("tiny", None, count, finished.lab).points
+        for count in (None, "loss=bits-per-byte", "at=final")
+    )
     per_token = nats.columns["loss"] / np.log(2) / bits.columns["loss"]
     assert 1 < per_token[0] < 1.05 and per_token[0] == pytest.approx(per_token[1])
-    assert (
-        points_from("tiny", None, finished.lab, "at=final")
-        .conventions["loss"]
-        .endswith("last evaluation of a run")
-    )
+    assert final.conventions["loss"].endswith("last evaluation of a run")
 
 
 def two(finished, data: dict[str, str] | None = None, at: str = "best") -> Studies:
@@ -141,4 +139,3 @@ def test_the_studies_settle_what_is_counted(finished) -> None:
     assert studies.settled(Conventions(at="final")) == Conventions(at="final")
     assert set(studies.designs) == {"tiny"}
     assert studies.design.grid == ("n_embd",) and list(studies.design.search) == ["learning_rate"]
-    assert studies.bytes_per_token(studies.settled()) is None

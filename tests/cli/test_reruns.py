@@ -45,7 +45,8 @@ def test_every_cells_best_comes_to_the_same_bits(case: str, cli, folder: Path) -
         )
     (folder / "tiny.yaml").write_text(text)
     assert cli("study", "run", "tiny.yaml").code == 0
-    for width in (16, 32, 48):
+    # Every cell of the first study, and one of each other.
+    for width in (16, 32, 48) if case == next(iter(STUDIES)) else (32,):
         cell = f"n_embd={width}"
         best = json.loads(cli("study", "best", "tiny", "--cell", cell, "--json").out)
         assert cli("study", "best", "tiny", "--cell", cell, "--output", "best.yaml", "--force").code == 0

@@ -14,7 +14,7 @@ from terminal import PROGRAM
 
 from sweeplab.lab.showing import summarize
 from sweeplab.records.folders import StudyFolder
-from sweeplab.runs.sample import read_samples
+from sweeplab.runs.generating import read_samples
 
 OWN = """\
 # Parts of my own.

@@ -33,7 +33,7 @@ engine: {workers: 1, stack: 4}
 """
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came"
@@ -90,6 +90,7 @@ def test_refused_with_nothing_changed(command: str, said: str, cli, lab: Path) -
     assert {path: path.read_bytes() for path in lab.rglob("*.json")} == before
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
     said = cli("study", "extend", "tiny", "--trials-per-cell", "3")
     assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab study resume tiny runs it" in said.out

@@ -132,7 +132,6 @@ class TestObjectiveContract:
     def test_says_what_it_is(self, name: str, family: str) -> None:
         assert OBJECTIVES[name].name == name
         assert len(OBJECTIVES[name].meaning) > 10
-        assert 0 < OBJECTIVES[name].text_share(values(name, family)) <= 1
 
 
 GOLDEN = {

@@ -161,6 +161,7 @@ def test_a_worker_that_hangs(table: str, study: StudyFolder) -> None:
     assert wrong(study).found == "trials of workers that are gone: all #3"
 
 
+@pytest.mark.slow
 def test_a_run_that_mlflow_lost(study: StudyFolder) -> None:
     client, (first, *_) = mlflow_runs(study)
     client.delete_run(first.info.run_id)

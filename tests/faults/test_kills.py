@@ -82,7 +82,7 @@ def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path)
     for _ in range(5):
         process = run(file, lab)
         try:
-            process.wait(dice.uniform(3, 25))
+            process.wait(dice.uniform(3, 12))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -97,7 +97,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_repl
     import psutil
 
     file, lab = STUDIES / "small.yaml", tmp_path / "lab"
-    shorter = ("-o", "max_iters=200", "-o", "n_layer=1", "-o", "budget.trials_per_cell=12")
+    shorter = ("-o", "max_iters=200", "-o", "n_layer=1", "-o", "budget.trials_per_cell=6")
     process = run(file, lab, *shorter)
     supervisor = psutil.Process(process.pid)
     workers = wait_for_workers(process)
@@ -109,7 +109,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_repl
     _gone, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     finish(file, lab, *shorter)
-    assert_whole(lab, "small", 36)
+    assert_whole(lab, "small", 18)
 
 
 def wait_for_workers(process):

@@ -57,6 +57,12 @@ def test_what_was_written_reads_back_as_the_same_function(index: int, tmp_path: 
     assert differing <= {"attention_bias", "mlp_bias", "scale_decoder_outputs"}
 
 
+@pytest.mark.parametrize("base", [LLAMA, T5], ids=["llama", "t5"])
+def test_what_has_no_biases_there_is_written_without(base: dict, tmp_path: Path) -> None:
+    export_run(run_of(small(base, bias=False)), tmp_path / "hf")
+    assert not [name for name in load_file(tmp_path / "hf/model.safetensors") if name.endswith(".bias")]
+
+
 def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
     n_expressed = n_refused = 0
     for shape in (*random_shapes(400), *legal_shapes()):

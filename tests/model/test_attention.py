@@ -137,7 +137,7 @@ def test_slopes_are_the_published_ones() -> None:
 def test_alibi_falls_with_the_distance() -> None:
     shape = shape_of(n_head=2)
     weights = {"token_embedding": torch.zeros(1, 1, 1)}
-    found = POSITIONS["alibi"].bias(weights, shape, "", torch.tensor([[0, -3], [4, 1]]), True)
+    found = POSITIONS["alibi"].bias(weights, shape, "", True, torch.tensor([[0, -3], [4, 1]]))
     assert found.shape == (1, 2, 2, 2)
     assert torch.equal(found[0, 0], -(2.0**-4) * torch.tensor([[0.0, 3.0], [4.0, 1.0]]))
 

@@ -7,8 +7,7 @@ import torch
 from model.cases import batch_of, losses_and_gradients, rows_of, shape_of
 
 from sweeplab.model.activations import ACTIVATIONS
-from sweeplab.model.feed_forward import experts
-from sweeplab.model.passes import Normed, Pass
+from sweeplab.model.blocks import Normed, Pass, experts
 from sweeplab.model.transformer import Transformer
 
 NAME = "blocks.0.feed_forward"

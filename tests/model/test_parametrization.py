@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from sweeplab.data.batches import Batch
-from sweeplab.model.layout import Layout
+from sweeplab.model.layout import Layout, Weight
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.model.weights import learning_rate_factor, role_of, std_factor
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.optimizers.base import Rates
 from sweeplab.train.run import FOLLOW_WIDTH
@@ -23,6 +22,10 @@ def shape(n_embd: int, **changed) -> ModelShape:
         "head_bias": True,
     } | changed
     return ModelShape(vocab_size=50, block_size=16, n_layer=2, n_head=4, n_embd=n_embd, **given)
+
+
+def weight(name: str, n_dims: int) -> Weight:
+    return Weight(name, (8,) * n_dims)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def shape(n_embd: int, **changed) -> ModelShape:
     ],
 )
 def test_kinds(name: str, n_dims: int, expected: str) -> None:
-    assert role_of(name, n_dims) == expected
+    assert weight(name, n_dims).role == expected
 
 
 # Of a weight at 4 times the base's width: initial deviation and learning rate (Yang, Hu et al. 2022, table 8).
@@ -57,15 +60,15 @@ def test_kinds(name: str, n_dims: int, expected: str) -> None:
     ],
 )
 def test_factors(name: str, n_dims: int, std: float, rate: float) -> None:
-    assert (std_factor(name, n_dims, 4.0), learning_rate_factor(name, n_dims, 4.0)) == (std, rate)
-    assert (std_factor(name, n_dims, 1.0), learning_rate_factor(name, n_dims, 1.0)) == (1.0, 1.0)
+    assert weight(name, n_dims).width_factors(4.0) == (std, rate)
+    assert weight(name, n_dims).width_factors(1.0) == (1.0, 1.0)
 
 
 def test_initial_weights_are_those_of_standard_times_the_factor() -> None:
     mup, standard = Layout(shape(128)), Layout(shape(128, parametrization="standard"))
     ours, theirs = (each.views(each.initial_row(3)[None]) for each in (mup, standard))
     for weight in mup.weights:
-        factor = std_factor(weight.name, len(weight.shape), 4.0)
+        factor, _ = weight.width_factors(4.0)
         torch.testing.assert_close(ours[weight.name], theirs[weight.name] * factor)
     assert ours["blocks.0.feed_forward.up.weight"].std().item() == pytest.approx(0.01, rel=0.02)
 
@@ -121,7 +124,7 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
         begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
         ends[way] = layout.views(weights - begin)
     for weight in layout.weights:
-        factor = learning_rate_factor(weight.name, len(weight.shape), 4.0)
+        _, factor = weight.width_factors(4.0)
         torch.testing.assert_close(
             ends["mup"][weight.name], ends["standard"][weight.name] * factor, atol=1e-6, rtol=1e-3
         )

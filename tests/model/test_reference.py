@@ -88,7 +88,9 @@ def drawn(index: int) -> ModelShape:
             return shape
 
 
-@pytest.mark.parametrize("index", range(48))
+@pytest.mark.parametrize(
+    "index", [*range(16), *(pytest.param(index, marks=pytest.mark.slow) for index in range(16, 48))]
+)
 def test_gradients_are_what_finite_differences_say(index: int) -> None:
     shape, parts = drawn(index), {"smoothing": 0.1 * (index % 2), "router_balance": 0.3, "router_z": 0.2}
     weights, batch = weights_of(shape, index), batch_of(shape, index, padded=index % 4 > 0)

@@ -11,7 +11,7 @@ import pytest
 # Annotations are resolved when a function is defined, so what is imported for them alone is imported too.
 CHECKED = """
 import typing
-import beartype, jaxtyping, numpy, safetensors.torch, torch, torch.overrides
+import beartype, jaxtyping, numpy, safetensors.torch, torch
 import sweeplab.data.objectives, sweeplab.data.prompts, sweeplab.model.shape, sweeplab.train.run
 torch.set_num_threads(1)
 hook = jaxtyping.install_import_hook(("sweeplab.model", "sweeplab.train"), "beartype.beartype")

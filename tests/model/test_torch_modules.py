@@ -8,8 +8,7 @@ from model.cases import rows_of, shape_of
 from torch import nn
 
 from sweeplab.model.attention.base import AttentionMask
-from sweeplab.model.blocks import cross_attention, self_attention, through
-from sweeplab.model.passes import Normed, Pass
+from sweeplab.model.blocks import Normed, Pass, cross_attention, self_attention, through
 from sweeplab.model.transformer import Transformer
 
 RUNS, SEQUENCES, LENGTH, SOURCE, C, HEADS, WIDE = 2, 3, 9, 6, 12, 3, 20

@@ -58,7 +58,10 @@ def _as_tracked(planted: Planted) -> Planted:
     return Planted(validate(planted.runs.assign(**pairs)), planted.curves.astype(CURVES))
 
 
-@pytest.fixture(params=[lambda planted: planted, _as_tracked], ids=["numpy", "nullable"])
+@pytest.fixture(
+    params=[pytest.param(lambda planted: planted, marks=pytest.mark.slow), _as_tracked],
+    ids=["numpy", "nullable"],
+)
 def typed(request: pytest.FixtureRequest):
     """A study may come in NumPy's types or in the nullable ones."""
     return request.param

@@ -30,6 +30,8 @@ def material(plant) -> ReportData:
     """Six sizes with three seeds each, whose losses differ by 0.1 and more; a seed moves all alike."""
     planted = plant(["complete"], seeds=3)
     planted = planted._replace(runs=planted.runs.assign(objective="next_token"))
+    bits = planted.runs["best_val_loss"] / 0.6931472 / 2
+    planted = planted._replace(runs=planted.runs.assign(best_bits_per_byte=bits))
     data = {"planted": {"val_bytes": 200, "val_tokens": 100}}
     return ReportData.of_study(
         *planted, studied=Studies(planted.runs, {}, data, {"planted": {CELL: BASELINE}})

@@ -16,7 +16,7 @@ from sweeplab.analysis.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
-from sweeplab.report.panels.losses import LossMap
+from sweeplab.report.panels.runs import LossMap
 
 TRUTH = TRUTHS["steep"]
 BUDGETS = np.geomspace(1e16, 1e19, 5)

@@ -9,9 +9,8 @@ from pandas import DataFrame
 from report.scaling_page import write_scaling
 
 from sweeplab.errors import BadInput
-from sweeplab.report.dashboard import PAGES, read_dashboard
 from sweeplab.report.options import default_dashboard
-from sweeplab.report.panels.base import PANELS
+from sweeplab.report.panels.base import PAGES, PANELS, read_dashboard
 
 TABLES = {"RunsPanel", "SamplePanel", "VerdictsPanel", "MisfitPanel", "AuditPanel"}
 FILES = {"scaling.html", "scaling.csv", "scaling-curves.csv", "scaling.json"}

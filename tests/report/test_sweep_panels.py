@@ -9,10 +9,9 @@ from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fas
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep.importance import OVER_ALL, WITHIN
-from sweeplab.report.dashboard import PAGES, panels_of
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import PANELS, TablePanel, make_panel
+from sweeplab.report.panels.base import PAGES, PANELS, TablePanel, make_panel, panels_of
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 from sweeplab.sweep.work.pruned import Audited
 

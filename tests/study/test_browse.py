@@ -9,7 +9,7 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.records.data import DataDescription
+from sweeplab.records.folders import DataDescription
 from sweeplab.report.browse import browse, read_view
 from sweeplab.report.options import default_dashboard
 from sweeplab.tracking.mlflow import MLflowTracker

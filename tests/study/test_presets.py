@@ -12,9 +12,10 @@ from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
-from sweeplab.study.file.reading import preset, preset_names, read_study, read_text
+from sweeplab.study.file.reading import preset, read_study, read_text
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.file.template import study_text
+from sweeplab.study.spec import preset_names
 from sweeplab.sweep.planning import make_plan
 from sweeplab.train.schedule import learning_rate
 

@@ -234,7 +234,7 @@ def test_a_trial_that_kills_its_workers_is_given_up(tiny, opened, dataset) -> No
     folder, store = opened(spec)
     claim = store.claim()
     for _ in range(10):  # ten workers in turn took it up and died
-        store._leases.take(claim.trial_id, claim.attempt)
+        store.leases.take(claim.trial_id, claim.attempt)
         with store.storage.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
         claim = store.claim()

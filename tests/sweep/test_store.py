@@ -99,14 +99,13 @@ def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
 
 CLAIM_AND_DIE = """
 import os, signal, sys
-from sweeplab.data.dataset import prepare
 from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.trials.leases import Leases
 import optuna
 sys.path.insert(0, sys.argv[3])
 from study_for_children import spec
-vocab = prepare("python-docs", "char").tokenizer.vocab_size
+vocab = int(sys.argv[4])
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 where = sys.argv[2]
@@ -135,10 +134,18 @@ def spec():
 
 
 @pytest.mark.parametrize("where", ["held", "asked", "suggesting", "enqueued", "told"])
-def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path) -> None:
+def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path, dataset) -> None:
     folder, store = opened(tiny())
     (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=4))
-    command = [sys.executable, "-c", CLAIM_AND_DIE, folder.storage_url, where, str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        CLAIM_AND_DIE,
+        folder.storage_url,
+        where,
+        str(tmp_path),
+        str(dataset.tokenizer.vocab_size),
+    ]
     assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
     numbers = []
     while claim := store.claim():
@@ -153,10 +160,9 @@ WORK = """
 import sys, json
 sys.path.insert(0, sys.argv[2])
 from study_for_children import spec
-from sweeplab.data.dataset import prepare
 from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
-vocab = prepare("python-docs", "char").tokenizer.vocab_size
+vocab = int(sys.argv[3])
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 numbers = []
 while claim := store.claim():
@@ -168,10 +174,17 @@ print(json.dumps(numbers))
 
 
 @pytest.mark.slow
-def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_path) -> None:
+def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_path, dataset) -> None:
     folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
     (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=60))
-    command = [sys.executable, "-c", WORK, folder.storage_url, str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        WORK,
+        folder.storage_url,
+        str(tmp_path),
+        str(dataset.tokenizer.vocab_size),
+    ]
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     shares = [json.loads(worker.communicate()[0]) for worker in workers]
     assert sorted(number for share in shares for number in share) == list(range(60))

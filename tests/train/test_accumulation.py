@@ -50,7 +50,7 @@ def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
     values = values_of(batch_size=4, dropout=0.0, grad_accum=2)
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    masked = stack._on_device(stacked([stack._objective.training(0, 0)]))
+    masked = changed(stacked([stack._objective.training(0, 0)]), torch.from_numpy)
     masked.targets[:, 2:, -4:] = -1
     seen = []
 

@@ -9,15 +9,15 @@ import torch
 
 from sweeplab.data.batches import changed
 from sweeplab.data.objectives import make_objective
-from sweeplab.model import feed_forward
+from sweeplab.model import blocks
+from sweeplab.model.layout import Weight
 from sweeplab.train.coordinates import Coordinate, coordinates, growth
-from sweeplab.train.optimizers import base
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
 WIDTHS = (32, 64, 128, 256)
 N_STEPS = 5
-answer = feed_forward._answer
+answer = blocks._answer
 
 
 @pytest.fixture
@@ -61,7 +61,8 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
 
 
 def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
-    monkeypatch.setattr(base, "learning_rate_factor", lambda name, n_dims, ratio: 1.0)
+    start = Weight.width_factors
+    monkeypatch.setattr(Weight, "width_factors", lambda weight, ratio: (start(weight, ratio)[0], 1.0))
     before, after = grown("mup")
     assert max(before.values()) < 0.1
     assert max(after.values()) > 0.5
@@ -98,7 +99,7 @@ def test_experts_are_one_layer(values_of, tokens) -> None:
     products = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            feed_forward,
+            blocks,
             "_answer",
             lambda p, name, run, expert, x: (
                 products.append((name, x @ p.w[f"{name}.up.weight"][run, expert]))

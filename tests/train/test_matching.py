@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch, Pairs
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.model.shape import ModelShape
@@ -133,12 +133,9 @@ def test_padding_is_not_seen(of_pairs, pairs: Pairs) -> None:
     losses = []
     for split in (pairs, longer):
         objective = PairsObjective(split, values)
-        batch = stack._on_device(objective._batch(np.arange(300), None), None)
-        losses.append(
-            stack.transformer.losses(
-                weights, Batch(*(None if part is None else part[None] for part in batch))
-            )
-        )
+        batch = objective._batch(np.arange(300), None)
+        placed = changed(batch, lambda part: torch.from_numpy(part)[None])
+        losses.append(stack.transformer.losses(weights, placed))
     assert batch.inputs.shape[1] == 21
     torch.testing.assert_close(losses[0], losses[1])
 

@@ -16,7 +16,7 @@ from references.optimizers import STEPS
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import BLOCK, Layout
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.optimizers import OPTIMIZERS, elementwise, muon
+from sweeplab.train.optimizers import OPTIMIZERS, elementwise, matrixwise
 from sweeplab.train.optimizers.base import Rates
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
@@ -123,7 +123,7 @@ def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
         n_expert=3,
         family="encoder_decoder",
     )
-    found = muon.Muon(Layout(shape))._alike
+    found = matrixwise.Muon(Layout(shape))._alike
     columns = {name: slice(begin, end) for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]}
     own = {each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)}
     for each in columns.values():
@@ -275,10 +275,10 @@ def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
     assert weights.isfinite().all()
 
 
-@pytest.mark.parametrize("update", [elementwise._fused_rows, elementwise._together])
+@pytest.mark.parametrize("update", [elementwise.adam_, elementwise._together])
 def test_the_two_ways_of_adamw_agree(update, monkeypatch) -> None:
     expected, _ = train("adamw", [0, 1, 2])
-    monkeypatch.setattr(elementwise, "_fused_rows", update)
+    monkeypatch.setattr(elementwise, "adam_", update)
     found, _ = train("adamw", [0, 1, 2])
     torch.testing.assert_close(found, expected, rtol=2e-5, atol=5e-6)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from sweeplab.analysis.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.analysis.compute_optimal.isoflop import IsoFlop, check, isoflop
-from sweeplab.analysis.compute_optimal.lines import N_AT, Noise, Number, no_optimum, optimum_words
+from sweeplab.analysis.compute_optimal.lines import N_AT, Noise, Number, no_optimum, optimum_at
 from sweeplab.analysis.fit.assessment import Assessment, Estimate, assess, checked_budget, find_law
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, RATIO
@@ -38,9 +38,8 @@ _SAYS = {
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """A number of one approach less that of another, or the ratio of the two where `is_ratio`, with its interval."""
+    """A number of one approach less that of another, or the log of their ratio where `is_ratio`, with its interval."""
 
-    name: str
     value: float
     low: float
     high: float
@@ -56,14 +55,13 @@ class Discrepancy:
         ends: tuple[float, ...] = (self.value, self.low, self.high)
         if self.is_ratio:
             ends = tuple(math.exp(min(max(each, -700.0), 700.0)) for each in ends)
-        names = ("ratio" if self.is_ratio else "difference", "low", "high")
-        return dict(zip(names, ends, strict=True)) | {"more_than_noise": self.more_than_noise}
+        names = ("ratio" if self.is_ratio else "difference", "low", "high", "more_than_noise")
+        return dict(zip(names, (*ends, self.more_than_noise), strict=True))
 
     def __str__(self) -> str:
         said = self.as_dict()
         first = f"a factor {said['ratio']:.3g}" if self.is_ratio else f"{said['difference']:+.3f}"
-        ends = f"{said['low']:.3g} to {said['high']:.3g}"
-        return f"{first} (90% interval {ends})"
+        return f"{first} (90% interval {said['low']:.3g} to {said['high']:.3g})"
 
 
 @dataclass(frozen=True)
@@ -109,18 +107,20 @@ class Approaches:
     why_none: str
     numbers: dict[str, dict[str, Number]]
     disagreements: tuple[Disagreement, ...]
+    warnings: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values: each approach's numbers first, then what each was drawn from."""
+        roads = {
+            approach: {name: each.as_dict() for name, each in numbers.items()}
+            for approach, numbers in self.numbers.items()
+        }
         return {
             "budget_flops": self.budget,
             "level": LEVEL,
             "law": self.law,
             "n_points": self.points.n,
-            "roads": {
-                approach: {name: each.as_dict() for name, each in numbers.items()}
-                for approach, numbers in self.numbers.items()
-            },
+            "roads": roads,
             "disagreements": [each.as_dict() for each in self.disagreements],
             ISOFLOP: self.isoflop.as_dict(),
             ENVELOPE: self.envelope.as_dict(),
@@ -129,13 +129,6 @@ class Approaches:
             "conventions": self.points.conventions,
             "warnings": list(self.warnings),
         }
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return what a reader must not pass over, each with its approach."""
-        fitted = self.parametric.warnings if self.parametric else ()
-        by_name = {ISOFLOP: self.isoflop.warnings, ENVELOPE: self.envelope.warnings, PARAMETRIC: fitted}
-        return tuple(f"{name}: {each}" for name, said in by_name.items() for each in said)
 
 
 def approaches(
@@ -166,28 +159,38 @@ def approaches(
     at = found.budget if found else at
     parabolas = isoflop(points, asked, at, found.shared if found else None)
     lowest = envelope(curves_of_points(points) if curves is None else curves, at)
-    numbers = {
-        ISOFLOP: parabolas.numbers,
-        ENVELOPE: lowest.numbers,
-        PARAMETRIC: _parametric(points, found) if found else no_optimum(why, math.log(at)),
+    parametric = _parametric(points, found) if found else no_optimum(why, math.log(at))
+    numbers = {ISOFLOP: parabolas.numbers, ENVELOPE: lowest.numbers, PARAMETRIC: parametric}
+    said = {
+        ISOFLOP: parabolas.warnings,
+        ENVELOPE: lowest.warnings,
+        PARAMETRIC: found.warnings if found else (),
     }
-    noise = parabolas.noise
-    pairs = [_disagreement(pair, numbers, noise) for pair in combinations((PARAMETRIC, ISOFLOP, ENVELOPE), 2)]
-    name = found.fit.law.name if found else law
-    return Approaches(points, at, parabolas, lowest, found, name, why, numbers, tuple(pairs))
+    pairs = combinations((PARAMETRIC, ISOFLOP, ENVELOPE), 2)
+    return Approaches(
+        points=points,
+        budget=at,
+        isoflop=parabolas,
+        envelope=lowest,
+        parametric=found,
+        law=found.fit.law.name if found else law,
+        why_none=why,
+        numbers=numbers,
+        disagreements=tuple(_disagreement(pair, numbers, parabolas.noise) for pair in pairs),
+        warnings=tuple(f"{name}: {each}" for name, warnings in said.items() for each in warnings),
+    )
 
 
 def _parametric(points: Points, found: Assessment) -> dict[str, Number]:
     """Return the numbers of a fit; N_opt is what its tokens per parameter leave of the budget."""
-    by_name = {each.quantity.name: each for each in found.estimates}
-    numbers = {name: _number(found.fit, by_name[name]) for name in (N_OPT, D_OPT) if name in by_name}
-    ratio = _number(found.fit, by_name[RATIO])
+    by_name = {each.quantity.name: _number(found.fit, each) for each in found.estimates}
+    numbers = {name: by_name[name] for name in (N_OPT, D_OPT) if name in by_name}
+    ratio, at = by_name[RATIO], math.log(found.budget)
     total = math.log(found.budget / points.flops_per_param_token)
-    ends = [(total - each) / 2 for each in (ratio.value, ratio.high, ratio.low)]
-    meaning, kind, is_log = optimum_words(math.log(found.budget))[N_AT]
+    value, low, high = ((total - each) / 2 for each in (ratio.value, ratio.high, ratio.low))
     lean = None if ratio.lean is None else -ratio.lean / 2
-    numbers[N_AT] = Number(N_AT, meaning, kind, ends[0], ends[1], ends[2], ratio.verdict, is_log, lean)
-    return numbers
+    said = replace(optimum_at(at)[N_AT], value=value, low=low, high=high)
+    return numbers | {N_AT: replace(said, verdict=ratio.verdict, lean=lean)}
 
 
 def _number(fit: Fit, each: Estimate) -> Number:
@@ -196,12 +199,10 @@ def _number(fit: Fit, each: Estimate) -> Number:
     # A row that is far off pulls no harder: of errors as they are, the share that is inside of delta moves a number.
     inside = float((np.abs(fit.residuals()) < fit.rows.delta).mean())
     lean = inside * slope @ inverse_curvature(fit) @ (fit.jacobian * fit.rows.weights)
-    words, ends = (
-        (quantity.name, quantity.meaning, quantity.kind),
-        (interval.value, interval.low, interval.high),
-    )
-    lost = _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf)
-    return Number(*words, *ends, each.verdict, quantity.is_log, np.asarray(lean, float), lost)
+    words = (quantity.name, quantity.meaning, quantity.kind, quantity.is_log)
+    own = _lost(fit.rows.delta / fit.sigma if fit.sigma > 0 else math.inf)
+    ends = (interval.value, interval.low, interval.high)
+    return Number(*words, *ends, each.verdict, np.asarray(lean, float), own)
 
 
 def _lost(k: float) -> float:
@@ -220,10 +221,11 @@ def _disagreement(
     between: tuple[str, str], numbers: Mapping[str, Mapping[str, Number]], noise: Noise | None
 ) -> Disagreement:
     first, second = (numbers[name] for name in between)
-    differences = {}
-    for name in COMPARED:
-        if name in first and name in second and first[name].identified and second[name].identified:
-            differences[name] = _difference(first[name], second[name], noise)
+    differences = {
+        name: _difference(first[name], second[name], noise)
+        for name in COMPARED
+        if name in first and name in second and first[name].identified and second[name].identified
+    }
     if differences:
         return Disagreement(between, differences)
     lacking = [name for name in between if not any(each.identified for each in numbers[name].values())]
@@ -235,9 +237,9 @@ def _difference(first: Number, second: Number, noise: Noise | None) -> Discrepan
     value = second.value - first.value
     if noise and first.lean is not None and second.lean is not None:
         apart = noise.of(second.lean - first.lean)
-        apart += sum(each.own * noise.of(each.lean) for each in (first, second) if each.lean is not None)
-        half = noise.reach() * math.sqrt(apart)
-        return Discrepancy(first.name, value, value - half, value + half, first.is_log)
-    below = math.hypot(second.value - second.low, first.high - first.value)
-    above = math.hypot(second.high - second.value, first.value - first.low)
-    return Discrepancy(first.name, value, value - below, value + above, first.is_log)
+        apart += first.own * noise.of(first.lean) + second.own * noise.of(second.lean)
+        below = above = noise.reach() * math.sqrt(apart)
+    else:
+        below = math.hypot(second.value - second.low, first.high - first.value)
+        above = math.hypot(second.high - second.value, first.value - first.low)
+    return Discrepancy(value, value - below, value + above, first.is_log)

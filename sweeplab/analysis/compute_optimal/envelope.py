@@ -22,16 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.compute_optimal.lines import (
-    APART,
-    FEWEST,
-    N_AT,
-    Number,
-    n_sizes,
-    no_optimum,
-    number,
-    optimum_words,
-)
+from sweeplab.analysis.compute_optimal import lines
+from sweeplab.analysis.compute_optimal.lines import FEWEST, N_AT, Number
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import DECADES
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
@@ -43,6 +35,10 @@ if TYPE_CHECKING:
 
 
 FEWEST_POINTS = 3  # of a curve
+N_COMPUTES = 256
+N_DRAWS = 400
+_MOST_LOST = 0.2  # of the draws may leave no line
+_FAR = 1e3  # a log loss that is none: there is no curve
 # What the rows before a run's end say, by what the learning rate did.
 SCHEDULES = {
     "constant": "",
@@ -75,8 +71,8 @@ class Curves:
 def curves_of_points(points: Points) -> Curves:
     """Return a curve for each group of a table that has one size, and a row at each of several FLOPs."""
     if not points.groups:
-        why = "no curves: a table has them where --columns group=RUN says which rows are one run"
-        return Curves((), "unknown", why)
+        none = "no curves: a table has them where --columns group=RUN says which rows are one run"
+        return Curves((), "unknown", none)
     names = np.asarray(points.groups, object)
     log_n, log_c = np.log(points.columns["params"]), np.log(points.columns["flops"])
     found = []
@@ -84,7 +80,7 @@ def curves_of_points(points: Points) -> Curves:
         rows = np.flatnonzero(names == name)
         rows = rows[np.argsort(log_c[rows], kind="stable")]
         rows = rows[np.diff(log_c[rows], prepend=-np.inf) > 0]
-        if len(rows) >= FEWEST_POINTS and n_sizes(log_n[rows]) == 1:
+        if len(rows) >= FEWEST_POINTS and lines.n_sizes(log_n[rows]) == 1:
             size = float(points.columns["params"][rows].mean())
             found.append(Curve(name, size, log_c[rows], np.log(points.columns["loss"][rows])))
     none = f"no curves: no group has {FEWEST_POINTS} rows of one size at different FLOPs"
@@ -128,59 +124,43 @@ def _sizes_of(curves: Sequence[Curve]) -> tuple[Array, Array]:
     log_n = np.log([curve.params for curve in curves])
     order = np.argsort(log_n, kind="stable")
     place = np.empty(len(log_n), int)
-    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > APART) - 1
+    place[order] = np.cumsum(np.diff(log_n[order], prepend=-np.inf) > lines.APART) - 1
     belongs = np.eye(place.max() + 1)[place].T
     return np.asarray(belongs @ log_n / belongs.sum(1)), belongs
-
-
-N_COMPUTES = 256
-N_DRAWS = 400
-_MOST_LOST = 0.2  # of the draws may leave no line
-_FAR = 1e3  # a log loss that is none: there is no curve
 
 
 @dataclass(frozen=True)
 class Envelope:
     """The lowest loss at each compute and whose it is, the changes of the best size, and the line through them.
 
-    `log_flops`, `log_loss` and `log_n` [T] are the envelope; `changes` are (log C, log N) between two sizes.
+    `envelope` has flops, loss and params, [T]; `changes` are the FLOPs and params between two sizes.
     """
 
-    log_flops: Array
-    log_loss: Array
-    log_n: Array
-    changes: tuple[tuple[float, float], ...]
     n_runs: int
     n_sizes: int
     schedule: str
     numbers: dict[str, Number]
-    warnings: tuple[str, ...]
+    envelope: dict[str, list[float]]
+    changes: tuple[dict[str, float], ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, with what there is to draw."""
-        return {
-            "n_runs": self.n_runs,
-            "n_sizes": self.n_sizes,
-            "schedule": self.schedule,
-            "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
-            "envelope": {
-                "flops": np.exp(self.log_flops).tolist(),
-                "loss": np.exp(self.log_loss).tolist(),
-                "params": np.exp(self.log_n).tolist(),
-            },
-            "changes": [{"flops": math.exp(c), "params": math.exp(n)} for c, n in self.changes],
-            "warnings": list(self.warnings),
-        }
+        numbers = {name: each.as_dict() for name, each in self.numbers.items()}
+        lists = {"changes": list(self.changes), "warnings": list(self.warnings)}
+        return vars(self) | {"numbers": numbers} | lists
 
 
 def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 0) -> Envelope:
     """Return the envelope of training curves and the exponents of the best sizes; N_opt at a budget in FLOPs."""
-    if curves.why_none:
-        return _nothing(curves, curves.why_none, budget)
-    log_n, belongs = _sizes_of(curves.runs)
-    if len(log_n) <= FEWEST:
-        sizes = f"the curves are of {len(log_n)} sizes"
-        return _nothing(curves, f"{sizes}; {FEWEST + 1} or more are needed", budget)
+    log_n, belongs = _sizes_of(curves.runs) if curves.runs else (np.empty(0), np.empty(0))
+    about = (len(curves.runs), len(log_n), curves.schedule)
+    why = curves.why_none
+    if not why and len(log_n) <= FEWEST:
+        why = f"the curves are of {len(log_n)} sizes; {FEWEST + 1} or more are needed"
+    if why:
+        nothing: dict[str, list[float]] = {"flops": [], "loss": [], "params": []}
+        return Envelope(*about, lines.no_optimum(why, math.log(budget)), nothing)
     begin = min(each.log_flops[0] for each in curves.runs)
     log_c = np.linspace(begin, max(each.log_flops[-1] for each in curves.runs), N_COMPUTES)
     losses = np.stack([np.interp(log_c, each.log_flops, each.log_loss, _FAR, _FAR) for each in curves.runs])
@@ -191,28 +171,25 @@ def envelope(curves: Curves, budget: float, n_draws: int = N_DRAWS, seed: int = 
     changes = _changes(own[0], path, log_c, log_n)
     random = np.random.default_rng(seed)
     drawn = random.multinomial(len(losses), np.full(len(losses), 1 / len(losses)), size=n_draws) > 0
-    redrawn = _redrawn(losses, belongs, drawn, log_c, log_n)
-    numbers, warnings = _numbers(curves, changes, redrawn, math.log(budget))
+    own = _lowest(losses, belongs, drawn)
+    moved = [_changes(each, best, log_c, log_n) for each, best in zip(own, _path(own), strict=True)]
+    redrawn = np.array([_line(each) if len(each) >= 2 else (math.nan, math.nan) for each in moved])
+    caution = SCHEDULES[curves.schedule]
+    numbers = _numbers(changes, redrawn, math.log(budget), caution)
+    drawn_as = {"flops": log_c[held], "loss": lowest[held], "params": log_n[path][held]}
     return Envelope(
-        log_flops=log_c[held],
-        log_loss=lowest[held],
-        log_n=log_n[path][held],
-        changes=tuple(map(tuple, changes.tolist())),
-        n_runs=len(curves.runs),
-        n_sizes=len(log_n),
-        schedule=curves.schedule,
-        numbers=numbers,
-        warnings=tuple(warnings),
+        *about,
+        numbers,
+        {name: np.exp(column).tolist() for name, column in drawn_as.items()},
+        tuple({"flops": math.exp(c), "params": math.exp(n)} for c, n in changes),
+        (caution,) if caution and len(changes) >= FEWEST else (),
     )
 
 
 def _lowest(losses: Array, belongs: Array, present: NDArray[np.bool_]) -> Array:
     """Return the lowest log loss of the curves of each size that are present, [B, S, T]."""
-    found = np.full((len(present), len(belongs), losses.shape[1]), _FAR)
-    for size, of in enumerate(belongs.astype(bool)):
-        there = np.where(present[:, of, None], losses[of], _FAR)
-        found[:, size] = there.min(1)
-    return found
+    own = belongs.astype(bool)
+    return np.stack([np.where(present[:, of, None], losses[of], _FAR).min(1) for of in own], axis=1)
 
 
 def _path(losses: Array) -> NDArray[np.intp]:
@@ -241,22 +218,16 @@ def _changes(losses: Array, path: NDArray[np.intp], log_c: Array, log_n: Array) 
     return np.stack([(log_c[at] + log_c[at + 1]) / 2, (log_n[old] + log_n[new]) / 2], axis=1)
 
 
-def _redrawn(losses: Array, belongs: Array, drawn: NDArray[np.bool_], log_c: Array, log_n: Array) -> Array:
-    """Return (slope, log N at log C = 0) of each draw, NaN where it has no line, [draws, 2]."""
-    own = _lowest(losses, belongs, drawn)
-    changes = [_changes(each, path, log_c, log_n) for each, path in zip(own, _path(own), strict=True)]
-    return np.array([_line(each) if len(each) >= 2 else (math.nan, math.nan) for each in changes])
-
-
 def _line(changes: Array) -> tuple[float, float]:
+    """Return the slope of the line through the changes, and its log N at log C = 0."""
     slope, at = np.polyfit(changes[:, 0], changes[:, 1], 1)
     return float(slope), float(at)
 
 
-def _numbers(curves: Curves, changes: Array, draws: Array, at: float) -> tuple[dict[str, Number], list[str]]:
+def _numbers(changes: Array, draws: Array, at: float, caution: str) -> dict[str, Number]:
     if len(changes) < FEWEST:
         why = f"the best size changes {len(changes)} times between sizes that both have curves; a line takes {FEWEST}"
-        return no_optimum(why, at), []
+        return lines.no_optimum(why, at)
     lacking = []
     if (decades := float(np.ptp(changes[:, 0])) / math.log(10)) < DECADES["flops"]:
         lacking = [f"the changes span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
@@ -265,22 +236,12 @@ def _numbers(curves: Curves, changes: Array, draws: Array, at: float) -> tuple[d
         lacking.append("too few of the drawn tables have a line: the runs set it no limits")
     slope, offset = _line(changes)
     draws = held if len(held) else draws
-    caution = SCHEDULES[curves.schedule]
-    numbers = {}
+    blank, numbers = lines.optimum_at(at), {}
     for name, value, drawn in (
         (N_OPT, slope, draws[:, 0]),
         (D_OPT, 1 - slope, 1 - draws[:, 0]),
         (N_AT, offset + slope * at, draws @ np.array([at, 1.0])),
     ):
         low, high = map(float, np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-        meaning, kind, is_log = optimum_words(at)[name]
-        ends = (value, min(low, value), max(high, value))
-        numbers[name] = number(name, meaning, kind, ends, lacking, caution, is_log)
-    return numbers, [caution] if caution else []
-
-
-def _nothing(curves: Curves, why: str, budget: float) -> Envelope:
-    nothing = np.empty(0)
-    sizes = len(_sizes_of(curves.runs)[0]) if curves.runs else 0
-    numbers = no_optimum(why, math.log(budget))
-    return Envelope(nothing, nothing, nothing, (), len(curves.runs), sizes, curves.schedule, numbers, ())
+        numbers[name] = blank[name].of(value, min(low, value), max(high, value), lacking, caution)
+    return numbers

@@ -15,28 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.compute_optimal.lines import (
-    FEWEST,
-    N_AT,
-    Line,
-    Noise,
-    Number,
-    line_through,
-    n_sizes,
-    no_optimum,
-    number,
-    optimum_words,
-    turning_point,
-)
+from sweeplab.analysis.compute_optimal import lines
+from sweeplab.analysis.compute_optimal.lines import N_AT, Line, Noise, Number, n_sizes
 from sweeplab.analysis.fit.assessment import DECADES
-from sweeplab.analysis.fit.forms import D_OPT, MEANINGS, N_OPT, Array
-from sweeplab.analysis.fit.intervals import Shared
+from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
+from sweeplab.analysis.fit.intervals import Shared, student
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem
 
@@ -81,25 +70,27 @@ def budgets_of(points: Points, asked: int | tuple[float, ...] | None = None) -> 
     """Return the budgets of three sizes or more, smallest first, and how the rows came to them; or why none did."""
     log_c, log_n = np.log(points.columns["flops"]), np.log(points.columns["params"])
     if asked is None:
-        groups, how = _found(log_c, log_n)
+        groups, how = _shared(log_c, log_n)
     elif isinstance(asked, int):
         bins = np.array_split(np.argsort(log_c), asked)
         groups = [(float(log_c[rows].mean()), rows) for rows in bins if rows.size]
         how = f"the rows were binned by their FLOPs into {asked} budgets, as --budgets asks"
     else:
-        groups, how = _named(log_c, asked), "the rows nearest to the budgets that --budgets names"
-    groups = [(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES]
-    if not groups:
-        return [], how if how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
-    return _levelled(points, groups), how
+        at = np.log(np.array(asked))
+        nearest = np.abs(log_c[:, None] - at).argmin(1)
+        near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
+        groups = [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
+        how = "the rows nearest to the budgets that --budgets names"
+    found = _brought_to_one([(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points)
+    return found, how if found or how.startswith("no ") else f"no budget has rows of {SIZES} sizes"
 
 
-def _found(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
+def _shared(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
     order = np.argsort(log_c)
     breaks = np.flatnonzero(np.diff(log_c[order]) > math.log(SAME)) + 1
     groups = [rows for rows in np.split(order, breaks) if np.ptp(log_c[rows]) <= math.log(WIDEST)]
     groups = [rows for rows in groups if n_sizes(log_n[rows]) >= SIZES]
-    held = sum(len(rows) for rows in groups)
+    held = sum(map(len, groups))
     if 2 * held < len(log_c):
         return [], (
             f"no budgets: only {held} of {len(log_c)} rows share their FLOPs with rows of {SIZES - 1} other sizes "
@@ -111,14 +102,10 @@ def _found(log_c: Array, log_n: Array) -> tuple[list[tuple[float, Rows]], str]:
     return [(float(log_c[rows].mean()), rows) for rows in groups], how
 
 
-def _named(log_c: Array, asked: tuple[float, ...]) -> list[tuple[float, Rows]]:
-    at = np.log(np.array(asked))
-    nearest = np.abs(log_c[:, None] - at).argmin(1)
-    near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
-    return [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
-
-
-def _levelled(points: Points, groups: list[tuple[float, Rows]]) -> list[Budget]:
+def _brought_to_one(groups: Sequence[tuple[float, Rows]], points: Points) -> list[Budget]:
+    """Bring the rows of each group to its FLOPs; on one ray of tokens to params they are all of one size then."""
+    if not groups:
+        return []
     log_c, log_n, log_loss = (np.log(points.columns[name]) for name in ("flops", "params", "loss"))
     at = np.array([each for each, _ in groups])
     lowest = np.array([log_loss[rows].min() for _, rows in groups])
@@ -129,8 +116,8 @@ def _levelled(points: Points, groups: list[tuple[float, Rows]]) -> list[Budget]:
     found = []
     for (budget, rows), slope in zip(groups, falls, strict=True):
         away = log_c[rows] - budget
-        levelled = log_loss[rows] - slope * away
-        found.append(Budget(math.exp(budget), rows, log_n[rows] - away / 2, levelled))
+        brought = Budget(math.exp(budget), rows, log_n[rows] - away / 2, log_loss[rows] - slope * away)
+        found += [brought] if n_sizes(brought.log_n) >= SIZES else []
     return found
 
 
@@ -159,25 +146,24 @@ class Parabola:
     residuals: Array
 
     @property
-    def vertex(self) -> float:
-        """Return log N where the slope is zero."""
-        _, slope, bend = self.coefficients
-        return float(self.center - slope / (2 * bend))
-
-    @property
     def spare(self) -> int:
         """Return how many more rows than coefficients there are."""
         return len(self.residuals) - 3
+
+    @property
+    def squares(self) -> float:
+        """Return the sum of the squares of the residuals."""
+        return float(self.residuals @ self.residuals)
 
     def loss(self, log_n: Array) -> Array:
         """Return the parabola's loss, [m]."""
         return np.asarray(self.level * np.polyval(self.coefficients[::-1], log_n - self.center))
 
-    def ends(self, sigma: float, reach: float) -> tuple[float, float] | None:
-        """Return the log N at which the slope is zero, or may be; None where the bend is not above the noise."""
+    def vertex(self, sigma: float, reach: float) -> tuple[float, float, float] | None:
+        """Return log N where the slope is zero, and where it may be; None where the bend is not above the noise."""
         _, slope, bend = map(float, self.coefficients)
-        found = turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], reach)
-        return found and (self.center + found[0], self.center + found[1])
+        found = lines.turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], reach)
+        return found and (self.center - slope / (2 * bend), self.center + found[0], self.center + found[1])
 
     def lean(self, n_rows: int) -> Array:
         """Return how the vertex moves with the log loss of each row of the table, [n]."""
@@ -195,22 +181,25 @@ class Minimum:
     """
 
     parabola: Parabola
-    log_n: tuple[float, float, float] | None
-    log_d: tuple[float, float, float] | None
-    turn: float
-    why_none: str
+    log_n: tuple[float, float, float] | None = None
+    log_d: tuple[float, float, float] | None = None
+    turn: float = math.nan
+    why_none: str = ""
 
     def as_dict(self, points: Points) -> dict[str, Any]:
         """Return it as plain values, with the rows and the parabola to draw."""
-        curve, rows = self.parabola, self.parabola.budget.rows
-        inside = curve.budget.log_n[curve.used]
+        curve, budget = self.parabola, self.parabola.budget
+        inside = budget.log_n[curve.used]
         n = np.linspace(inside.min(), inside.max(), _BETWEEN)
-        said: dict[str, Any] = {"flops": curve.budget.flops, "n_rows": len(rows)}
-        said["n_used"] = int(curve.used.sum())
+        said: dict[str, Any] = {
+            "flops": budget.flops,
+            "n_rows": len(budget.rows),
+            "n_used": int(curve.used.sum()),
+        }
         for name, found in (("n_opt", self.log_n), ("d_opt", self.log_d)):
-            ends = map(math.exp, found) if found else (None,) * 3
-            said |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-        drawn = {role: points.columns[role][rows].tolist() for role in ("params", "loss")}
+            names = (name, f"{name}_low", f"{name}_high")
+            said |= dict(zip(names, map(math.exp, found), strict=True) if found else dict.fromkeys(names))
+        drawn = {role: points.columns[role][budget.rows].tolist() for role in ("params", "loss")}
         return said | {
             "loss": float(curve.loss(np.array([self.log_n[0]]))[0]) if self.log_n else None,
             "why_none": self.why_none,
@@ -236,13 +225,13 @@ class IsoFlop:
     noise: Noise | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `line` is N over FLOPs, to draw."""
+        """Return it as plain values; `line` is N over FLOPs with its band, to draw."""
         return {
             "how": self.how,
             "sigma": self.sigma if self.minima else None,
             "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
             "budgets": [each.as_dict(self.points) for each in self.minima],
-            "line": None if self.line is None else drawn_line(self.line, self.points.columns["flops"]),
+            "line": self.line and self.line.as_dict(self.points.columns["flops"], _BETWEEN),
             "warnings": list(self.warnings),
         }
 
@@ -264,18 +253,25 @@ def isoflop(
     check(points)
     groups, how = budgets_of(points, asked)
     at = math.log(budget or float(points.columns["flops"].max()))
-    parabolas, warnings = _parabolas(points, groups)
+    parabolas: list[Parabola] = []
+    skewed = False
+    for reach in REACHES:  # until the rows are as many as make a parabola
+        parabolas = [_parabola(points, each, reach) for each in groups]
+        if not (skewed := _is_skewed(points, parabolas)):
+            break
     freedom = sum(each.spare for each in parabolas)
     if not parabolas or freedom < 1:
         why = how if not parabolas else f"no budget has more than {SIZES} rows: nothing shows the noise"
-        minima = tuple(Minimum(each, None, None, math.nan, why) for each in parabolas)
-        return IsoFlop(points, how, minima, math.nan, no_optimum(why, at), None, ())
-    sigma = math.sqrt(sum(float(each.residuals @ each.residuals) for each in parabolas) / freedom)
+        minima = tuple(Minimum(each, why_none=why) for each in parabolas)
+        return IsoFlop(points, how, minima, math.nan, lines.no_optimum(why, at), None, ())
+    sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
     noise = Noise(sigma**2 / points.weights, freedom, shared)
-    reach = Noise(noise.variance, freedom).reach()
-    minima = tuple(_minimum(points, each, sigma, reach) for each in parabolas)
-    line, numbers, said = _lines(points, minima, noise, at)
-    return IsoFlop(points, how, minima, sigma, numbers, line, (*said, *warnings), noise)
+    minima = tuple(_minimum(points, each, sigma, student(freedom)) for each in parabolas)
+    line, numbers, warnings = _numbers(points, minima, noise, at)
+    if skewed:
+        leaning = "its minima lean to one side; sizes nearer to them would tell"
+        warnings.append(f"the losses of a budget are no parabola: {leaning}")
+    return IsoFlop(points, how, minima, sigma, numbers, line, tuple(warnings), noise)
 
 
 def check(points: Points) -> None:
@@ -286,43 +282,22 @@ def check(points: Points) -> None:
     """
     missing = [name for name in ("params", "flops", "loss") if name not in points.columns]
     if missing:
+        lacks = ((name, " (tokens would do)" if name == "flops" else "") for name in missing)
         what = (
             "the compute-optimal size reads {!r}, which the table has not{}; --columns says where it stands"
         )
-        also = {"flops": " (tokens would do)"}
-        raise BadInput(*(what.format(name, also.get(name, "")) for name in missing))
+        raise BadInput(*(what.format(*each) for each in lacks))
     found = n_sizes(np.log(points.columns["params"]))
     if found < SIZES:
         sizes = "size" if found == 1 else "sizes"
         raise BadInput(f"the table has {found} {sizes}; the best of them takes {SIZES}")
 
 
-def drawn_line(line: Line, flops: Array) -> dict[str, list[float]]:
-    """Return N over FLOPs with its band, as plain values."""
-    log_c = np.linspace(math.log(flops.min()), math.log(flops.max()), _BETWEEN)
-    values = [line.value(float(each))[:2] for each in log_c]
-    return {
-        "flops": np.exp(log_c).tolist(),
-        "params": [math.exp(value) for value, _ in values],
-        "low": [math.exp(max(value - half, -700.0)) for value, half in values],
-        "high": [math.exp(min(value + half, 700.0)) for value, half in values],
-    }
-
-
-def _parabolas(points: Points, groups: Sequence[Budget]) -> tuple[list[Parabola], list[str]]:
-    """Return a parabola for each budget, through as many rows as make one, and what to warn of."""
-    parabolas: list[Parabola] = []
-    for reach in REACHES:
-        parabolas = [_parabola(points, each, reach) for each in groups]
-        if not _is_skewed(points, parabolas):
-            return parabolas, []
-    what = "the losses of a budget are no parabola"
-    return parabolas, [f"{what}: its minima lean to one side; sizes nearer to them would tell"]
-
-
 def _parabola(points: Points, budget: Budget, reach: float) -> Parabola:
-    near = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()]) <= math.log(reach)
-    used = near if n_sizes(budget.log_n[near]) > SIZES else _nearest(budget)
+    away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
+    used = away <= math.log(reach)
+    if n_sizes(budget.log_n[used]) <= SIZES:  # the five sizes that are nearest, or all
+        used = away <= np.sort(away)[min(SIZES + 1, len(away) - 1)]
     log_n, loss = budget.log_n[used], np.exp(budget.log_loss[used])
     weights = points.weights[budget.rows[used]]
     center, level = float(log_n.mean()), float(loss.mean())
@@ -334,24 +309,18 @@ def _parabola(points: Points, budget: Budget, reach: float) -> Parabola:
     return Parabola(budget, used, center, level, coefficients, inverse, pulls * loss / level, residuals)
 
 
-def _nearest(budget: Budget) -> NDArray[np.bool_]:
-    """Return the rows of the five sizes that are nearest to that of the lowest loss, or all if there are fewer."""
-    away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
-    return np.asarray(away <= np.sort(away)[min(SIZES + 1, len(away) - 1)])
-
-
 def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
     """Return whether a cubic in each budget fits better by more than noise: its minimum then leans to one side."""
     from scipy.stats import f as f_distribution
 
     long = [each for each in parabolas if each.spare >= 2]
-    left = sum(float(each.residuals @ each.residuals) for each in parabolas)
+    left = sum(each.squares for each in parabolas)
     gained = 0.0
     for each in long:
         z = each.budget.log_n[each.used] - each.center
         powers = np.vander(z, 4) * np.sqrt(points.weights[each.budget.rows[each.used]])[:, None]
         rest = each.residuals - powers @ np.linalg.lstsq(powers, each.residuals, rcond=None)[0]
-        gained += float(each.residuals @ each.residuals - rest @ rest)
+        gained += each.squares - float(rest @ rest)
     spare = sum(each.spare for each in parabolas) - len(long)
     if not long or spare < 1 or left <= gained:
         return False
@@ -360,73 +329,60 @@ def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
 
 
 def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Minimum:
-    ends = curve.ends(sigma, reach)
-    sizes = curve.budget.log_n[curve.used]
-    why = _unbracketed(curve, ends, sizes)
-    if why or ends is None:
-        return Minimum(curve, None, None, math.nan, why)
-    log_n = (curve.vertex, *ends)
+    budget, sizes = curve.budget, curve.budget.log_n[curve.used]
+    log_n = curve.vertex(sigma, reach)
+    if log_n is None:
+        return Minimum(curve, why_none="no minimum: the losses do not bend upward by more than the noise")
+    lowest, smallest, largest = budget.log_n[budget.log_loss.argmin()], sizes.min(), sizes.max()
+    sides = (("smallest", smallest, log_n[1] - smallest), ("largest", largest, largest - log_n[2]))
+    for side, edge, inside in sides:
+        why = ""
+        if abs(lowest - edge) < 1e-9:
+            why = f"the {side} size has the lowest loss, and nothing beyond it says where that ends"
+        elif inside <= 0:
+            why = f"that the loss rises again towards the {side} size is not above the noise"
+        if why:
+            return Minimum(curve, why_none=f"no minimum: {why}")
     if "tokens" not in points.columns:
-        return Minimum(curve, log_n, None, math.nan, "")
-    away = np.log(points.columns["flops"][curve.budget.rows]) - math.log(curve.budget.flops)
-    log_d = (np.log(points.columns["tokens"][curve.budget.rows]) - away / 2)[curve.used]
+        return Minimum(curve, log_n)
+    away = np.log(points.columns["flops"][budget.rows]) - math.log(budget.flops)
+    log_d = (np.log(points.columns["tokens"][budget.rows]) - away / 2)[curve.used]
     turn, d_center = map(float, np.polyfit(sizes - curve.center, log_d, 1))
     d = [d_center + turn * (each - curve.center) for each in log_n]
-    return Minimum(curve, log_n, (d[0], min(d[1:]), max(d[1:])), turn, "")
+    return Minimum(curve, log_n, (d[0], min(d[1:]), max(d[1:])), turn)
 
 
-def _unbracketed(curve: Parabola, ends: tuple[float, float] | None, sizes: Array) -> str:
-    """Return why the rows do not show a minimum between them, or an empty text."""
-    lowest = float(curve.budget.log_n[curve.budget.log_loss.argmin()])
-    if ends is None:
-        return "no minimum: the losses do not bend upward by more than the noise"
-    smallest, largest = sizes.min(), sizes.max()
-    for side, edge, inside in (
-        ("smallest", smallest, ends[0] - smallest),
-        ("largest", largest, largest - ends[1]),
-    ):
-        if abs(lowest - edge) < 1e-9:
-            why = "nothing beyond it says where that ends"
-            return f"no minimum: the {side} size has the lowest loss, and {why}"
-        if inside <= 0:
-            return f"no minimum: that the loss rises again towards the {side} size is not above the noise"
-    return ""
-
-
-def _lines(
+def _numbers(
     points: Points, minima: Sequence[Minimum], noise: Noise, at: float
 ) -> tuple[Line | None, dict[str, Number], list[str]]:
-    found = [each for each in minima if each.log_n]
-    n, said = len(found), list[str]()
+    """Return the line through the minima, the numbers that follow, and what to warn of."""
+    found = [(each, each.log_n[0]) for each in minima if each.log_n]
+    n, warnings = len(found), list[str]()
     if n < len(minima):
-        said.append(f"{len(minima) - n} of {len(minima)} budgets have no minimum")
-    if n < FEWEST:
-        return (
-            None,
-            no_optimum(f"{n} of {len(minima)} budgets have a minimum; a line takes {FEWEST}", at),
-            said,
-        )
-    log_c = np.array([math.log(each.parabola.budget.flops) for each in found])
-    leans = np.stack([each.parabola.lean(points.n) for each in found])
+        warnings.append(f"{len(minima) - n} of {len(minima)} budgets have no minimum")
+    if n < lines.FEWEST:
+        why = f"{n} of {len(minima)} budgets have a minimum; a line takes {lines.FEWEST}"
+        return None, lines.no_optimum(why, at), warnings
+    log_c = np.array([math.log(each.parabola.budget.flops) for each, _ in found])
+    leans = np.stack([each.parabola.lean(points.n) for each, _ in found])
     lacking = []
     if (decades := float(np.ptp(log_c)) / math.log(10)) < DECADES["flops"]:
         lacking = [f"the minima span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
-    line = line_through(log_c, np.array([each.log_n[0] for each in found if each.log_n]), leans, noise)
+    blank = lines.optimum_at(at)
+
+    def number(name: str, value: float, half: float, lean: Array) -> Number:
+        return replace(blank[name].of(value, value - half, value + half, lacking), lean=lean)
+
+    def slope(name: str, line: Line) -> Number:
+        return number(name, line.slope, line.half(line.leans[1]), line.leans[1])
+
+    line = lines.line_through(log_c, np.array([log_n for _, log_n in found]), leans, noise)
     if line.bent > 1:
-        said.append("the minima do not lie on a line: their distances from it are more than noise")
-    numbers = {N_OPT: _slope(N_OPT, line, lacking)}
-    if all(each.log_d for each in found):
-        turned = leans * np.array([each.turn for each in found])[:, None]
-        d_line = line_through(log_c, np.array([each.log_d[0] for each in found if each.log_d]), turned, noise)
-        numbers[D_OPT] = _slope(D_OPT, d_line, lacking)
-    value, half, lean = line.value(at)
-    meaning, kind, is_log = optimum_words(at)[N_AT]
-    ends = (value, value - half, value + half)
-    numbers[N_AT] = number(N_AT, meaning, kind, ends, lacking, is_log=is_log, lean=lean)
-    return line, numbers, said
-
-
-def _slope(name: str, line: Line, lacking: Sequence[str]) -> Number:
-    half = line.half(line.leans[1])
-    ends = (line.slope, line.slope - half, line.slope + half)
-    return number(name, MEANINGS[name], "exponent", ends, lacking, lean=line.leans[1])
+        warnings.append("the minima do not lie on a line: their distances from it are more than noise")
+    numbers = {N_OPT: slope(N_OPT, line)}
+    log_d = [each.log_d[0] for each, _ in found if each.log_d]
+    if len(log_d) == n:
+        turned = leans * np.array([each.turn for each, _ in found])[:, None]
+        numbers[D_OPT] = slope(D_OPT, lines.line_through(log_c, np.array(log_d), turned, noise))
+    numbers[N_AT] = number(N_AT, *line.value(at))
+    return line, numbers, warnings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ N_AT = "N_opt"
 APART = 0.01  # of log N: sizes closer than this are one
 FEWEST = 3  # minima: two make any line
 _BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
+_UNSAID = Verdict(NOT_IDENTIFIED, "")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Line:
     """log y = at + slope (log C - center), by weighted least squares.
 
     `leans` [2, n] are those of `at` and `slope`. `bent` is how many times larger the minima's distances from the
-    line are than their own errors allow, in variance; 1 where they are not.
+    line are than their own errors allow, in variance; 1 where they are not. `reach` is the quantile of t.
     """
 
     center: float
@@ -56,7 +57,7 @@ class Line:
     leans: Array
     noise: Noise
     bent: float
-    n_minima: int
+    reach: float
 
     def value(self, log_flops: float) -> tuple[float, float, Array]:
         """Return log y at a budget, half of its interval, and its lean."""
@@ -65,8 +66,18 @@ class Line:
 
     def half(self, lean: Array) -> float:
         """Return half of the interval of what leans on the rows like this."""
-        reach = self.noise.reach(self.n_minima - 2 if self.bent > 1 else None)
-        return reach * math.sqrt(self.noise.of(lean) * self.bent)
+        return self.reach * math.sqrt(self.noise.of(lean) * self.bent)
+
+    def as_dict(self, flops: Array, n_drawn: int) -> dict[str, list[float]]:
+        """Return y over the range of FLOPs with its band, as plain values."""
+        log_c = np.linspace(math.log(flops.min()), math.log(flops.max()), n_drawn)
+        values = [self.value(float(each))[:2] for each in log_c]
+        return {
+            "flops": np.exp(log_c).tolist(),
+            "params": [math.exp(value) for value, _ in values],
+            "low": [math.exp(max(value - half, -700.0)) for value, half in values],
+            "high": [math.exp(min(value + half, 700.0)) for value, half in values],
+        }
 
 
 def line_through(log_flops: Array, log_y: Array, leans: Array, noise: Noise) -> Line:
@@ -82,7 +93,7 @@ def line_through(log_flops: Array, log_y: Array, leans: Array, noise: Noise) -> 
     spare = len(x) - 2
     misfit = float(weights @ (log_y - at - slope * x) ** 2) / spare
     bent = misfit if misfit > f_distribution.ppf(_BENT, spare, max(1, noise.freedom)) else 1.0
-    return Line(center, at, slope, pulls @ leans, noise, bent, len(x))
+    return Line(center, at, slope, pulls @ leans, noise, bent, noise.reach(spare if bent > 1 else None))
 
 
 def turning_point(slope: float, bend: float, covariance: Array, reach: float) -> tuple[float, float] | None:
@@ -110,12 +121,12 @@ class Number:
 
     name: str
     meaning: str
-    kind: str
-    value: float
-    low: float
-    high: float
-    verdict: Verdict
+    kind: str = "exponent"
     is_log: bool = False
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    verdict: Verdict = _UNSAID
     lean: Array | None = None
     own: float = 0.0
 
@@ -124,55 +135,40 @@ class Number:
         """Return whether there is a number to show: identified or weak."""
         return self.verdict.identified
 
+    def none(self, why: str) -> Number:
+        """Return what stands for it where there is none."""
+        return replace(self, verdict=Verdict(NOT_IDENTIFIED, why))
+
+    def of(
+        self, value: float, low: float, high: float, lacking: Sequence[str] = (), at_most: str = ""
+    ) -> Number:
+        """Return it with a value and ends, and the verdict that its width allows.
+
+        `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
+        """
+        verdict = by_width(self.kind, value, low, high)
+        if lacking:
+            verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking))
+        elif at_most and verdict.identified:
+            verdict = Verdict(WEAK, at_most)
+        return replace(self, value=value, low=low, high=high, verdict=verdict)
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""
-        shown = [_shown(each, self.is_log) for each in (self.value, self.low, self.high)]
-        return {
-            "value": shown[0] if self.identified else None,
-            "low": shown[1],
-            "high": shown[2],
-            "verdict": self.verdict.verdict,
-            "why": self.verdict.reason,
-            "meaning": self.meaning,
-        }
+        ends = (self.value, self.low, self.high)
+        return self.verdict.entry([_shown(each, self.is_log) for each in ends], self.meaning)
 
 
-def number(
-    name: str,
-    meaning: str,
-    kind: str,
-    ends: tuple[float, float, float],
-    lacking: Sequence[str] = (),
-    at_most: str = "",
-    is_log: bool = False,
-    lean: Array | None = None,
-) -> Number:
-    """Return a number of (value, low, high) with the verdict its width allows.
-
-    `lacking` is what the design lacks for it; `at_most` why it is no better than weak, however narrow it is.
-    """
-    verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking)) if lacking else by_width(kind, *ends)
-    if at_most and verdict.identified:
-        verdict = Verdict(WEAK, at_most)
-    return Number(name, meaning, kind, *ends, verdict, is_log, lean)
-
-
-def no_number(name: str, meaning: str, kind: str, why: str) -> Number:
-    """Return what stands for a number that there is none of."""
-    return number(name, meaning, kind, (math.nan, math.nan, math.nan), [why])
-
-
-def optimum_words(log_flops: float) -> dict[str, tuple[str, str, bool]]:
-    """Return the meaning and the kind of each number of an approach, and whether it is a log."""
+def optimum_at(log_flops: float) -> dict[str, Number]:
+    """Return the numbers of an approach, without values: the exponents, and N_opt at a budget."""
     at = f"the parameters of lowest loss for {math.exp(log_flops):.3g} FLOPs"
-    exponents = {name: (meaning, "exponent", False) for name, meaning in MEANINGS.items()}
-    return exponents | {N_AT: (at, "ratio", True)}
+    exponents = {name: Number(name, meaning) for name, meaning in MEANINGS.items()}
+    return exponents | {N_AT: Number(N_AT, at, "ratio", is_log=True)}
 
 
 def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
     """Return what stands for the numbers of an approach that has none."""
-    words = optimum_words(log_flops)
-    return {name: no_number(name, meaning, kind, why) for name, (meaning, kind, _) in words.items()}
+    return {name: each.none(why) for name, each in optimum_at(log_flops).items()}
 
 
 def n_sizes(log_n: Array) -> int:

@@ -11,37 +11,54 @@ Legend: G shapes, N parameters, D tokens, a = log(n_embd / n_layer).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array
-from sweeplab.analysis.compute_optimal.lines import Number, n_sizes, no_number, number, turning_point
+from sweeplab.analysis.compute_optimal.lines import Number, n_sizes, turning_point
 from sweeplab.analysis.fit.intervals import LEVEL, student
 from sweeplab.analysis.points import SHAPE, Points
 from sweeplab.errors import BadInput
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+OVERLAP = 1.5  # shapes whose parameters are within this factor are compared at equal size
+FEWEST_ASPECTS = 3  # at overlapping sizes
+_CURVED_ASPECTS = 4  # a parabola of them takes one more
+_STEPS = 25
+
+MEANINGS = {
+    "depth at equal parameters": "the loss is multiplied by this where n_layer doubles and n_embd makes up for it",
+    "width at equal parameters": "the loss is multiplied by this where n_embd doubles and n_layer makes up for it",
+    "depth at equal n_embd": "the loss is multiplied by this where n_layer doubles, and the parameters grow with it",
+    "width at equal n_layer": "the loss is multiplied by this where n_embd doubles, and the parameters grow with it",
+    "best aspect ratio": "n_embd / n_layer of lowest loss at equal parameters",
+}
+DEPTH, WIDTH, DEPTH_ALONE, WIDTH_ALONE, BEST = MEANINGS
+_KINDS = dict.fromkeys(MEANINGS, "loss") | {BEST: "ratio"}
+_BLANK = {name: Number(name, words, _KINDS[name], is_log=True) for name, words in MEANINGS.items()}
+
 
 @dataclass(frozen=True)
 class Rows:
-    """One row per shape: logs of n_layer, n_embd and N, the log loss with the tokens' effect taken out; weights."""
+    """One row per shape: logs of n_layer, n_embd, their ratio a and N, the log loss without the tokens' effect, [G].
+
+    `place` [n] says which shape a point is of, and `correction` [n] what its tokens do to its log loss.
+    """
 
     layer: Array
     embd: Array
+    aspect: Array
     n: Array
     y: Array
     d: Array
     weights: Array
     place: NDArray[np.intp]
     correction: Array
-
-    @property
-    def aspect(self) -> Array:
-        """Return a, [G]."""
-        return np.asarray(self.embd - self.layer)
 
 
 @dataclass(frozen=True)
@@ -52,12 +69,7 @@ class Regression:
     at: Array
     covariance: Array
     sigma: float
-    spare: int
-
-    @property
-    def reach(self) -> float:
-        """Return how many standard deviations an interval ends from its value."""
-        return student(self.spare)
+    reach: float
 
     def along(self, **parts: float) -> tuple[float, float, float]:
         """Return a sum of coefficients times numbers, with its interval."""
@@ -90,7 +102,8 @@ def rows_of(points: Points) -> Rows:
         log_d = np.full(points.n, log_d.mean())
     log_n = mean(np.log(points.columns["params"]))
     layer, embd = np.log(unique).T
-    return Rows(layer, embd, log_n, mean(y - correction), mean(log_d), weights, place, correction)
+    about = (mean(y - correction), mean(log_d), weights, place, correction)
+    return Rows(layer, embd, embd - layer, log_n, *about)
 
 
 def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
@@ -104,7 +117,7 @@ def regress(rows: Rows, columns: dict[str, Array]) -> Regression | None:
     inverse = np.linalg.inv((design.T * rows.weights) @ design)
     at = inverse @ (design.T * rows.weights) @ rows.y
     variance = float(rows.weights @ (rows.y - design @ at) ** 2) / spare
-    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), spare)
+    return Regression(("one", *columns), at, inverse * variance, math.sqrt(variance), student(spare))
 
 
 def growth(rows: Rows) -> tuple[float, float] | None:
@@ -116,54 +129,18 @@ def growth(rows: Rows) -> tuple[float, float] | None:
     return (p, q) if p > 0 and q > 0 else None
 
 
-OVERLAP = 1.5  # shapes whose parameters are within this factor are compared at equal size
-FEWEST_ASPECTS = 3  # at overlapping sizes
-_CURVED_ASPECTS = 4  # a parabola of them takes one more
-_STEPS = 25
-
-MEANINGS = {
-    "depth at equal parameters": "the loss is multiplied by this where n_layer doubles and n_embd makes up for it",
-    "width at equal parameters": "the loss is multiplied by this where n_embd doubles and n_layer makes up for it",
-    "depth at equal n_embd": "the loss is multiplied by this where n_layer doubles, and the parameters grow with it",
-    "width at equal n_layer": "the loss is multiplied by this where n_embd doubles, and the parameters grow with it",
-    "best aspect ratio": "n_embd / n_layer of lowest loss at equal parameters",
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One point: a shape and a number of tokens (None where the table has none).
-
-    `loss_at_equal_params` is what the loss would be at the middle size and number of tokens; `on_frontier` that no
-    other cell with as many tokens has fewer or as many parameters and a loss as low.
-    """
-
-    name: str
-    n_layer: int
-    n_embd: int
-    params: float
-    tokens: float | None
-    loss: float
-    weight: float
-    loss_at_equal_params: float
-    on_frontier: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with its aspect ratio."""
-        return {**self.__dict__, "aspect_ratio": self.n_embd / self.n_layer}
-
-
 @dataclass(frozen=True)
 class Shape:
     """What depth and width are worth.
 
-    `cells` has every point: the heat map over (n_layer, n_embd), each loss over a size with the other fixed, and
-    with the parameters fixed, are drawn from it. `numbers` are those of MEANINGS. `size_law` is (N, loss) of the
-    curve in N at the middle aspect ratio, `middle_params` the N that losses are brought to. `growth` are p and q of
-    N ~ n_layer^p n_embd^q near these shapes.
+    `cells` has a row for every point: name, n_layer, n_embd, aspect_ratio, params, tokens (None where the table has
+    none), loss, weight; `loss_at_equal_params`, what the loss would be at the middle size and number of tokens; and
+    `on_frontier`: no other cell with as many tokens has fewer or as many parameters and a loss as low. `numbers` are
+    those of MEANINGS. `size_law` is (N, loss) of the curve in N at the middle aspect ratio, `middle_params` the N that
+    losses are brought to. `growth` are p and q of N ~ n_layer^p n_embd^q near these shapes.
     """
 
-    cells: tuple[Cell, ...]
+    cells: DataFrame
     numbers: dict[str, Number]
     size_law: tuple[Array, Array] | None
     middle_params: float
@@ -175,10 +152,9 @@ class Shape:
     dropped: dict[str, int]
 
     @property
-    def frontier(self) -> tuple[Cell, ...]:
+    def frontier(self) -> DataFrame:
         """Return the cells that none beats, by tokens and parameters."""
-        found = [each for each in self.cells if each.on_frontier]
-        return tuple(sorted(found, key=lambda each: (each.tokens or 0.0, each.params)))
+        return self.cells[self.cells["on_frontier"]].sort_values(["tokens", "params"])
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values.
@@ -194,9 +170,9 @@ class Shape:
             "sigma": self.sigma if math.isfinite(self.sigma) else None,
             "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
             "says": self.says,
-            "cells": [each.as_dict() for each in self.cells],
-            "frontier": [each.as_dict() for each in self.frontier],
-            "fixed": [line for over in SHAPE for line in self.lines(over)],
+            "cells": self.cells.to_dict("records"),
+            "frontier": self.frontier.to_dict("records"),
+            "fixed": [*self._lines("n_layer", "n_embd"), *self._lines("n_embd", "n_layer")],
             "size_law": None if law is None else {"params": law[0].tolist(), "loss": law[1].tolist()},
             "middle_params": self.middle_params,
             "params_grow_as": None if self.growth is None else dict(zip(SHAPE, self.growth, strict=True)),
@@ -204,18 +180,15 @@ class Shape:
             "dropped": self.dropped,
         }
 
-    def lines(self, over: str) -> list[dict[str, Any]]:
+    def _lines(self, over: str, other: str) -> list[dict[str, Any]]:
         """Return the losses over n_layer or n_embd, a line for each value of the other and of the tokens."""
-        other = next(name for name in SHAPE if name != over)
-        lines: dict[tuple[int, float], list[Cell]] = {}
-        for each in sorted(self.cells, key=lambda each: (getattr(each, over), each.loss)):
-            lines.setdefault((getattr(each, other), each.tokens or 0.0), []).append(each)
         drawn = []
-        for (fixed, _), cells in sorted(lines.items()):
-            x = [getattr(each, over) for each in cells]
-            if len(set(x)) > 1:
-                line = {"over": over, "fixed": {other: fixed, "tokens": cells[0].tokens}, "x": x}
-                drawn.append(line | {"loss": [each.loss for each in cells]})
+        rows = self.cells.sort_values([over, "loss"])
+        for _, cells in rows.groupby([other, "tokens"], dropna=False):
+            if cells[over].nunique() > 1:
+                held = {name: cells[name].tolist()[0] for name in (other, "tokens")}
+                line = {"over": over, "fixed": held, "x": cells[over].tolist()}
+                drawn.append(line | {"loss": cells["loss"].tolist()})
         return drawn
 
 
@@ -234,15 +207,22 @@ def shape_of(points: Points) -> Shape:
         raise BadInput("no row has both n_layer and n_embd")
     rows = rows_of(points)
     lacking = _lacking(rows)
-    numbers, law, sigma, equal = _at_equal_parameters(rows, lacking)
-    numbers = numbers | _with_the_other_fixed(rows)
+    numbers, law = _at_equal_parameters(rows, lacking)
+    numbers |= _with_the_other_fixed(rows)
+    middle = rows.n.mean()
+    # By how much each shape's size moves its log loss from the middle one's.
+    away = _curve(law, rows.n - middle) if law else np.zeros_like(rows.n)
+    size_law = None
+    if law:
+        sizes = np.linspace(rows.n.min(), rows.n.max(), _STEPS)
+        size_law = np.exp(sizes), np.exp(law.at[0] + _curve(law, sizes - middle))
     return Shape(
-        cells=_cells(points, equal[rows.place] + rows.correction),
+        cells=_cells(points, away[rows.place] + rows.correction),
         numbers={name: numbers[name] for name in MEANINGS},
-        size_law=law,
-        middle_params=math.exp(float(rows.n.mean())),
+        size_law=size_law,
+        middle_params=math.exp(float(middle)),
         growth=growth(rows),
-        sigma=sigma,
+        sigma=law.sigma if law else math.nan,
         n_shapes=len(rows.y),
         says=_says(numbers, lacking),
         conventions=points.conventions,
@@ -250,66 +230,52 @@ def shape_of(points: Points) -> Shape:
     )
 
 
-def _lacking(rows: Rows) -> list[str]:
+def _lacking(rows: Rows) -> str:
     """Return what the design lacks to compare shapes at equal parameters."""
     near = np.abs(rows.n[:, None] - rows.n) <= math.log(OVERLAP)
     other = np.abs(rows.aspect[:, None] - rows.aspect) > 1e-6
     compared = (near & other).any(1)
     found = len(np.unique(rows.aspect[compared].round(6)))
     if found >= FEWEST_ASPECTS:
-        return []
-    return [
+        return ""
+    return (
         f"{found} aspect ratios stand beside another one of about equal parameters (within a factor {OVERLAP}), and "
         f"{FEWEST_ASPECTS} are needed: what shape does cannot be told from what size does"
-    ]
+    )
 
 
-def _at_equal_parameters(
-    rows: Rows, lacking: Sequence[str]
-) -> tuple[dict[str, Number], tuple[Array, Array] | None, float, Array]:
-    """Return the numbers at equal N, the curve in N, the residuals' size, and log losses brought to the middle N."""
+def _at_equal_parameters(rows: Rows, lacking: str) -> tuple[dict[str, Number], Regression | None]:
+    """Return the numbers at equal N, and the regression that losses are brought to one N by."""
     x, a = rows.n - rows.n.mean(), rows.aspect - rows.aspect.mean()
     curve = {"n": x, "n2": x**2} if n_sizes(rows.n) >= 4 else {"n": x}
     bent = len(np.unique(a.round(6))) >= _CURVED_ASPECTS and not lacking
     tried = [curve | {"a": a, "a2": a**2}] if bent else []
     tried += [curve | {"a": a}, {"n": x, "a": a}]
     found = next((each for each in (regress(rows, columns) for columns in tried) if each), None)
-    why = list(lacking) or ([] if found else [f"{len(rows.y)} shapes are too few to tell shape from size"])
-    depth, width, best = "depth at equal parameters", "width at equal parameters", "best aspect ratio"
-    if found is None or why:
-        law = found or regress(rows, {"n": x})
-        numbers = {name: _none(name, "; ".join(why)) for name in (depth, width, best)}
-        return numbers, _size_law(rows, law), law.sigma if law else math.nan, _levelled(rows, law)
+    if found is None or lacking:
+        why = lacking or f"{len(rows.y)} shapes are too few to tell shape from size"
+        none = {name: _BLANK[name].none(why) for name in (DEPTH, WIDTH, BEST)}
+        return none, found or regress(rows, {"n": x})
     p, q = growth(rows) or (1.0, 2.0)
-    steps = {depth: -(1 + p / q) * math.log(2), width: (1 + q / p) * math.log(2)}
-    numbers = {name: _loss_number(name, found.along(a=step)) for name, step in steps.items()}
-    numbers[best] = _best(best, found, rows)
-    return numbers, _size_law(rows, found), found.sigma, _levelled(rows, found)
+    steps = {DEPTH: -(1 + p / q) * math.log(2), WIDTH: (1 + q / p) * math.log(2)}
+    numbers = {name: _BLANK[name].of(*found.along(a=step)) for name, step in steps.items()}
+    return numbers | {BEST: _best(found, rows)}, found
 
 
-def _none(name: str, why: str) -> Number:
-    return no_number(name, MEANINGS[name], "ratio" if name == "best aspect ratio" else "loss", why)
-
-
-def _loss_number(name: str, ends: tuple[float, float, float]) -> Number:
-    return number(name, MEANINGS[name], "loss", ends, is_log=True)
-
-
-def _best(name: str, found: Regression, rows: Rows) -> Number:
-    middle = float(rows.aspect.mean())
+def _best(found: Regression, rows: Rows) -> Number:
+    middle, best = float(rows.aspect.mean()), _BLANK[BEST]
     if "a2" not in found.names:
-        return _none(name, "the shapes are too few for a parabola of the aspect ratio")
+        return best.none("the shapes are too few for a parabola of the aspect ratio")
     where = [found.names.index("a"), found.names.index("a2")]
     slope, bend = map(float, found.at[where])
     ends = turning_point(slope, bend, found.covariance[np.ix_(where, where)], found.reach)
     if ends is None:
-        return _none(name, "over the aspect ratio the loss does not bend upward by more than noise")
+        return best.none("over the aspect ratio the loss does not bend upward by more than noise")
     low, high = rows.aspect.min() - middle, rows.aspect.max() - middle
     if ends[0] <= low or ends[1] >= high:
         side = "smallest" if ends[0] <= low else "largest"
-        return _none(name, f"that the loss rises again towards the {side} one is not above the noise")
-    at = (middle - slope / (2 * bend), middle + ends[0], middle + ends[1])
-    return number(name, MEANINGS[name], "ratio", at, is_log=True)
+        return best.none(f"that the loss rises again towards the {side} one is not above the noise")
+    return best.of(middle - slope / (2 * bend), middle + ends[0], middle + ends[1])
 
 
 def _with_the_other_fixed(rows: Rows) -> dict[str, Number]:
@@ -317,14 +283,14 @@ def _with_the_other_fixed(rows: Rows) -> dict[str, Number]:
     varied = {name: column for name, column in columns.items() if np.ptp(column) > 1e-9}
     found = regress(rows, varied) if varied else None
     numbers = {}
-    for name, column in (("depth at equal n_embd", "layer"), ("width at equal n_layer", "embd")):
+    for name, column in ((DEPTH_ALONE, "layer"), (WIDTH_ALONE, "embd")):
         if column not in varied:
             only = math.exp(float(getattr(rows, column)[0]))
-            numbers[name] = _none(name, f"all shapes have n_{column} {only:.0f}")
+            numbers[name] = _BLANK[name].none(f"all shapes have n_{column} {only:.0f}")
         elif found is None:
-            numbers[name] = _none(name, f"{len(rows.y)} shapes do not tell n_layer from n_embd")
+            numbers[name] = _BLANK[name].none(f"{len(rows.y)} shapes do not tell n_layer from n_embd")
         else:
-            numbers[name] = _loss_number(name, found.along(**{column: math.log(2)}))
+            numbers[name] = _BLANK[name].of(*found.along(**{column: math.log(2)}))
     return numbers
 
 
@@ -333,20 +299,9 @@ def _curve(found: Regression, x: Array) -> Array:
     return np.asarray(parts["n"] * x + parts.get("n2", 0.0) * x**2)
 
 
-def _size_law(rows: Rows, found: Regression | None) -> tuple[Array, Array] | None:
-    if found is None:
-        return None
-    x = np.linspace(rows.n.min(), rows.n.max(), _STEPS)
-    log_loss = found.at[0] + _curve(found, x - rows.n.mean())
-    return np.exp(x), np.exp(log_loss)
+def _cells(points: Points, away: Array) -> DataFrame:
+    from pandas import DataFrame
 
-
-def _levelled(rows: Rows, found: Regression | None) -> Array:
-    """Return by how much each shape's size moves its log loss from the middle one's, [G]."""
-    return np.zeros_like(rows.n) if found is None else _curve(found, rows.n - rows.n.mean())
-
-
-def _cells(points: Points, away: Array) -> tuple[Cell, ...]:
     params, loss = points.columns["params"], points.columns["loss"]
     tokens = points.columns.get("tokens")
     alike = np.ones((points.n, points.n), bool)
@@ -354,33 +309,32 @@ def _cells(points: Points, away: Array) -> tuple[Cell, ...]:
         alike = np.abs(np.log(tokens[:, None] / tokens)) < 0.01
     no_larger, no_worse = params <= params[:, None] * (1 + 1e-9), loss <= loss[:, None]
     better = (params < params[:, None] * (1 - 1e-9)) | (loss < loss[:, None])
-    beaten = np.asarray((alike & no_larger & no_worse & better).any(1), np.bool_)
-    names = points.names or tuple(f"row {at}" for at in range(points.n))
-    return tuple(
-        Cell(
-            name=names[at],
-            n_layer=int(points.shape["n_layer"][at]),
-            n_embd=int(points.shape["n_embd"][at]),
-            params=float(params[at]),
-            tokens=None if tokens is None else float(tokens[at]),
-            loss=float(loss[at]),
-            weight=float(points.weights[at]),
-            loss_at_equal_params=float(loss[at] * math.exp(-away[at])),
-            on_frontier=not beaten[at],
-        )
-        for at in range(points.n)
+    layer, embd = (points.shape[name].astype(int) for name in SHAPE)
+    return DataFrame(
+        {
+            "name": points.names or [f"row {at}" for at in range(points.n)],
+            "n_layer": layer,
+            "n_embd": embd,
+            "params": params,
+            "tokens": tokens,
+            "loss": loss,
+            "weight": points.weights,
+            "loss_at_equal_params": loss * [math.exp(-each) for each in away],
+            "on_frontier": ~(alike & no_larger & no_worse & better).any(1),
+            "aspect_ratio": embd / layer,
+        }
     )
 
 
-def _says(numbers: dict[str, Number], lacking: Sequence[str]) -> str:
+def _says(numbers: dict[str, Number], lacking: str) -> str:
     """Return in a sentence what shape is worth at equal parameters."""
-    depth, best = numbers["depth at equal parameters"], numbers["best aspect ratio"]
+    depth, best = numbers[DEPTH], numbers[BEST]
     if not depth.identified:
-        why = "; ".join(lacking) or depth.verdict.reason
+        why = lacking or depth.verdict.reason
         return f"what depth or width buys at equal parameters is not identified: {why}"
     share, low, high = (100 * math.expm1(each) for each in (depth.value, depth.low, depth.high))
-    ends = f"(90% interval {low:+.2f}% to {high:+.2f}%)"
-    said = f"at equal parameters twice the depth changes the loss by {share:+.2f}% {ends}"
+    said = f"at equal parameters twice the depth changes the loss by {share:+.2f}%"
+    said += f" (90% interval {low:+.2f}% to {high:+.2f}%)"
     if low <= 0 <= high:
         said += ", which cannot be told from nothing"
     if best.identified:

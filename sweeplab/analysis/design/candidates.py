@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.columns import named_column, own_columns, pairs_of, read_columns
-from sweeplab.analysis.conventions import STUDY_COLUMNS, Conventions, counted
+from sweeplab.analysis.columns import COUNTS, own_columns, pairs_of, read_columns
 from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.ledger.targets import Counting, sizes_of
 from sweeplab.analysis.points import Points, read_frame
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import TABLE
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 
 _SIZES = ("params", "tokens")
 N_SIZES, N_RATIOS = 13, 9
-LEAST_SPAN = (
-    30.0  # tokens per parameter differ by this factor or more among the candidates, whatever the table has
-)
+# Tokens per parameter differ by this factor or more among the candidates, whatever the table has.
+LEAST_SPAN = 30.0
 MOST = 2000
 _ROUNDING = 1e-9
 
@@ -81,11 +81,11 @@ def parse_axes(text: str) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for each, name, numbers in pairs_of(text):
         try:
-            low, high, count = (float(number) for number in numbers.split(":"))
-            ordered = 0 < low <= high < math.inf and count == int(count) and 1 <= count <= MOST
+            low, high, count = map(float, numbers.split(":"))
         except ValueError:
-            ordered = False
-        if not ordered or not name or name in found:
+            low = high = count = 0.0
+        is_axis = 0 < low <= high < math.inf and count.is_integer() and 1 <= count <= MOST
+        if not is_axis or not name or name in found:
             raise BadInput(Problem(f"--candidates {each!r}", "NAME=FROM:TO:COUNT, each name once"))
         found[name] = np.geomspace(low, high, int(count))
     return found
@@ -101,7 +101,7 @@ def of_points(points: Points, budget: float) -> Candidates:
     n, ratios = points.columns["params"], np.geomspace(*_ratios(points), N_RATIOS)
     largest = math.sqrt(budget / points.flops_per_param_token / ratios[0])
     sizes = np.geomspace(n.min(), max(largest, n.max()), N_SIZES)
-    return _grid(points, sizes[:, None] + 0 * ratios, sizes[:, None] * ratios).like(points, budget)
+    return _of_columns(points, sizes[:, None], sizes[:, None] * ratios).like(points, budget)
 
 
 def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
@@ -120,7 +120,7 @@ def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
     sizes, other = axes["params"][:, None], next(axes[name] for name in axes if name != "params")
     if sizes.size * other.size > MOST:
         raise BadInput(f"--candidates are {sizes.size * other.size:,}; at most {MOST:,} are looked at")
-    return _grid(points, sizes + 0 * other, other * (sizes if "ratio" in axes else 1 + 0 * sizes))
+    return _of_columns(points, sizes, sizes * other if "ratio" in axes else other)
 
 
 def of_file(points: Points, path: Path) -> Candidates:
@@ -138,7 +138,7 @@ def of_file(points: Points, path: Path) -> Candidates:
     columns = {role: column.values for role, column in read_columns(frame, wanted, str(path)).items()}
     if not all(np.isfinite(each).all() for each in columns.values()):
         raise BadInput(f"{path}: a candidate lacks a number")
-    return _of_columns(points, columns)
+    return _of_columns(points, **columns)
 
 
 def _ratios(points: Points) -> tuple[float, float]:
@@ -149,14 +149,11 @@ def _ratios(points: Points) -> tuple[float, float]:
     return low / widen, high * widen
 
 
-def _grid(points: Points, params: Array, tokens: Array) -> Candidates:
-    return _of_columns(points, {"params": params.ravel(), "tokens": tokens.ravel()})
-
-
-def _of_columns(points: Points, columns: Mapping[str, Array]) -> Candidates:
-    counted = points.flops_per_param_token * columns["params"] * columns["tokens"]
-    flops = columns.get("flops", counted)
-    return Candidates({"params": columns["params"], "tokens": columns["tokens"], "flops": flops}, flops)
+def _of_columns(points: Points, params: Array, tokens: Array, flops: Array | None = None) -> Candidates:
+    """Return the candidates of columns that broadcast to one grid; without C it is the table's mean C/ND."""
+    n, d = (each.ravel() for each in np.broadcast_arrays(params, tokens))
+    cost = points.flops_per_param_token * n * d if flops is None else flops
+    return Candidates({"params": n, "tokens": d, "flops": cost}, cost)
 
 
 def _check_sized(points: Points) -> None:
@@ -172,11 +169,7 @@ _LONGEST = 480  # letters of an expression, a little under what a study file may
 
 
 def study_candidates(
-    lab: Path | None,
-    names: Sequence[str],
-    axes: Mapping[str, Array] | None = None,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
+    lab: Path | None, names: Sequence[str], axes: Mapping[str, Array] | None, counting: Counting
 ) -> tuple[StudySpec, Candidates]:
     """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
 
@@ -187,8 +180,8 @@ def study_candidates(
 
     folders = [find_study(lab, name) for name in names]
     spec = candidate_study(folders, study_names(folders[0].lab), axes)
-    vocab_size = json.loads(folders[0].data_file.read_text(encoding="utf-8"))["vocab_size"]
-    return spec, cell_candidates(spec, vocab_size, columns or {}, conventions)
+    vocab_size = folders[0].read(folders[0].data_file)["vocab_size"]
+    return spec, cell_candidates(spec, vocab_size, counting)
 
 
 def candidate_study(
@@ -212,10 +205,8 @@ def candidate_study(
     if unknown := [name for name in axes or () if name not in whole]:
         what = f"--candidates has no {unknown[0]!r} for a study"
         raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
-    if axes:
-        grid = {name: sorted({round(float(value)) for value in values}) for name, values in axes.items()}
-    else:
-        grid = {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
+    grid = {name: sorted({round(float(value)) for value in values}) for name, values in (axes or {}).items()}
+    grid = grid or {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
     if not grid:
         what = f"the grid of {spec.name} has no size to vary; --candidates says one"
         raise BadInput(Problem(what, ", ".join(AXES)))
@@ -229,14 +220,11 @@ def candidate_study(
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
     overrides += [f"seeds={json.dumps(seeds)}", f"budget={json.dumps({'trials_per_cell': trials})}"]
     numbered = (f"{spec.name}-next{number}" for number in ("", *range(2, 1000)))
-    return read_study(
-        folders[0].canonical_file, overrides, next(each for each in numbered if each not in taken)
-    )
+    free = next(each for each in numbered if each not in taken)
+    return read_study(folders[0].canonical_file, overrides, free)
 
 
-def cell_candidates(
-    spec: StudySpec, vocab_size: int, columns: Mapping[str, str], conventions: Conventions | None = None
-) -> Candidates:
+def cell_candidates(spec: StudySpec, vocab_size: int, counting: Counting) -> Candidates:
     """Return the cells of a study with N, D and C as the points have them, and the FLOPs of all runs of each.
 
     Cells whose size rests on what is searched are left out.
@@ -244,8 +232,6 @@ def cell_candidates(
     Raises:
         BadInput: no cell is left; a column that is not known of a run before it has ended.
     """
-    import pandas as pd
-
     from sweeplab.study.rules import facts
     from sweeplab.study.space import Space, cells
 
@@ -255,25 +241,15 @@ def cell_candidates(
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         sizes = [facts(each) for each in drawn]
         if sizes and all(each == sizes[0] for each in sizes):
-            rows.append(
-                drawn[0].as_dict() | sizes[0]._asdict() | {"best_val_loss": 1.0, "final_val_loss": 1.0}
-            )
+            rows.append(drawn[0].as_dict() | sizes[0]._asdict())
             found.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
-    chosen = Conventions(params=conventions.params, flops=conventions.flops) if conventions else Conventions()
-    table, _ = counted(pd.DataFrame(rows), chosen, None)
-    known, numbers = list(map(str, table)), {}
-    for role in ("params", "tokens", "flops"):
-        name, factor, wrong = named_column(columns.get(role, role if role in table else ""), known)
-        if not wrong:
-            numbers[role] = table[name].to_numpy(float) * (factor or 1.0)
-        elif role in columns:
-            raise BadInput(Problem(f"{role}: {wrong} that is known of a run before it has ended"))
-    numbers.setdefault("flops", 6 * numbers["params"] * numbers["tokens"])
+    counted = sizes_of(rows, counting)
+    columns = {role: np.array([each[role] for each in counted]) for role in COUNTS}
     runs = len(spec.seeds) * (spec.budget.trials_per_cell or 1)
-    cost = runs * table[STUDY_COLUMNS["flops"]].to_numpy(float)
-    return Candidates(numbers, cost, tuple(found), weight=len(spec.seeds))
+    cost = runs * np.array([float(row["train_flops"]) for row in rows])
+    return Candidates(columns, cost, tuple(found), weight=len(spec.seeds))
 
 
 def next_study_text(
@@ -285,19 +261,16 @@ def next_study_text(
     """
     from sweeplab.study.file.template import study_file
 
-    grid = {
-        name: [each for each in values if any(cell[name] == each for cell in chosen)]
-        for name, values in spec.grid.items()
-    }
-    first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
-    kept: dict[str, Any] = {
-        "grid": {name: _plain(values) for name, values in grid.items()},
-        "constraints": [*spec.constraints, *_only(list(grid), chosen, grid)],
-    }
+    kept: dict[str, Any]
     if spec.cells:
         kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
+    else:
+        used = {name: {cell[name] for cell in chosen} for name in spec.grid}
+        grid = {name: [each for each in values if each in used[name]] for name, values in spec.grid.items()}
+        kept = {"grid": {name: _plain(values) for name, values in grid.items()}}
+        kept["constraints"] = [*spec.constraints, *_only(chosen, grid)]
     written = spec.as_written()
-    kept["seeds"] = [*written["seeds"], *_more_seeds(first, each, chosen, times)]
+    kept["seeds"] = [*written["seeds"], *_more_seeds(spec, chosen, times)]
     return study_file(written | kept, [why])
 
 
@@ -313,43 +286,39 @@ def _extended(values: Iterable[int]) -> list[int]:
     return sorted({*own, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
 
 
-def _only(
-    names: Sequence[str], chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
-) -> list[str]:
+def _only(chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return constraints that leave exactly these cells of a grid: what may follow each beginning of a cell."""
-    found = []
+    found, names = [], list(grid)
     for depth, name in enumerate(names):
-        following: dict[tuple[Any, ...], list[Any]] = {}
+        following: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
         for cell in chosen:
-            allowed = following.setdefault(tuple(cell[each] for each in names[:depth]), [])
-            allowed += [cell[name]] if cell[name] not in allowed else []
+            following[tuple(cell[each] for each in names[:depth])].add(cell[name])
         for beginning, allowed in following.items():
-            if len(allowed) == len(grid[name]):
+            without = [value for value in grid[name] if value not in allowed]
+            if not without:
                 continue
             other = [f"{each} != {value!r}" for each, value in zip(names, beginning, strict=False)]
             allowed_ones = (f"{name} == {value!r}" for value in grid[name] if value in allowed)
             only = " or ".join([*other, *allowed_ones])
-            without = [value for value in grid[name] if value not in allowed]
             each_out = [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
             found += [only] if len(only) <= _LONGEST else each_out
     return found
 
 
 def _more_seeds(
-    first: int, each: int, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
+    spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return the seeds of cells that are run more than once: as few as the length of an expression allows."""
+    first, each = spec.first_seed + len(spec.seeds), len(spec.seeds)
     found: list[dict[str, Any]] = []
     for repeat in range(1, max(times)):
-        meant = [
-            " and ".join(f"{name} == {value!r}" for name, value in cell.items())
-            for cell, count in zip(chosen, times, strict=True)
-            if count > repeat
-        ]
         parts: list[str] = []
-        for one in meant:
-            joined = f"{parts[-1]} or {one}" if parts else one
-            parts = [*parts[:-1], joined] if parts and len(joined) <= _LONGEST else [*parts, one]
+        for cell in (cell for cell, count in zip(chosen, times, strict=True) if count > repeat):
+            one = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
+            if parts and len(joined := f"{parts[-1]} or {one}") <= _LONGEST:
+                parts[-1] = joined
+            else:
+                parts.append(one)
         for when in parts:
             found += [{"seed": first + len(found) + k, "when": when} for k in range(each)]
     return found

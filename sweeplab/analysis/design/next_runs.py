@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -86,36 +85,27 @@ class Prospect:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a choice may spend: FLOPs in all, runs in all and of one candidate, on those that are `allowed`, [m].
+    """What a choice may spend by the rules on the candidates that are `allowed`, [m].
 
-    `cost` is by candidate, [m]; those at the `corners`, [m], may have `most_share` of the runs.
+    `cost` is by candidate, [m]; those at the `corners`, [m], may have only a share of the runs.
     """
 
-    budget: float
+    rules: Rules
     cost: Array
     allowed: NDArray[np.bool_]
     corners: NDArray[np.bool_]
-    most_runs: int
-    most_each: int
-    most_share: float
-
-    @cached_property
-    def most_corners(self) -> int:
-        """Return how many runs may be at the corners."""
-        return int(self.most_share * self.most_runs)
 
     def left(self, counts: Array) -> float:
         """Return the FLOPs that are left."""
-        return self.budget - float(counts @ self.cost)
+        return self.rules.budget - float(counts @ self.cost)
 
     def open(self, counts: Array) -> NDArray[np.bool_]:
         """Return which candidates may be run once more: [m]."""
-        free = self.allowed & (self.cost <= self.left(counts)) & (counts < self.most_each)
-        if counts.sum() >= self.most_runs:
-            free[:] = False
-        if counts[self.corners].sum() >= self.most_corners:
+        rules = self.rules
+        free = self.allowed & (self.cost <= self.left(counts)) & (counts < rules.most_each)
+        if counts[self.corners].sum() >= int(rules.most_share * rules.most_runs):
             free &= ~self.corners
-        return np.asarray(free)
+        return np.asarray(free & (counts.sum() < rules.most_runs))
 
 
 def choose(prospect: Prospect, limits: Limits) -> Array:
@@ -138,7 +128,7 @@ def _greedy(prospect: Prospect, limits: Limits, weight: float) -> Array:
     counts = np.zeros(len(limits.cost))
     while (free := limits.open(counts)).any():
         gain = np.log(prospect.error(counts))[:, None] - np.log(prospect.after_each(counts))
-        price = limits.cost / limits.left(counts) + weight / (limits.most_runs - counts.sum())
+        price = limits.cost / limits.left(counts) + weight / (limits.rules.most_runs - counts.sum())
         worth = np.where(free, gain.mean(0) / price, -np.inf)
         best = int(worth.argmax())
         if worth[best] <= 0:
@@ -199,11 +189,6 @@ class NextRuns:
     grid_flops: float | None
     warnings: tuple[str, ...]
 
-    @property
-    def spent(self) -> float:
-        """Return the FLOPs of the chosen runs."""
-        return float(self.counts @ self.candidates.cost)
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; a width is a factor where the quantity is a log, and null where it is too wide
         for the number to be told at all.
@@ -213,7 +198,7 @@ class NextRuns:
             "meaning": self.quantity.meaning,
             "level": LEVEL,
             "budget_flops": self.rules.budget,
-            "spent_flops": self.spent,
+            "spent_flops": float(self.counts @ self.candidates.cost),
             "n_runs": int(self.counts.sum()),
             "runs": [self._run(int(k)) for k in np.flatnonzero(self.counts)],
             "width": {
@@ -291,13 +276,11 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
         raise BadInput(f"no candidate costs {asked}: they cost {there}")
     vectors = likely_vectors(fit)
     prospect = prospect_of(fit, quantity, vectors, candidates, rules.misfit)
-    most = (rules.most_runs, rules.most_each, rules.most_share)
-    limits = Limits(rules.budget, candidates.cost, allowed, corners(candidates), *most)
-    counts = choose(prospect, limits)
+    counts = choose(prospect, Limits(rules, candidates.cost, allowed, corners(candidates)))
     if not counts.any():
         others = "other --candidates may, or a larger --most-share, or a smaller --misfit"
         raise BadInput(f"no candidate that may be run makes {quantity.name} more certain; {others}")
-    none, even = np.zeros(candidates.n), allowed / float(candidates.cost[allowed].sum())
+    even = allowed / float(candidates.cost[allowed].sum())  # of a grid, for each of its FLOPs
     after = _widths(fit, prospect, counts)
 
     def grid(budget: float) -> Widths:
@@ -309,7 +292,7 @@ def next_runs(fit: Fit, quantity: Quantity, candidates: Candidates, rules: Rules
         candidates=candidates,
         counts=counts.astype(np.int64),
         shares=prospect.shares(counts),
-        now=_widths(fit, prospect, none),
+        now=_widths(fit, prospect, np.zeros(candidates.n)),
         after=after,
         grid=grid(rules.budget),
         grid_flops=_flops_for(lambda budget: grid(budget).at_fit <= after.at_fit, rules.budget),
@@ -362,14 +345,12 @@ def prospect_of(
 def corners(candidates: Candidates) -> NDArray[np.bool_]:
     """Return which candidates lie in the outermost fifth both by size and by tokens per parameter."""
     size = np.log(candidates.columns["params"])
-    ratio = np.log(candidates.columns["tokens"]) - size
-    return _outer(size) & _outer(ratio)
-
-
-def _outer(log: Array) -> NDArray[np.bool_]:
-    reach = float(np.ptp(log))
-    place = (log - log.min()) / reach if reach else np.full(len(log), 0.5)
-    return np.asarray(np.abs(place - 0.5) > 0.5 - _CORNER)
+    outer = np.ones(candidates.n, bool)
+    for log in (size, np.log(candidates.columns["tokens"]) - size):
+        reach = float(np.ptp(log))
+        place = (log - log.min()) / reach if reach else np.full(len(log), 0.5)
+        outer &= np.abs(place - 0.5) > 0.5 - _CORNER
+    return outer
 
 
 def _departures(logs: Mapping[str, Array]) -> Array:

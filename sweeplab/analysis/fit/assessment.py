@@ -15,28 +15,10 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.columns import pairs_of
+from sweeplab.analysis.fit import forms, intervals
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
-from sweeplab.analysis.fit.forms import (
-    LAWS,
-    Array,
-    Law,
-    Quantity,
-    log_optimum,
-    loss_at,
-    optimum_of,
-    parameters_of,
-)
-from sweeplab.analysis.fit.intervals import (
-    LEVEL,
-    Interval,
-    Refits,
-    Shared,
-    bootstrap,
-    correlations,
-    groups_of,
-    profiles,
-    shared_errors,
-)
+from sweeplab.analysis.fit.forms import LAWS, Array, Law, Quantity
+from sweeplab.analysis.fit.intervals import Interval, Refits, Shared
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
 
@@ -86,6 +68,12 @@ class Verdict:
         """Return whether there is a number to show: identified or weak."""
         return self.verdict != NOT_IDENTIFIED
 
+    def entry(self, shown: Sequence[float | None], meaning: str) -> dict[str, Any]:
+        """Return a number's value, low and high with this verdict; no value where it is not identified."""
+        value, low, high = shown
+        ends = {"value": value if self.identified else None, "low": low, "high": high}
+        return ends | {"verdict": self.verdict, "why": self.reason, "meaning": meaning}
+
 
 def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
     """Return what the gate looks at: decades, distinct values, and how far the rows lie from one line.
@@ -127,13 +115,12 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
 
 
 def _near_one_line(seen: Mapping[str, float]) -> str:
-    ratio, across = seen.get("sd of log(tokens/params)", math.inf), seen.get("sd across the line", math.inf)
-    if ratio < SPREAD:
-        needed = f"(the sd of log(tokens/params) is {ratio:.2f}, {SPREAD} is needed)"
-        return f"all rows lie near one ray of tokens to params {needed}"
-    if across < SPREAD:
-        needed = f"(their sd across it is {across:.2f}, {SPREAD} is needed)"
-        return f"all rows lie near one line of log tokens against log params {needed}"
+    for name, line, what in (
+        ("sd of log(tokens/params)", "ray of tokens to params", "the sd of log(tokens/params)"),
+        ("sd across the line", "line of log tokens against log params", "their sd across it"),
+    ):
+        if (sd := seen.get(name, math.inf)) < SPREAD:
+            return f"all rows lie near one {line} ({what} is {sd:.2f}, {SPREAD} is needed)"
     if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
         return "but for one row all lie near one line of log tokens against log params"
     return ""
@@ -166,9 +153,8 @@ def judge(quantity: Quantity, interval: Interval, fit: Fit, lacking: Sequence[st
         return Verdict(NOT_IDENTIFIED, "; ".join(lacking))
     if not quantity.derived and quantity.name in fit.at_bound():
         return Verdict(NOT_IDENTIFIED, "the best fit has it at the end of its range")
-    if interval.open_low or interval.open_high:
-        one = "lower limit" if interval.open_low else "upper limit"
-        ends = "limits" if interval.open_low and interval.open_high else one
+    if open_ends := interval.open_ends:
+        ends = "limits" if len(open_ends) == 2 else f"{open_ends[0]} limit"
         return Verdict(NOT_IDENTIFIED, f"the rows set it no {ends}")
     found = by_width(quantity.kind, interval.value, interval.low, interval.high)
     if found.verdict == IDENTIFIED and quantity.kind == "irreducible" and above_a_loss(fit):
@@ -219,20 +205,14 @@ class Estimate:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values. No value where it is not identified; an open end is null."""
         shown, ends = self.quantity.shown, self.interval
-        low = 0.0 if ends.open_low and self.quantity.is_log else None
-        said: dict[str, Any] = {
-            "value": shown(ends.value) if self.identified else None,
-            "low": low if ends.open_low else shown(ends.low),
-            "high": None if ends.open_high else shown(ends.high),
-            "verdict": self.verdict.verdict,
-            "why": self.verdict.reason,
-            "meaning": self.quantity.meaning,
-        }
-        if self.identified and self.refits:
-            said["bootstrap"] = [shown(end) for end in self.refits]
-        if self.identified:
-            said["by_delta"] = {name: shown(value) for name, value in self.others.items()}
-        return said
+        open_low = 0.0 if self.quantity.is_log else None
+        low = open_low if math.isinf(ends.low) else shown(ends.low)
+        high = None if math.isinf(ends.high) else shown(ends.high)
+        said = self.verdict.entry((shown(ends.value), low, high), self.quantity.meaning)
+        if not self.identified:
+            return said
+        refits = {"bootstrap": [shown(end) for end in self.refits]} if self.refits else {}
+        return said | refits | {"by_delta": {name: shown(value) for name, value in self.others.items()}}
 
 
 @dataclass(frozen=True)
@@ -253,6 +233,9 @@ class Assessment:
         """Return it as plain values. `minimizer` is where the objective is lowest: to compute with, no estimate."""
         found, law, shared, refits = self.fit, self.fit.law, self.shared, self.refits
         logs = [f"log {name}" if name in law.scales else name for name in law.parameters]
+        entries: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+        for each in self.estimates:
+            entries[each.quantity.derived][each.quantity.name] = each.as_dict()
         return {
             "law": law.name,
             "formula": law.formula,
@@ -263,18 +246,18 @@ class Assessment:
             "delta_log_units": found.rows.delta,
             "n_points": found.n_points,
             "sigma": found.sigma,
-            "level": LEVEL,
+            "level": intervals.LEVEL,
             "fit": {
                 "converged": found.converged,
                 "starts": found.n_starts,
                 "starts_at_the_optimum": found.n_reached,
                 "at_bound": list(found.at_bound()),
             },
-            "parameters": self._entries(derived=False),
-            "derived": self._entries(derived=True),
+            "parameters": entries[False],
+            "derived": entries[True],
             "budget_flops": self.budget,
             "minimizer": found.minimizer(),
-            "correlations": {"parameters": logs, "matrix": correlations(found).tolist()},
+            "correlations": {"parameters": logs, "matrix": intervals.correlations(found).tolist()},
             "groups": {
                 "by": self.grouped_by,
                 "count": shared.n_groups if shared else None,
@@ -286,10 +269,6 @@ class Assessment:
             "conventions": self.points.conventions,
             "warnings": list(self.warnings),
         }
-
-    def _entries(self, derived: bool) -> dict[str, Any]:
-        chosen = (each for each in self.estimates if each.quantity.derived == derived)
-        return {each.quantity.name: each.as_dict() for each in chosen}
 
 
 def find_law(name: str) -> Law:
@@ -368,34 +347,28 @@ def assess(
     found = fit(points, law, parse_delta(delta))
     others = {name: found if name == delta else fit(points, law, value) for name, value in DELTAS.items()}
     budget = checked_budget(budget, points)
-    groups, grouped_by = groups_of(points)
-    shared = shared_errors(found, groups) if groups else None
-    refits = bootstrap(found, n_refits, groups) if n_refits else None
-    quantities = parameters_of(law, found.center)
+    groups, grouped_by = intervals.groups_of(points)
+    shared = intervals.shared_errors(found, groups) if groups else None
+    refits = intervals.bootstrap(found, n_refits, groups) if n_refits else None
+    quantities = forms.parameters_of(law, found.center)
     ratio = None
     if {"params", "tokens"} <= set(law.columns):
         k = points.flops_per_param_token
-        quantities += optimum_of(law, found.center, budget, k)
-        ratio = math.log(budget / k) - 2 * log_optimum(law, found.theta, found.center, budget, k)
+        quantities += forms.optimum_of(law, found.center, budget, k)
+        ratio = math.log(budget / k) - 2 * forms.log_optimum(law, found.theta, found.center, budget, k)
     if target:
         if missing := [name for name in law.columns if name not in target]:
             raise BadInput(f"the loss at a target takes {' and '.join(missing)} too; {law.name} reads it")
-        quantities.append(loss_at(law, found.center, target))
+        quantities.append(forms.loss_at(law, found.center, target))
     estimates = []
-    for quantity, interval in zip(quantities, profiles(found, quantities, shared), strict=True):
+    for quantity, interval in zip(quantities, intervals.profiles(found, quantities, shared), strict=True):
         near = ratio if quantity.kind == "ratio" else None
         verdict = judge(quantity, interval, found, gate(quantity, points, found, near))
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in others.items()}
-        estimates.append(Estimate(quantity, interval, verdict, values, _ends(refits, quantity)))
+        ends = refits.interval(quantity) if refits else None
+        estimates.append(Estimate(quantity, interval, verdict, values, ends))
     warnings = tuple(_warnings(points, found, estimates, shared, refits))
     return Assessment(points, found, delta, budget, shared, grouped_by, tuple(estimates), warnings, refits)
-
-
-def _ends(refits: Refits | None, quantity: Quantity) -> tuple[float, float] | None:
-    if refits is None:
-        return None
-    low, high = np.quantile(quantity.measure(refits.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def _warnings(

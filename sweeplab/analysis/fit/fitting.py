@@ -126,7 +126,8 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
         ended = (little & (~better | (damping[live] <= _FREE))) | (here.value <= rounding[live])
         ended |= (there == theta[live]).all(1) & better
         ended |= ~better & (damping[live] > 1e12)
-        here = here.replaced(better, new)
+        for old, other in zip(here, new, strict=True):
+            old[better] = other[better]
         theta[live] = np.where(better[:, None], there, theta[live])
         lowest[live] = here.objective
         eased = damping[live] * np.where(little, 1e-3, 0.2)
@@ -150,13 +151,6 @@ class _View(NamedTuple):
     gradient: Array  # [S, p]
     hessian: Array  # [S, p, p]
     scale: Array  # [S, p]: what damping is a share of
-
-    def replaced(self, where: NDArray[np.bool_], other: _View) -> _View:
-        if where.all():
-            return other
-        for mine, new in zip(self, other, strict=True):
-            mine[where] = new[where]
-        return self
 
 
 def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) -> _View:
@@ -206,7 +200,10 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
 
     The best of each block of `block` x `block` exponents is a start.
     """
-    rows = _thinned(rows)
+    if (n := len(rows.log_loss)) > ENOUGH:  # drawn at random, but the same every time
+        kept = np.random.default_rng(0).choice(n, ENOUGH, replace=False)
+        logs = {name: column[kept] for name, column in rows.logs.items()}
+        rows = replace(rows, logs=logs, log_loss=rows.log_loss[kept], weights=rows.weights[kept])
     exponents = tuple(dict.fromkeys(term.exponent for term in law.terms if term.exponent))
     free_power = bool(law.power) and law.power not in exponents
     axes = [range(len(GRID))] * len(exponents) + [range(len(POWERS))] * free_power
@@ -253,16 +250,6 @@ def _turns(law: Law, theta: Array, rows: Rows) -> Array:
         turned[first + second] = theta[second + first]
         found.append(turned)
     return np.array(found)
-
-
-def _thinned(rows: Rows) -> Rows:
-    """Return the rows, or as many as starts take, drawn at random but the same every time."""
-    n = len(rows.log_loss)
-    if n <= ENOUGH:
-        return rows
-    kept = np.random.default_rng(0).choice(n, ENOUGH, replace=False)
-    logs = {name: column[kept] for name, column in rows.logs.items()}
-    return replace(rows, logs=logs, log_loss=rows.log_loss[kept], weights=rows.weights[kept])
 
 
 def _best_scales(law: Law, theta: Array, rows: Rows) -> Array:
@@ -419,8 +406,8 @@ def _check(points: Points, law: Law) -> None:
     problems: list[str] = []
     n_params = len(law.parameters)
     if points.n <= n_params:
-        needed = f"the {n_params} parameters of {law.name}; it takes {n_params + 1} or more"
-        problems.append(f"{points.n} rows for {needed}")
+        few = f"{points.n} rows for the {n_params} parameters of {law.name}"
+        problems.append(f"{few}; it takes {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
             problems.append(

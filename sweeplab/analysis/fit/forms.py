@@ -183,13 +183,6 @@ class Quantity:
         return math.exp(min(measured, 700.0)) if self.is_log else measured
 
 
-_WORDS_OF = {
-    "E": ("irreducible", "the loss that no size and no data take away"),
-    "A": ("scale", "the scale of the term of {columns}"),
-    "B": ("scale", "the scale of the term of {columns}"),
-}
-
-
 def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
     """Return the law's own parameters, as its formula has them."""
     found = []
@@ -201,13 +194,21 @@ def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
         for term in terms:
             if name == term.scale and term.exponent:
                 slope[law.index(term.exponent)] += center[term.column]
-        kind, meaning = _WORDS_OF.get(name, ("exponent", "the exponent of {columns}"))
-        if not terms:
-            kind, meaning = "power", "how the terms are joined; 1 is a plain sum"
-        meaning = meaning.format(columns=" and ".join(needs))
-        is_log = name in law.scales
-        found.append(Quantity(name, kind, meaning, _linear(slope), needs, is_log, derived=False))
+        is_log, columns = name in law.scales, " and ".join(needs)
+        if name == "E":
+            words = ("irreducible", "the loss that no size and no data take away")
+        elif is_log:
+            words = ("scale", f"the scale of the term of {columns}")
+        elif terms:
+            words = ("exponent", f"the exponent of {columns}")
+        else:
+            words = ("power", "how the terms are joined; 1 is a plain sum")
+        found.append(Quantity(name, *words, _linear(slope), needs, is_log, derived=False))
     return found
+
+
+def _linear(slope: Array) -> Measure:
+    return lambda theta: (theta @ slope, np.broadcast_to(slope, theta.shape))
 
 
 def optimum_of(
@@ -221,11 +222,8 @@ def optimum_of(
     shift = center["tokens"] - center["params"]
     n_at, d_at = _exponents(law)
 
-    def sizes(theta: Array) -> tuple[Array, Array]:
-        return _log_n_opt(law, theta, total)
-
     def ratio(theta: Array) -> tuple[Array, Array]:
-        n, slope = sizes(theta)
+        n, slope = _log_n_opt(law, theta, total)
         return total - 2 * n + shift, -2 * slope
 
     def share(theta: Array) -> tuple[Array, Array]:
@@ -240,16 +238,15 @@ def optimum_of(
         return 1 - value, -slope
 
     def loss(theta: Array) -> tuple[Array, Array]:
-        n = sizes(theta)[0][:, None]
+        n = _log_n_opt(law, theta, total)[0][:, None]
         value, jacobian = law.derivatives(theta, {"params": n, "tokens": total - n})
         return value[:, 0], jacobian[:, :, 0]  # at the optimum it does not depend on where that is
 
-    measured = (
-        {N_OPT: share, D_OPT: other_share} if n_at != d_at else {}
-    )  # tied: one half, whatever the data say
+    # Of a tied law both are one half, whatever the data say.
+    shares = {N_OPT: share, D_OPT: other_share} if n_at != d_at else {}
     at = f"{budget:.3g} FLOPs"
     return [
-        *(Quantity(name, "exponent", MEANINGS[name], measure, both) for name, measure in measured.items()),
+        *(Quantity(name, "exponent", MEANINGS[name], measure, both) for name, measure in shares.items()),
         Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
         Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both, is_log=True),
     ]
@@ -294,7 +291,3 @@ def _log_n_opt(law: Law, theta: Array, total: float) -> tuple[Array, Array]:
 def _exponents(law: Law) -> tuple[int, int]:
     where = {term.column: law.index(term.exponent) for term in law.terms if term.column}
     return where["params"], where["tokens"]
-
-
-def _linear(slope: Array) -> Measure:
-    return lambda theta: (theta @ slope, np.broadcast_to(slope, theta.shape))

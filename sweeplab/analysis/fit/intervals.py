@@ -33,7 +33,7 @@ _STILL = 1e-8
 _PARTS = np.array([0.25, 0.5, 0.75])  # of a gap, to look at
 _ROUNDS = 20
 _CLOSE = 1e-3
-_Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float | None]
+_Steps = Generator[tuple[Array, Array], tuple[Array, Array, Array], float]
 
 N_STARTS = 3  # of a refit besides the optimum: from it alone up to a third end in another valley
 N_CHECKED = 64
@@ -154,72 +154,76 @@ def shared_of(points: Points, fit: Fit) -> Shared | None:
 
 @dataclass(frozen=True)
 class Interval:
-    """The lowest and highest value at `level`; an end is open where the data set no limit on that side."""
+    """The lowest and highest value at LEVEL; an end is infinite where the data set no limit on that side."""
 
     value: float
     low: float
     high: float
-    open_low: bool
-    open_high: bool
+
+    @property
+    def open_ends(self) -> list[str]:
+        """Return the sides that have no limit, of lower and upper."""
+        return [side for side, end in (("lower", self.low), ("upper", self.high)) if math.isinf(end)]
 
 
-def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None, level: float = LEVEL) -> Interval:
+def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None) -> Interval:
     """Return the profile interval of a quantity, in what its `measure` gives (logs where it is a log).
 
     Errors that are `shared` widen it by what they add to the quantity's variance, with fewer degrees of freedom.
     """
-    return profiles(fit, [quantity], shared, level)[0]
+    return profiles(fit, [quantity], shared)[0]
 
 
-def profiles(
-    fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None, level: float = LEVEL
-) -> list[Interval]:
+def profiles(fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None) -> list[Interval]:
     """Return the profile intervals of several quantities, followed side by side: many times faster than one by one."""
     inverse = inverse_curvature(fit)
     values: list[float] = []
-    asking: dict[tuple[int, int], _Search] = {}  # by quantity and side
-    ends: dict[tuple[int, int], float | None] = {}
+    # By quantity and side: the search for an end, what it wants solved next and with which spring; and the ends.
+    searches: dict[tuple[int, int], _Steps] = {}
+    wanted: dict[tuple[int, int], tuple[Array, Array]] = {}
+    springs: dict[tuple[int, int], float] = {}
+    ends: dict[tuple[int, int], float] = {}
     for k, quantity in enumerate(quantities):
         value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
         values.append(float(value))
         if math.isfinite(value) and np.isfinite(slope).all() and slope.any():
-            allowed = _allowed(fit, slope, inverse, shared, level)
+            allowed = _allowed(fit, slope, inverse, shared)
             spread, lean = _spread(fit, slope, inverse, allowed)
             for side in (-1, 1):
-                asking[k, side] = _Search(_end(fit, side, float(value), lean, spread, allowed), spread)
-    while asking:
-        parts = {key: search.wanted for key, search in asking.items()}
-        counts = [len(targets) for targets, _ in parts.values()]
+                searches[k, side] = _end(fit, side, float(value), lean, spread, allowed)
+                wanted[k, side], springs[k, side] = next(searches[k, side]), _FIRM / spread
+    while wanted:
+        counts = [len(targets) for targets, _ in wanted.values()]
         pull = Pull(
             [quantity.measure for quantity in quantities],
-            np.repeat([k for k, _ in parts], counts),
-            np.concatenate([targets for targets, _ in parts.values()]),
-            np.repeat([_FIRM / search.spread for search in asking.values()], counts),
+            np.repeat([k for k, _ in wanted], counts),
+            np.concatenate([targets for targets, _ in wanted.values()]),
+            np.repeat([springs[key] for key in wanted], counts),
         )
-        found = solve(fit.law, np.concatenate([begin for _, begin in parts.values()]), fit.rows, pull, _STILL)
+        found = solve(
+            fit.law, np.concatenate([begin for _, begin in wanted.values()]), fit.rows, pull, _STILL
+        )
         height = np.sqrt(np.maximum(found.objective - fit.objective, 0))
         at, upto = pull.measured(found.theta)[0], np.cumsum(counts)
-        for (key, search), first, last in zip(list(asking.items()), upto - counts, upto, strict=True):
+        for key, first, last in zip(list(wanted), upto - counts, upto, strict=True):
             rows = slice(first, last)
             try:
-                search.wanted = search.steps.send((at[rows], height[rows], found.theta[rows]))
+                wanted[key] = searches[key].send((at[rows], height[rows], found.theta[rows]))
             except StopIteration as done:
                 ends[key] = done.value
-                del asking[key]
-    return [_interval(value, ends.get((k, -1)), ends.get((k, 1))) for k, value in enumerate(values)]
+                del wanted[key]
+    return [
+        Interval(value, ends.get((k, -1), -math.inf), ends.get((k, 1), math.inf))
+        for k, value in enumerate(values)
+    ]
 
 
-def _interval(value: float, low: float | None, high: float | None) -> Interval:
-    ends = (-math.inf if low is None else low, math.inf if high is None else high)
-    return Interval(value, *ends, low is None, high is None)
-
-
-def _allowed(fit: Fit, slope: Array, inverse: Array, shared: Shared | None, level: float) -> float:
+def _allowed(fit: Fit, slope: Array, inverse: Array, shared: Shared | None) -> float:
     """Return how much higher the objective may be inside of a quantity's interval."""
     if not (shared and shared.shared > 0):
-        return rise(fit, fit.spare, level)
+        return rise(fit, fit.spare)
     moved = fit.rows.weights * (slope @ inverse @ fit.jacobian)
-    return rise(fit, shared.freedom(moved, fit.spare), level) * shared.inflation(moved)
+    return rise(fit, shared.freedom(moved, fit.spare)) * shared.inflation(moved)
 
 
 def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
@@ -236,7 +240,7 @@ def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[flo
     return min(spread, widest), inverse @ slope / spread
 
 
-def rise(fit: Fit, freedom: float, level: float = LEVEL) -> float:
+def rise(fit: Fit, freedom: float) -> float:
     """Return how much higher the objective may be inside of an interval; `freedom` is F's second degree."""
     from scipy.stats import f as f_distribution
 
@@ -244,7 +248,7 @@ def rise(fit: Fit, freedom: float, level: float = LEVEL) -> float:
     bent = np.clip(residual, -delta, delta)
     squares = float(weights @ bent**2) / fit.spare  # a row that weighs w has 1/w of the variance
     inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
-    return float(f_distribution.ppf(level, 1, freedom)) * squares / inside / 2
+    return float(f_distribution.ppf(LEVEL, 1, freedom)) * squares / inside / 2
 
 
 def inverse_curvature(fit: Fit) -> Array:
@@ -262,16 +266,8 @@ def correlations(fit: Fit) -> Array:
     return np.asarray(np.clip(inverse / np.outer(errors, errors), -1, 1))
 
 
-class _Search:
-    """One end that is being looked for: what it wants solved next, as targets [m] and vectors to start from [m, p]."""
-
-    def __init__(self, steps: _Steps, spread: float) -> None:
-        self.steps, self.spread = steps, spread
-        self.wanted = next(steps)
-
-
 def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed: float) -> _Steps:
-    """Return where the profile crosses `allowed` on one side of `value`; None where it never does.
+    """Return where the profile crosses `allowed` on one side of `value`; infinite where it never does.
 
     Yields targets and starts, and is sent their solutions: quantity, root of the rise in objective, vectors.
     """
@@ -287,12 +283,12 @@ def _end(fit: Fit, side: int, value: float, lean: Array, spread: float, allowed:
         if beyond.size and height[-1] >= limit:
             break
     if not beyond.size:
-        return None
+        return side * math.inf
     # The last crossing counts: a profile may dip again behind the first.
     within = np.flatnonzero(height < limit)
     last = within[-1] if within.size else -1
     if last > beyond[-1]:
-        return None
+        return side * math.inf
     inner = (away[last], height[last], theta[last]) if within.size else (0.0, 0.0, fit.theta)
     outer = (away[last + 1], height[last + 1])
     for _ in range(_ROUNDS):
@@ -329,6 +325,11 @@ class Refits:
 
     theta: Array
     missed: float
+
+    def interval(self, quantity: Quantity) -> tuple[float, float]:
+        """Return between which values the middle LEVEL of the refits have a quantity."""
+        low, high = np.quantile(quantity.measure(self.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return float(low), float(high)
 
 
 def bootstrap(

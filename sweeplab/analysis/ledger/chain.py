@@ -12,12 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -62,10 +61,9 @@ def read_chain(path: Path) -> Chain:
     if not path.exists() and not _head_file(path).exists():
         raise BadInput(f"no ledger at {path}; `sweeplab laws forecast` begins one")
     try:
-        if _is_torn(path):  # perhaps it is being written just now
-            with _lock(path):
-                return _read(path)
-        return _read(path)
+        is_torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+        with _lock(path) if is_torn else nullcontext():  # perhaps it is being written just now
+            return _read(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -121,8 +119,12 @@ def _read(path: Path) -> Chain:
         entries.append(content)
     if tail:
         _refuse_torn(path, tail, entries, head)
-    if head:
-        _check_end(path, entries, *head)
+    if head and (gone := head[0] - len(entries)) > 0:
+        missing = f"{gone} of {head[0]} entries are missing from its end, after line {len(entries)}"
+        raise BadInput(f"{path}: {missing}; {_head_file(path).name} says so")
+    if head and entries[head[0] - 1].sha256 != head[1]:
+        other = f"line {head[0]} is another entry than {_head_file(path).name} says was sealed"
+        raise BadInput(f"{path}: {other}")
     return Chain(path, tuple(entries), head is not None)
 
 
@@ -150,38 +152,14 @@ def _checked(line: bytes, before: Sequence[Entry]) -> Entry | str:
 
 
 def _refuse_torn(path: Path, tail: bytes, before: Sequence[Entry], head: tuple[int, str] | None) -> None:
-    number = len(before) + 1
-    if head and head[0] >= number:
-        raise BadInput(f"{path}: line {number} was changed: it is cut off, and was whole when it was sealed")
+    line = f"{path}: line {len(before) + 1}"
+    if head and head[0] > len(before):
+        raise BadInput(f"{line} was changed: it is cut off, and was whole when it was sealed")
     if isinstance(_checked(tail, before), Entry):
-        raise BadInput(
-            f"{path}: line {number} lacks only the newline at its end; to mend it: printf '\\n' >> {path}"
-        )
-    size = path.stat().st_size - len(tail)
-    raise BadInput(
-        f"{path}: line {number} is cut off after {len(tail)} bytes, as by a kill while it was written; "
-        f"it was never sealed, and is yours to remove: truncate -s {size} {path}"
-    )
-
-
-def _check_end(path: Path, entries: Sequence[Entry], count: int, sha256: str) -> None:
-    if len(entries) < count:
-        gone = count - len(entries)
-        raise BadInput(
-            f"{path}: {gone} of {count} entries are missing from its end, after line {len(entries)}; "
-            f"{_head_file(path).name} says so"
-        )
-    if count and entries[count - 1].sha256 != sha256:
-        raise BadInput(f"{path}: line {count} is another entry than {_head_file(path).name} says was sealed")
-
-
-def _is_torn(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        return file.read(1) not in (b"", b"\n")
+        raise BadInput(f"{line} lacks only the newline at its end; to mend it: printf '\\n' >> {path}")
+    remove = f"truncate -s {path.stat().st_size - len(tail)} {path}"
+    cut = f"is cut off after {len(tail)} bytes, as by a kill while it was written"
+    raise BadInput(f"{line} {cut}; it was never sealed, and is yours to remove: {remove}")
 
 
 def _write(path: Path, lines: bytes) -> None:
@@ -205,12 +183,11 @@ def _head(path: Path) -> tuple[int, str] | None:
         return None
     try:
         said = json.loads(file.read_bytes())
-        count, sha256 = int(said["entries"]), str(said["sha256"])
-        if count < 1:
+        if (count := int(said["entries"])) < 1:
             raise ValueError(count)
+        return count, str(said["sha256"])
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{file}: was changed: it is no head of a ledger") from error
-    return count, sha256
 
 
 def _entry(content: Mapping[str, Any]) -> Entry:
@@ -221,14 +198,15 @@ def _entry(content: Mapping[str, Any]) -> Entry:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(
-        canonical({name: each for name, each in content.items() if name != "sha256"})
-    ).hexdigest()
+    said = {name: each for name, each in content.items() if name != "sha256"}
+    return hashlib.sha256(canonical(said)).hexdigest()
 
 
 def _head_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.head")
 
 
-def _lock(path: Path) -> FileLock:
+def _lock(path: Path) -> AbstractContextManager[object]:
+    from filelock import FileLock
+
     return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)

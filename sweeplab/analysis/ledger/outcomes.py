@@ -12,11 +12,11 @@ Strictly proper scoring rules, prediction, and estimation, equation 21, with the
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
@@ -27,23 +27,14 @@ from numpy.typing import NDArray
 from sweeplab.analysis.columns import Array
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.intervals import LEVEL, share_interval
+from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry
-from sweeplab.analysis.ledger.targets import (
-    Counting,
-    Place,
-    StartedRun,
-    Target,
-    data_digest,
-    row_marks,
-    rows_at,
-    runs_at,
-    started_in_words,
-    started_runs,
-    study_digest,
-    time_in_words,
-)
+from sweeplab.analysis.ledger.targets import Counting, Place, StartedRun
 from sweeplab.analysis.points import Points, read_points
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import counts
+from sweeplab.lab.listing import read_spec
+from sweeplab.records.folders import StudyFolder
 
 VERSION: Final = 1  # of what an entry says of a forecast
 SCORED: Final = "scored"
@@ -130,28 +121,15 @@ class Outcome:
         }
 
 
-def target_of(entry: Entry) -> Target:
-    """Return what an entry is about.
-
-    Raises:
-        BadInput: another version of sweeplab wrote it, in another way.
-    """
-    if entry.forecast.get("version") != VERSION:
-        raise BadInput(f"entry {entry.number} of the ledger is of another version of it than {VERSION}")
-    run = entry.forecast["run"]
-    place = Place(run["studies"], _counting(run["counting"])) if run["studies"] else None
-    return Target(entry.forecast["at"], place, tuple(run["cells"]), run["seeds"])
-
-
 class Runs:
     """The studies of a lab as far as they have been run; each is read once."""
 
     def __init__(self, lab: Path) -> None:
         self._lab = lab
+        self._digest = cache(self._digest_now)
         self._read: dict[str, tuple[list[StartedRun], Points | str]] = {}
-        self._digests: dict[str, str | None] = {}
 
-    def outcome(self, entry: Entry, target: Target, place: Place) -> Outcome:
+    def outcome(self, entry: Entry, place: Place) -> Outcome:
         """Return what came of a forecast of a study's run.
 
         Raises:
@@ -164,43 +142,37 @@ class Runs:
         if not names:
             return Outcome(entry, OPEN, f"no study {' or '.join(digests)} has been run in {self._lab}")
         all_runs, points = self._reading(names, place.counting)
-        runs = runs_at(all_runs, target.at)
+        runs = [run for run in all_runs if targets.same_point(run.at, entry.forecast["at"])]
         if not runs:
             return Outcome(entry, OPEN, "its run has not started")
         if runs[0].started <= entry.sealed:
-            when = f"it was sealed at {time_in_words(entry.sealed)}"
-            return Outcome(entry, REFUSED, f"made after: {when}, and {started_in_words(runs)}")
+            when = f"it was sealed at {targets.time_in_words(entry.sealed)}"
+            return Outcome(entry, REFUSED, f"made after: {when}, and {targets.started_in_words(runs)}")
         unended = sum(run.ended is None for run in runs)
         still = f"{unended} of its {len(runs)} runs have not ended" if unended else ""
-        if isinstance(points, Points) and (found := rows_at(points, target.at)).size:
+        if isinstance(points, Points) and (found := targets.rows_at(points, entry.forecast["at"])).size:
             return _scored(entry, points, found, still)
         if still:
             return Outcome(entry, OPEN, still)
-        states = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
+        states = counts(Counter(str(run.state) for run in runs))
         why = points if isinstance(points, str) else "no loss at that size in tracking"
         return Outcome(entry, VOID, f"its runs have ended ({states}), but: {why}")
 
-    def _digest(self, name: str) -> str | None:
+    def _digest_now(self, name: str) -> str | None:
         """Return the digest of a study; None where it has not been run."""
-        from sweeplab.lab.listing import read_spec
-        from sweeplab.records.folders import StudyFolder
-
-        if name not in self._digests:
-            folder = StudyFolder(self._lab, name)
-            self._digests[name] = None
-            if folder.canonical_file.exists() and folder.data_file.exists():
-                data = json.loads(folder.data_file.read_text(encoding="utf-8"))
-                self._digests[name] = study_digest(read_spec(folder), data["text_digest"])
-        return self._digests[name]
+        folder = StudyFolder(self._lab, name)
+        if not (folder.canonical_file.exists() and folder.data_file.exists()):
+            return None
+        return targets.study_digest(read_spec(folder), folder.read(folder.data_file)["text_digest"])
 
     def _reading(self, names: Sequence[str], counting: Counting) -> tuple[list[StartedRun], Points | str]:
         """Return the runs that have started, the first first, and the points, or why there are none."""
         from sweeplab.analysis.studies import read_studies
-        from sweeplab.records.folders import StudyFolder
 
         key = repr((sorted(names), counting))
         if key not in self._read:
-            started = [run for name in names for run in started_runs(StudyFolder(self._lab, name), counting)]
+            folders = [StudyFolder(self._lab, name) for name in names]
+            started = [run for folder in folders for run in targets.started_runs(folder, counting)]
             points: Points | str
             try:
                 points = read_studies(self._lab, names).points(counting.columns, counting.conventions)
@@ -210,34 +182,19 @@ class Runs:
         return self._read[key]
 
 
-class Table:
-    """A file that may have grown since forecasts were made from it; without a counting it is read as then."""
-
-    def __init__(self, path: Path, counting: Counting | None = None) -> None:
-        self._path, self._counting = path, counting
-        self._read: dict[str, Points] = {}
-
-    def outcome(self, entry: Entry, target: Target) -> Outcome:
-        """Return what came of a forecast that was made from an earlier state of this file.
-
-        Raises:
-            BadInput: it cannot be read with the columns given, or with those of then.
-        """
-        counting = self._counting or _counting(entry.forecast["source"]["counting"])
-        if (key := repr(counting)) not in self._read:
-            self._read[key] = read_points(self._path, counting.columns, counting.conventions)
-        points = self._read[key]
-        found = rows_at(points, target.at)
-        if not found.size:
-            return Outcome(entry, OPEN, f"{self._path} has no row of it")
-        data = entry.forecast["data"]
-        then = np.isin(row_marks(points), data["rows"])
-        if then[found].any():
-            return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
-        if data_digest(points.only(then)) != data["digest"]:
-            why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {self._path} unchanged"
-            return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
-        return _scored(entry, points, found)
+def _of_table(entry: Entry, path: Path, points: Points) -> Outcome:
+    """Return what came of a forecast that was made from an earlier state of a file; it may have grown since."""
+    found = targets.rows_at(points, entry.forecast["at"])
+    if not found.size:
+        return Outcome(entry, OPEN, f"{path} has no row of it")
+    data = entry.forecast["data"]
+    then = np.isin(targets.row_marks(points), data["rows"])
+    if then[found].any():
+        return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
+    if targets.data_digest(points.only(then)) != data["digest"]:
+        why = f"{then.sum()} of the {data['n_points']} rows that it was made from are in {path} unchanged"
+        return Outcome(entry, REFUSED, f"{why}: that its own was not among them cannot be shown")
+    return _scored(entry, points, found)
 
 
 def outcomes(
@@ -245,18 +202,27 @@ def outcomes(
 ) -> tuple[Outcome, ...]:
     """Return what came of each entry; those about a file's rows are scored `against` its later state.
 
+    Without a counting the file is read as it was then.
+
     Raises:
-        BadInput: the file cannot be read.
+        BadInput: the file cannot be read, with the columns given or with those of then; another version of sweeplab
+            wrote an entry, in another way.
         TrackingUnavailable: tracking does not answer.
     """
-    runs, table = Runs(lab), Table(against, counting) if against else None
+    runs = Runs(lab)
+    tables: dict[str, Points] = {}
     found = []
     for entry in entries:
-        target = target_of(entry)
-        if target.place:
-            found.append(runs.outcome(entry, target, target.place))
-        elif table:
-            found.append(table.outcome(entry, target))
+        if entry.forecast.get("version") != VERSION:
+            raise BadInput(f"entry {entry.number} of the ledger is of another version of it than {VERSION}")
+        run = entry.forecast["run"]
+        if run["studies"]:
+            found.append(runs.outcome(entry, Place(run["studies"], _counting(run["counting"]))))
+        elif against:
+            how = counting or _counting(entry.forecast["source"]["counting"])
+            if (key := repr(how)) not in tables:
+                tables[key] = read_points(against, how.columns, how.conventions)
+            found.append(_of_table(entry, against, tables[key]))
         else:
             name = entry.forecast["source"]["names"][0]
             found.append(Outcome(entry, OPEN, f"laws verify --against FILE scores it: {name}, with its row"))
@@ -291,7 +257,7 @@ def _counting(said: Mapping[str, Any]) -> Counting:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many outcomes were inside of the central intervals of one level.
+    """How many outcomes, and which share of them, were inside of the central intervals of one level.
 
     `low` and `high` bound the share that forecasts like these would reach (Clopper and Pearson 1934, 90%).
     """
@@ -301,29 +267,20 @@ class Coverage:
     n: int
     low: float
     high: float
-
-    @property
-    def share(self) -> float:
-        """Return the part of the outcomes that was inside."""
-        return self.covered / self.n
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self) | {"share": self.share}
+    share: float
 
 
 @dataclass(frozen=True)
 class Skill:
-    """The mean CRPS of the law and of a naive forecaster, over the forecasts that have both, in log units."""
+    """The mean CRPS of the law and of a naive forecaster, over the forecasts that have both, in log units.
+
+    `ratio` is the law's part of the naive CRPS: under 1 the law is the better forecaster.
+    """
 
     n: int
     law: float
     naive: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Return the law's part of the naive CRPS: under 1 the law is the better forecaster."""
-        return self.law / self.naive if self.naive > 0 else None
+    ratio: float | None
 
 
 @dataclass(frozen=True)
@@ -340,19 +297,7 @@ class Calibration:
     coverage: tuple[Coverage, ...]
     by_verdict: Mapping[str, Coverage]
     pit: tuple[float, ...]
-    skill: Mapping[str, Skill]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "n": self.n,
-            "n_runs": self.n_runs,
-            "n_fits": self.n_fits,
-            "coverage": [each.as_dict() for each in self.coverage],
-            "by_verdict": {verdict: each.as_dict() for verdict, each in self.by_verdict.items()},
-            "pit": list(self.pit),
-            "crps": {name: asdict(each) | {"ratio": each.ratio} for name, each in self.skill.items()},
-        }
+    crps: Mapping[str, Skill]
 
 
 def calibrate(found: Iterable[Outcome]) -> Calibration:
@@ -368,8 +313,8 @@ def calibrate(found: Iterable[Outcome]) -> Calibration:
     skill = {}
     for name in (LAST_POINT, LOG_LINE):
         if both := [own.crps for _, own in scored if name in own.crps]:
-            means = [float(np.mean([each[who] for each in both])) for who in (LAW, name)]
-            skill[name] = Skill(len(both), *means)
+            law, naive = (float(np.mean([each[who] for each in both])) for who in (LAW, name))
+            skill[name] = Skill(len(both), law, naive, law / naive if naive > 0 else None)
     return Calibration(
         n=len(scored),
         n_runs=len(runs),
@@ -377,10 +322,10 @@ def calibrate(found: Iterable[Outcome]) -> Calibration:
         coverage=tuple(_coverage(level, pit) for level in LEVELS) if scored else (),
         by_verdict={each: _coverage(LEVEL, pit[verdicts == each]) for each in dict.fromkeys(verdicts)},
         pit=tuple(map(float, pit)),
-        skill=skill,
+        crps=skill,
     )
 
 
 def _coverage(level: float, pit: Array) -> Coverage:
     n, covered = len(pit), int((np.abs(2 * pit - 1) <= level).sum())
-    return Coverage(level, covered, n, *share_interval(covered, n))
+    return Coverage(level, covered, n, *share_interval(covered, n), share=covered / n)

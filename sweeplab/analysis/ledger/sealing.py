@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +21,14 @@ from sweeplab.analysis.fit.assessment import IDENTIFIED, Assessment, Verdict, ga
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import loss_at
 from sweeplab.analysis.fit.intervals import LEVEL, Shared, profile, student
+from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE, VERSION, Normal
-from sweeplab.analysis.ledger.targets import (
-    CellTargets,
-    Counting,
-    StartedRun,
-    Target,
-    data_digest,
-    row_marks,
-    rows_at,
-    runs_at,
-    started_in_words,
-    started_runs,
-)
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
-
-if TYPE_CHECKING:
-    from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder
+from sweeplab.tracking.environment import git_of_code
+from sweeplab.version import VERSION as SWEEPLAB
 
 METHOD = "profile of the law (F quantile) and a run's noise (t quantile), added in quadrature in log loss"
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
@@ -85,9 +74,8 @@ def predict(
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
     interval = profile(fit, quantity, shared)
-    if interval.open_low or interval.open_high:
-        side = "lower" if interval.open_low else "upper"
-        why = f"the {fit.n_points} rows set it no {side} limit, so there is no interval to seal"
+    if interval.open_ends:
+        why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     noise, quantile = _noise(points, fit, shared, seeds)
     low = interval.value - math.hypot(interval.value - interval.low, quantile * noise)
@@ -112,8 +100,8 @@ def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]
 
     Without FLOPs in the table, the line is on what the table has of N and D.
     """
-    known = (name for name in ("flops", "params", "tokens") if name in points.columns and name in at)
-    x_name = next(known, "")
+    known = points.columns.keys() & at.keys()
+    x_name = next((name for name in ("flops", "params", "tokens") if name in known), "")
     if not x_name:
         return dict.fromkeys((LAST_POINT, LOG_LINE), Naive(None, "the table and the point share no column"))
     x, y = np.log(points.columns[x_name]), np.log(points.columns["loss"])
@@ -164,7 +152,7 @@ class Source:
 
     names: tuple[str, ...]
     is_file: bool
-    counting: Counting
+    counting: targets.Counting
 
 
 @dataclass(frozen=True)
@@ -180,20 +168,23 @@ def seal(
     ledger: Path,
     source: Source,
     assessment: Assessment,
-    asked: CellTargets,
-    folders: Sequence[StudyFolder] = (),
+    lab: Path,
+    wanted: Sequence[targets.Target],
+    left_out: Mapping[str, str] | None = None,
 ) -> Sealed:
     """Seal a forecast of every target but those that have started, or that the law cannot forecast.
 
-    `folders` are those of the studies in which the runs will be, as far as these have been run.
+    The runs will be in studies of `lab`, as far as these have been run; `left_out` says what else is no target.
 
     Raises:
         BadInput: no target is left, with the reason for each; the ledger is broken or cannot be written.
     """
-    place = asked.targets[0].place if asked.targets else None
-    runs = [run for folder in folders for run in started_runs(folder, place.counting)] if place else []
-    forecasts, left_out, warnings = [], dict(asked.left_out), list(assessment.warnings)
-    for target in asked.targets:
+    runs: list[targets.StartedRun] = []
+    if wanted and (place := wanted[0].place):
+        for name in place.studies:
+            runs += targets.started_runs(StudyFolder(lab, name), place.counting)
+    forecasts, left_out, warnings = [], dict(left_out or {}), list(assessment.warnings)
+    for target in wanted:
         try:
             _refuse_known(target, assessment.points, source, runs)
             predicted = predict(assessment.points, assessment.fit, assessment.shared, target.at, target.seeds)
@@ -209,17 +200,19 @@ def seal(
     return Sealed(append(ledger, forecasts), left_out, tuple(dict.fromkeys(warnings)))
 
 
-def _refuse_known(target: Target, points: Points, source: Source, runs: Sequence[StartedRun]) -> None:
-    if started := runs_at(runs, target.at):
-        raise BadInput(f"{started_in_words(started)}; a forecast is made before its run exists")
-    known = rows_at(points, target.at)
+def _refuse_known(
+    target: targets.Target, points: Points, source: Source, runs: Sequence[targets.StartedRun]
+) -> None:
+    if started := [run for run in runs if targets.same_point(run.at, target.at)]:
+        raise BadInput(f"{targets.started_in_words(started)}; a forecast is made before its run exists")
+    known = targets.rows_at(points, target.at)
     if known.size and (target.place is None or set(target.place.studies) & set(source.names)):
         loss = points.columns["loss"][known[0]]
         raise BadInput(f"{source.names[0]} has its loss already, {loss:.4g}; a forecast is made before")
 
 
 def _forecast(
-    source: Source, assessment: Assessment, target: Target, predicted: Prediction
+    source: Source, assessment: Assessment, target: targets.Target, predicted: Prediction
 ) -> dict[str, Any]:
     """Return all that is sealed of one forecast, as plain values."""
     points, fit, place = assessment.points, assessment.fit, target.place
@@ -227,11 +220,7 @@ def _forecast(
     delta = fit.rows.delta
     return {
         "version": VERSION,
-        "source": {
-            "names": list(source.names),
-            "is_file": source.is_file,
-            "counting": asdict(source.counting),
-        },
+        "source": asdict(source),
         "run": {
             "studies": dict(place.studies) if place else {},
             "counting": asdict(place.counting) if place else None,
@@ -254,21 +243,13 @@ def _forecast(
             "warnings": list(assessment.warnings),
         },
         "data": {
-            "digest": data_digest(points),
+            "digest": targets.data_digest(points),
             "n_points": points.n,
             "dropped": dict(points.dropped),
             "conventions": dict(points.conventions),
             # A file has no times of its own: its rows say what was in it.
-            "rows": sorted(row_marks(points)) if not place else None,
+            "rows": sorted(targets.row_marks(points)) if not place else None,
         },
-        "code": code_version(),
+        # The commit, and whether it is dirty, where the code lies in a repository of its own.
+        "code": {"sweeplab": SWEEPLAB, **(git_of_code() or {"commit": None, "dirty": None})},
     }
-
-
-def code_version() -> dict[str, Any]:
-    """Return sweeplab's version and, where it lies in a repository of its own, the commit and whether it is dirty."""
-    from sweeplab.tracking.environment import git_of_code
-    from sweeplab.version import VERSION as SWEEPLAB
-
-    commit = git_of_code() or {"commit": None, "dirty": None}
-    return {"sweeplab": SWEEPLAB, **commit}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +50,7 @@ def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict
     if not runs:
         return []
     frame = pd.DataFrame(list(runs)).assign(best_val_loss=math.nan, final_val_loss=math.nan)
-    table, _ = counted(frame, replace(counting.conventions, loss=""), None)
+    table, _ = counted(frame, replace(counting.conventions, loss=""))
     named = {role: role for role in COUNTS if role in table}
     named |= {role: name for role, name in counting.columns.items() if role in COUNTS}
     found = {role: column.values for role, column in read_columns(table, named, "a run to come").items()}
@@ -117,17 +117,9 @@ def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
     found = []
     for (start, end), at in zip(runs, sizes, strict=True):
         started = datetime.fromtimestamp(start.started, UTC)
-        if end is None:
-            found.append(StartedRun(start.key, at, started, None, None))
-        else:
-            ended = datetime.fromtimestamp(start.started + end.wall_seconds, UTC)
-            found.append(StartedRun(start.key, at, started, ended, end.state))
+        ended = datetime.fromtimestamp(start.started + end.wall_seconds, UTC) if end else None
+        found.append(StartedRun(start.key, at, started, ended, end.state if end else None))
     return sorted(found, key=lambda run: run.started)
-
-
-def runs_at(runs: Iterable[StartedRun], at: Mapping[str, float]) -> list[StartedRun]:
-    """Return the runs at a point."""
-    return [run for run in runs if same_point(run.at, at)]
 
 
 def started_in_words(runs: Sequence[StartedRun]) -> str:
@@ -171,14 +163,6 @@ class Target:
         return f"{self.cells[0]} ({numbers})" if self.cells else numbers
 
 
-@dataclass(frozen=True)
-class CellTargets:
-    """The cells of a study file as targets, and why others are none, by cell."""
-
-    targets: tuple[Target, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-
 def point_target(points: Points, asked: Mapping[str, float | None], place: Place | None) -> Target:
     """Return the target that a person names by its numbers; C is that of the table's rows unless it is given.
 
@@ -186,24 +170,21 @@ def point_target(points: Points, asked: Mapping[str, float | None], place: Place
         BadInput: a number that is not positive; a study's run that is not named by both N and D.
     """
     at = {role: float(number) for role, number in asked.items() if number is not None}
-    wrong = [
-        f"--{role} {number:g} is no size of a run; it takes a positive number"
-        for role, number in at.items()
-        if not 0 < number < math.inf
-    ]
-    if not wrong and place and not {"params", "tokens"} <= at.keys():
-        wrong.append("which run of the study? --params and --tokens together say it, or --study FILE")
-    if not wrong and not at:
-        wrong.append("which run? --params and --tokens say it, or --study FILE")
-    if wrong:
-        raise BadInput(*wrong)
+    if wrong := [f"--{role} {number:g}" for role, number in at.items() if not 0 < number < math.inf]:
+        raise BadInput(*(f"{each} is no size of a run; it takes a positive number" for each in wrong))
+    if place and not {"params", "tokens"} <= at.keys():
+        raise BadInput("which run of the study? --params and --tokens together say it, or --study FILE")
+    if not at:
+        raise BadInput("which run? --params and --tokens say it, or --study FILE")
     if "flops" not in at and {"params", "tokens"} <= at.keys() & points.columns.keys():
         at["flops"] = points.flops_per_param_token * at["params"] * at["tokens"]
     return Target(at, place, seeds=round(float(np.median(points.weights))))
 
 
-def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
-    """Return the points of a study's cells; left out are those whose size is known only once a trial is sampled.
+def cell_targets(
+    spec: StudySpec, lab: Path, counting: Counting
+) -> tuple[Sequence[Target], Mapping[str, str]]:
+    """Return the points of a study's cells, and by cell why others are none: their size is sampled.
 
     Cells that differ only in what is tuned, such as the learning rate, are one point: the law is of the best.
 
@@ -231,10 +212,10 @@ def cell_targets(spec: StudySpec, lab: Path, counting: Counting) -> CellTargets:
             left_out[cell.key] = f"its {what} is known only once a trial is sampled"
             continue
         new = Target(sizes[0], place, (cell.key,), len(space.seeds))
-        at = next((k for k, known in enumerate(targets) if same_point(known.at, new.at)), None)
-        if at is None:
+        there = next((known for known in targets if same_point(known.at, new.at)), None)
+        if there is None:
             targets.append(new)
         else:
-            there = targets[at]
-            targets[at] = replace(new, cells=(*there.cells, cell.key), seeds=min(new.seeds, there.seeds))
-    return CellTargets(tuple(targets), left_out)
+            both = replace(new, cells=(*there.cells, cell.key), seeds=min(new.seeds, there.seeds))
+            targets[targets.index(there)] = both
+    return targets, left_out

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,9 @@ class Cuts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
+        names = ("at", "rows_below", "rows_above")
         sizes = [(each.at, len(each.below), len(each.above)) for each in self.cuts]
-        cuts = [{"at": at, "rows_below": below, "rows_above": above} for at, below, above in sizes]
+        cuts = [dict(zip(names, each, strict=True)) for each in sizes]
         return {"by": self.by, "cuts": cuts, "why_none": self.why}
 
 
@@ -76,26 +77,17 @@ class Errors:
 
 @dataclass(frozen=True)
 class Backtest:
-    """A law's errors above every cut; none, and `why`, where it cannot be tested."""
+    """A law's errors above every cut; none, and `why`, where it cannot be tested.
 
-    law: Law
-    cuts: tuple[Errors, ...]
+    Means over cuts of the mean above a cut: `error`, the size of the errors in log loss; `bias`, the errors, above
+    zero where it predicts too much; `coverage`, the share of losses that the prediction intervals hold.
+    """
+
+    cuts: tuple[Errors, ...] = ()
     why: str = ""
-
-    @property
-    def error(self) -> float:
-        """Return the mean size of the errors above a cut, the mean over cuts, in log loss."""
-        return float(np.mean([np.abs(each.errors).mean() for each in self.cuts]))
-
-    @property
-    def bias(self) -> float:
-        """Return the mean error, likewise; above zero it predicts too much."""
-        return float(np.mean([each.errors.mean() for each in self.cuts]))
-
-    @property
-    def coverage(self) -> float:
-        """Return the share of losses that the prediction intervals hold, likewise."""
-        return float(np.mean([each.held.mean() for each in self.cuts]))
+    error: float = math.nan
+    bias: float = math.nan
+    coverage: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; nothing but the reason where there are no errors."""
@@ -130,18 +122,25 @@ def cuts_of(points: Points, laws: Sequence[Law]) -> Cuts:
     aims = np.linspace(enough[0][0], enough[-1][0], N_CUTS)
     chosen = sorted({int(np.argmin([abs(value - aim) for value, _ in enough])) for aim in aims})
     everything = np.arange(points.n)
-    cuts = ((math.exp(enough[at][0]), enough[at][1]) for at in chosen)
+    cuts = ((math.exp(value), rows) for value, rows in (enough[at] for at in chosen))
     return Cuts(by, tuple(Cut(at, rows, np.setdiff1d(everything, rows)) for at, rows in cuts))
 
 
 def backtest(points: Points, law: Law, cuts: Cuts) -> Backtest:
     """Return how far a law that saw the rows below each cut is off above it."""
     if not cuts.cuts:
-        return Backtest(law, (), cuts.why)
+        return Backtest(why=cuts.why)
     try:
-        return Backtest(law, tuple(_above(points, law, cut) for cut in cuts.cuts))
+        found = tuple(_above(points, law, cut) for cut in cuts.cuts)
     except BadInput as problem:
-        return Backtest(law, (), "; ".join(map(str, problem.problems)))
+        return Backtest(why=_why(problem))
+    by_cut = [(np.abs(each.errors).mean(), each.errors.mean(), each.held.mean()) for each in found]
+    error, bias, coverage = (float(np.mean(each)) for each in zip(*by_cut, strict=True))
+    return Backtest(found, "", error, bias, coverage)
+
+
+def _why(refused: BadInput) -> str:
+    return "; ".join(map(str, refused.problems))
 
 
 def _above(points: Points, law: Law, cut: Cut) -> Errors:
@@ -172,21 +171,19 @@ def _half_intervals(points: Points, found: Fit, columns: dict[str, Array], weigh
 class Lead:
     """How much smaller a challenger's errors are than the first law's, in log loss, and what noise brings about.
 
-    `chance` is how often a table of the first law gives a lead as large, `spread` the sd of such leads; None where
-    there is no lead.
+    `chance` is how often a table of the first law gives a lead as large, `spread_by_noise` the sd of such leads; None
+    where there is no lead.
     """
 
-    challenger: str
     value: float
-    spread: float | None = None
+    spread_by_noise: float | None = None
     chance: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A law, its fit to all rows, whether its form is flagged, its back-test and its lead over the first law."""
+    """A law's fit to all rows, whether its form is flagged, its back-test and its lead over the first law."""
 
-    law: Law
     fit: Fit
     misfit: Misfit
     backtest: Backtest
@@ -194,14 +191,13 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        lead = self.lead
         return {
-            "law": self.law.name,
-            "formula": self.law.formula,
+            "law": self.fit.law.name,
+            "formula": self.fit.law.formula,
             "in_sample": self.fit.sigma,
             "backtest": self.backtest.as_dict(),
             "misfit": self.misfit.as_dict(),
-            "lead": lead and {"value": lead.value, "spread_by_noise": lead.spread, "chance": lead.chance},
+            "lead": self.lead and asdict(self.lead),
         }
 
 
@@ -240,20 +236,19 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
         try:
             fits.append(fit(points, law))
         except BadInput as problem:
-            left_out[law.name] = "; ".join(map(str, problem.problems))
+            left_out[law.name] = _why(problem)
     if not fits:
         raise BadInput(*dict.fromkeys(left_out.values()))
     cuts = cuts_of(points, [each.law for each in fits])
     tests = [backtest(points, each.law, cuts) for each in fits]
     leads = _leads(points, fits, tests) if not tests[0].why else {}
     rows = tuple(
-        Row(found.law, found, misfit(points, found), test, leads.get(found.law.name))
+        Row(found, misfit(points, found), test, leads.get(found.law.name))
         for found, test in zip(fits, tests, strict=True)
     )
-    sure = [
-        lead for lead in leads.values() if lead.chance is not None and lead.chance * len(leads) <= BY_CHANCE
-    ]
-    better = max(sure, key=lambda each: each.value).challenger if sure else None
+    chances = {name: lead.chance * len(leads) for name, lead in leads.items() if lead.chance is not None}
+    sure = [name for name, chance in chances.items() if chance <= BY_CHANCE]
+    better = max(sure, key=lambda name: leads[name].value, default=None)
     return Comparison(points.n, rows, left_out, cuts, better, tuple(_sentences(rows, cuts, better)))
 
 
@@ -268,21 +263,18 @@ def _suited(points: Points) -> list[Law]:
 def _leads(points: Points, fits: Sequence[Fit], tests: Sequence[Backtest]) -> dict[str, Lead]:
     """Return each challenger's lead over the first law; only one that is above zero is held against noise."""
     first, *others = zip(fits, tests, strict=True)
-    leads: dict[str, Lead] = {}
-    drawn = by_first = None
-    for found, test in others:
-        if test.why:
-            continue
-        value = first[1].error - test.error
-        leads[found.law.name] = Lead(found.law.name, value)
-        if value > 0:
-            if drawn is None or by_first is None:
-                # Outliers count as noise, so that they name no challenger.
-                drawn = _drawn(points, first[0], min(math.sqrt(each.variance) for each in fits))
-                by_first = _simulated(points, *first, drawn, first[0])
-            by_noise = by_first - _simulated(points, found, test, drawn, first[0])
-            chance = (1 + int((by_noise >= value).sum())) / (1 + len(by_noise))
-            leads[found.law.name] = Lead(found.law.name, value, float(by_noise.std()), chance)
+    leads = {found.law.name: Lead(first[1].error - test.error) for found, test in others if not test.why}
+    ahead = [both for both in others if not both[1].why and leads[both[0].law.name].value > 0]
+    if not ahead:
+        return leads
+    # Outliers count as noise, so that they name no challenger.
+    drawn = _drawn(points, first[0], min(math.sqrt(each.variance) for each in fits))
+    by_first = _simulated(points, *first, drawn, first[0])
+    for found, test in ahead:
+        value = leads[found.law.name].value
+        by_noise = by_first - _simulated(points, found, test, drawn, first[0])
+        chance = (1 + int((by_noise >= value).sum())) / (1 + len(by_noise))
+        leads[found.law.name] = Lead(value, float(by_noise.std()), chance)
     return leads
 
 
@@ -319,18 +311,18 @@ def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth:
 
 def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]:
     first, *others = rows
-    name, why = first.law.name, cuts.why or first.backtest.why
+    name, why = first.fit.law.name, cuts.why or first.backtest.why
     said = [each.misfit.sentences[0] for each in rows]
     if why:
         return [f"laws cannot be compared by what they predict: {why}", *said]
     off = f"{name} is off by {first.backtest.error:.2%} of the loss on larger runs"
-    for each in others:
-        if each.law.name == better and each.lead and each.lead.chance is not None:
-            off = (
-                f"{better} predicts larger runs better than {name}: it is off by {each.backtest.error:.2%} of the "
-                f"loss where {name} is off by {first.backtest.error:.2%}; were {name} right, noise would give such a "
-                f"lead in {each.lead.chance:.1%} of tables"
-            )
-    if others and not better:
+    best = next((each for each in others if each.fit.law.name == better), None)
+    if best and best.lead:
+        off = (
+            f"{better} predicts larger runs better than {name}: it is off by {best.backtest.error:.2%} of the "
+            f"loss where {name} is off by {first.backtest.error:.2%}; were {name} right, noise would give such a "
+            f"lead in {best.lead.chance:.1%} of tables"
+        )
+    elif others:
         off += "; no other law predicts them better by more than noise"
     return [off, *said]

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,18 +28,8 @@ import numpy as np
 from sweeplab.analysis.fit.assessment import SPREAD, STANDS, design
 from sweeplab.analysis.fit.fitting import Fit, fit
 from sweeplab.analysis.fit.forms import Array, log_optimum
-from sweeplab.analysis.misfit.residuals import (
-    EXACT,
-    Draws,
-    Pattern,
-    Space,
-    draw,
-    patterns,
-    power,
-    shapes,
-    space_of,
-    surely,
-)
+from sweeplab.analysis.misfit import residuals
+from sweeplab.analysis.misfit.residuals import Draws, Pattern, Space
 from sweeplab.analysis.points import Points
 
 BEYOND = 10.0  # times the largest compute: where a departure has to matter
@@ -50,6 +39,14 @@ _BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)
 _SHARPNESS = 2.0
 _FOLLOWS = 1e-3
 _BOTH = {"params", "tokens"}
+
+FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
+MATTERS = 0.05  # of the loss at BEYOND times the compute
+FALSE_ALARM = 0.07  # over all directions that are tried
+GROSS = 0.01  # over all directions there are
+SEEN = 0.5  # the power from which on a departure can be seen
+_EFFECT = math.log1p(MATTERS)
+_MOST = 0.5  # of the loss: beyond that, an effect to first order is no number
 
 
 @dataclass(frozen=True)
@@ -62,16 +59,11 @@ class Departure:
     beyond: float
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where a forecast goes: a point at BEYOND times the table's largest compute, with the law's slopes there [p]."""
+def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, float], Array]:
+    """Return the directions, of each kind the typical one first, and where they have to matter.
 
-    columns: Mapping[str, float]
-    slopes: Array
-
-
-def departures(points: Points, fit: Fit) -> tuple[list[Departure], Target]:
-    """Return the directions, of each kind the typical one first, and where they have to matter."""
+    That is a point at BEYOND times the table's largest compute, with the law's slopes there [p].
+    """
     where = _target(points, fit)
     logs = {
         name: np.append(np.log(column), math.log(where[name])) - np.log(column).mean()
@@ -80,19 +72,23 @@ def departures(points: Points, fit: Fit) -> tuple[list[Departure], Target]:
     }
     value, jacobian = (each[0] for each in fit.law.derivatives(fit.theta[None], logs))
     shares = {term.column: jacobian[fit.law.index(term.scale)] for term in fit.law.terms}
-    # A law of one column is first of all wrong in that it does not read the other.
     parts = [_interactions(fit, logs, shares, value), _bends(fit, logs, shares), _unread(fit, logs)]
-    named = chain(*(parts if set(fit.law.columns) >= _BOTH else reversed(parts)))
-    found = [Departure(kind, words, change[:-1], float(change[-1])) for kind, words, change in named]
-    return found, Target(where, jacobian[:, -1])
+    if (
+        not set(fit.law.columns) >= _BOTH
+    ):  # it is first of all wrong in that it does not read the other column
+        parts = [parts[2], parts[1]]
+    found = [
+        Departure(kind, words, change[:-1], float(change[-1]))
+        for part in parts
+        for kind, words, change in part
+    ]
+    return found, where, jacobian[:, -1]
 
 
 Named = Iterator[tuple[str, str, Array]]
 
 
 def _interactions(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array], value: Array) -> Named:
-    if not set(fit.law.columns) >= _BOTH:
-        return
     of_n, of_d = shares["params"], shares["tokens"]
     yield INTERACTION, "log params times log tokens", logs["params"] * logs["tokens"]
     yield INTERACTION, "a term between those of params and tokens", np.sqrt(of_n * of_d)
@@ -152,15 +148,6 @@ def _target(points: Points, fit: Fit) -> dict[str, float]:
     return {"params": params, "tokens": params * math.exp(ratio), "flops": budget}
 
 
-FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
-MATTERS = 0.05  # of the loss at BEYOND times the compute
-FALSE_ALARM = 0.07  # over all directions that are tried
-GROSS = 0.01  # over all directions there are
-SEEN = 0.5  # the power from which on a departure can be seen
-_EFFECT = math.log1p(MATTERS)
-_MOST = 0.5  # of the loss: beyond that, an effect to first order is no number
-
-
 @dataclass(frozen=True)
 class Kind:
     """What is said about one kind of departure.
@@ -185,24 +172,15 @@ class Misfit:
     law: str
     status: str
     p_value: float | None
+    target: dict[str, float]
     kinds: tuple[Kind, ...]
     patterns: tuple[Pattern, ...]
-    target: dict[str, float]
     sentences: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "law": self.law,
-            "status": self.status,
-            "p_value": self.p_value,
-            "false_alarm": FALSE_ALARM + GROSS,
-            "matters": MATTERS,
-            "target": self.target,
-            "kinds": [asdict(each) for each in self.kinds],
-            "patterns": [asdict(each) for each in self.patterns],
-            "sentences": list(self.sentences),
-        }
+        said = asdict(self) | {"false_alarm": FALSE_ALARM + GROSS, "matters": MATTERS}
+        return {name: list(each) if isinstance(each, tuple) else each for name, each in said.items()}
 
 
 def misfit(points: Points, found: Fit) -> Misfit:
@@ -213,12 +191,12 @@ def misfit(points: Points, found: Fit) -> Misfit:
     """
     if found.rows.delta < found.sigma:
         found = fit(points, found.law)  # bent that much, residuals are hardly more than signs
-    directions, target = departures(points, found)
+    directions, target, slopes = departures(points, found)
     rows = np.stack([each.rows for each in directions], 1)
     beyond = np.array([each.beyond for each in directions])
-    space = space_of(points, found, rows, beyond, target.slopes)
+    space = residuals.space_of(points, found, rows, beyond, slopes)
     lacking = _lacking(points, found, space)
-    draws = draw(space)
+    draws = residuals.draw(space)
     tried = [] if lacking else _tried(directions, space, draws)
     everything = range(len(directions))
     bars = np.full(len(directions), draws.bar(everything, GROSS))
@@ -229,15 +207,20 @@ def misfit(points: Points, found: Fit) -> Misfit:
     # What is said of the form as a whole: `not seen` takes a kind that could have been.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
-    seen = patterns(points, found)
+    seen, law = residuals.patterns(points, found), found.law.name
+    unread = [
+        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
+        f"its low end to its high one (p {each.p_value:.2g})"
+        for each in residuals.surely(seen, residuals.shapes(points))
+    ]
     return Misfit(
-        law=found.law.name,
+        law=law,
         status=status,
         p_value=min((draws.p_value(each, float(space.shares()[each].max())) for each in told), default=None),
+        target=target,
         kinds=kinds,
         patterns=tuple(seen),
-        target=dict(target.columns),
-        sentences=(*_sentences(found.law.name, kinds, lacking), *_of_shapes(points, seen)),
+        sentences=(*_sentences(law, kinds, lacking), *unread),
     )
 
 
@@ -272,7 +255,8 @@ def _power(space: Space, draws: Draws, at: int, tried: Sequence[int]) -> float:
     """Return how often a direction that matters is flagged, with the noise that is left when it is taken out."""
     share = min(float(space.shares()[at]), 1.0)
     noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
-    return power(replace(space, noise=noise), draws, at, _EFFECT, tried, draws.bar(tried, FALSE_ALARM))
+    bar = draws.bar(tried, FALSE_ALARM)
+    return residuals.power(replace(space, noise=noise), draws, at, _EFFECT, tried, bar)
 
 
 def _kinds(
@@ -282,7 +266,7 @@ def _kinds(
     for kind in dict.fromkeys(each.kind for each in directions):
         own = [at for at, each in enumerate(directions) if each.kind == kind]
         strongest = max(own, key=lambda at: shares[at] - bars[at])
-        flagged = bool(shares[strongest] > bars[strongest]) and space.noise >= EXACT
+        flagged = bool(shares[strongest] > bars[strongest]) and space.noise >= residuals.EXACT
         likely = _power(space, draws, own[0], tried) if tried else 0.0
         status = FLAGGED if flagged else NOT_SEEN if likely >= SEEN else UNSEEABLE
         size = float(lengths[strongest] * space.gains[strongest])
@@ -293,12 +277,21 @@ def _kinds(
 
 
 def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
+    said = []
+    forecast = f"forecast at {BEYOND:g} times the compute"
     flagged = sorted((each for each in kinds if each.status == FLAGGED), key=lambda each: -each.share)
-    said = _of_flagged(law, flagged) if flagged else []
+    if flagged:
+        first, *others = flagged
+        squares = f"{first.share:.0%} of its residuals' squares"
+        alike = f"; {_listed(others)} would look alike, or is there too" if others else ""
+        said.append(f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest}){alike}")
+        if first.effect is not None:
+            off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
+            said.append(f"if that is what is wrong, its {forecast} is about {off}")
     if lacking:
         why = f"misfit cannot be seen on this design: {lacking}"
         return [*said, why if flagged else f"{why}; this is no sign that {law} is right"]
-    power = f"one that makes the forecast at {BEYOND:g} times the compute {MATTERS:.0%} wrong would be flagged in "
+    power = f"one that makes the {forecast} {MATTERS:.0%} wrong would be flagged in "
     for status, words in ((NOT_SEEN, "is not seen"), (UNSEEABLE, "cannot be seen on this design")):
         if there := [each for each in kinds if each.status == status]:
             shares = ", ".join(f"{each.power:.0%}" for each in there)
@@ -307,27 +300,6 @@ def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
     return said
 
 
-def _of_flagged(law: str, flagged: Sequence[Kind]) -> list[str]:
-    first, *others = flagged
-    squares = f"{first.share:.0%} of its residuals' squares"
-    said = [f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest})"]
-    if others:
-        said[0] += f"; {_listed(others)} would look alike, or is there too"
-    if first.effect is not None:
-        off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
-        forecast = f"its forecast at {BEYOND:g} times the compute"
-        said.append(f"if that is what is wrong, {forecast} is about {off}")
-    return said
-
-
 def _listed(kinds: Sequence[Kind]) -> str:
     named = [f"a{'n' if each.kind[0] in 'aeiou' else ''} {each.kind}" for each in kinds]
     return " or ".join([*filter(None, [", ".join(named[:-1])]), named[-1]])
-
-
-def _of_shapes(points: Points, seen: Sequence[Pattern]) -> list[str]:
-    return [
-        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
-        f"its low end to its high one (p {each.p_value:.2g})"
-        for each in surely(seen, shapes(points))
-    ]

@@ -14,8 +14,6 @@ Departures from the textbook: residuals are bent at Huber's delta as the fit has
 share are drawn as shared; a parameter at its bound takes no direction away.
 
 Legend: n rows, p parameters free to move, k directions, S draws.
-
-What a fit leaves over, against N, D, C and the shape of the model: patterns as numbers.
 """
 
 from __future__ import annotations
@@ -220,15 +218,15 @@ def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
     residual, delta = fit.residuals(), fit.rows.delta
     u = 2 * (logs - logs.min()) / span - 1
     has_bend = len(np.unique(logs.round(9))) >= _FEWEST
-    curves = np.stack([u, u**2][: 1 + has_bend], 1)
     root = np.sqrt(fit.rows.weights)[:, None]
+    curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
     bent = root * np.clip(residual, -delta, delta)[:, None]
-    line = np.linalg.lstsq(root * np.column_stack([np.ones_like(u), curves]), bent, rcond=None)[0][:, 0]
+    line = np.linalg.lstsq(np.column_stack([root, curves]), bent, rcond=None)[0][:, 0]
     # The law's own slopes are taken out of both, so that what it could follow is no pattern.
     taken = np.linalg.qr(root * fit.jacobian.T)[0]
-    left = root * curves - taken @ (taken.T @ (root * curves))
+    left = curves - taken @ (taken.T @ curves)
     base, lengths, _ = np.linalg.svd(left, full_matrices=False)
-    base = base[:, lengths > _NOTHING * np.linalg.norm(root * curves)]
+    base = base[:, lengths > _NOTHING * np.linalg.norm(curves)]
     rest = (bent - taken @ (taken.T @ bent))[:, 0]
     spare = len(rest) - taken.shape[1] - base.shape[1]
     squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())

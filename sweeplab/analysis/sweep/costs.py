@@ -16,15 +16,14 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.fit.intervals import share_interval
 from sweeplab.analysis.sweep.trials import Dimension, Sweep
-from sweeplab.analysis.trials import COUNTED, WORST_FIRST, finite
-from sweeplab.hyperparameters import TOKENS_PER_EVAL_ITER
+from sweeplab.analysis.trials import COUNTED, TRIAL, WORST_FIRST, finite
 
 if TYPE_CHECKING:
     from sweeplab.sweep.work.pruned import Audited
 
 
 PHASES = ("training", "evaluation")
-_RUN = ["cell", "trial", "seed"]
+_RUN = [*TRIAL, "seed"]
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,7 @@ def _evaluation_flops(runs: DataFrame, val_tokens: int | None) -> Series:
     n_evaluations = iterations // interval + 1 + (iterations % interval > 0)
     whole = np.nan if val_tokens is None else val_tokens / finite(runs, "block_size")
     reads_all = runs.get("eval_full", Series(False, index=runs.index)).astype(str) == "True"
-    in_batches = finite(runs, "eval_iters") * TOKENS_PER_EVAL_ITER
-    tokens = in_batches.fillna(finite(runs, "eval_tokens"))
-    rows = (tokens / finite(runs, "block_size")).mask(reads_all, whole)
+    rows = (finite(runs, "eval_tokens") / finite(runs, "block_size")).mask(reads_all, whole)
     return n_evaluations * rows * finite(runs, "row_flops") / 3  # backward is twice forward
 
 
@@ -91,7 +88,10 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class Saved:
-    """What a cell's pruned trials took, and what their rest would have taken at their own pace."""
+    """What a cell's pruned trials took, and what their rest would have taken at their own pace.
+
+    `share` is that of the FLOPs that the cell would have taken without pruning.
+    """
 
     study: str
     cell: str
@@ -101,12 +101,7 @@ class Saved:
     flops_saved: float
     seconds_spent: float
     seconds_saved: float
-
-    @property
-    def share(self) -> float:
-        """Return the share of the FLOPs that the cell would have taken without pruning."""
-        whole = self.flops_spent + self.flops_saved
-        return self.flops_saved / whole if whole else 0.0
+    share: float
 
 
 def saved(sweep: Sweep) -> list[Saved]:
@@ -120,9 +115,10 @@ def saved(sweep: Sweep) -> list[Saved]:
         flops = (pruned["planned_flops"] - pruned["train_flops"].fillna(0)).clip(lower=0)
         # A trial that was pruned before its first step has no pace of its own.
         paces = (pruned["wall_seconds"] / pruned["train_flops"].replace(0, np.nan)).fillna(pace)
-        in_flops = (float(own["train_flops"].sum()), float(flops.sum()))
+        took, rest = float(own["train_flops"].sum()), float(flops.sum())
         seconds = (float(own["wall_seconds"].sum()), float((flops * paces).sum()))
-        found.append(Saved(sweep.name, cell, len(own), len(pruned), *in_flops, *seconds))
+        share = rest / (took + rest) if took + rest else 0.0
+        found.append(Saved(sweep.name, cell, len(own), len(pruned), took, rest, *seconds, share))
     return [each for each in found if each.n_trials]
 
 
@@ -131,20 +127,17 @@ class Cost:
     """What the audit of a study's pruning says.
 
     `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
-    end; missing where it diverged), best (the cell's best value) and `is_better`. `low` and `high` are an interval of
-    the share of all pruned trials that would have become the best of their cell (Clopper and Pearson 1934).
+    end; missing where it diverged), best (the cell's best value) and `is_better`; `n_better` counts these. `low` and
+    `high` are an interval of the share of all pruned trials that would have become the best of their cell (Clopper
+    and Pearson 1934).
     """
 
     study: str
     audited: DataFrame
     n_pruned: int
+    n_better: int
     low: float
     high: float
-
-    @property
-    def n_better(self) -> int:
-        """Return how many of the audited trials would have become the best of their cell."""
-        return int(self.audited["is_better"].sum())
 
 
 def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
@@ -155,8 +148,8 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
     frame["best"] = [float(best.get(cell, np.nan)) for cell in frame["cell"]]
     value, bar = frame["value"].astype(float), frame["best"].astype(float)
     frame["is_better"] = (value < bar) | (value.notna() & bar.isna())
-    interval = share_interval(int(frame["is_better"].sum()), len(frame), LEVEL)
-    return Cost(sweep.name, frame, int((sweep.trials["state"] == "pruned").sum()), *interval)
+    n_pruned, n_better = int((sweep.trials["state"] == "pruned").sum()), int(frame["is_better"].sum())
+    return Cost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame), LEVEL))
 
 
 STATES_LOOKED_AT = ("diverged", "failed")
@@ -171,7 +164,7 @@ class Region:
     """The range of one hyperparameter where trials of a state are most out of proportion.
 
     `inside` of the `n_inside` trials in it ended so, `outside` of the `n_outside` others. `p` is that of Fisher's
-    exact test, one-sided, times the number of ranges.
+    exact test, one-sided, times the number of ranges; `verdict` says whether this is more than what chance gives.
     """
 
     study: str
@@ -183,18 +176,12 @@ class Region:
     outside: int
     n_outside: int
     p: float
-
-    @property
-    def verdict(self) -> str:
-        """Say whether this is more than what chance gives."""
-        return FOUND if self.p < ALPHA else NOT_FOUND
+    verdict: str
 
 
 def regions(sweep: Sweep) -> list[Region]:
     """Return the range of each hyperparameter in which most trials diverged, or failed; the surest first."""
-    ended = sweep.trials[
-        sweep.trials["state"].isin(WORST_FIRST) & ~sweep.trials["state"].isin(("running", "waiting"))
-    ]
+    ended = sweep.trials[sweep.trials["state"].isin({*WORST_FIRST} - {"running", "waiting"})]
     both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
     found = []
     for state in STATES_LOOKED_AT:
@@ -209,7 +196,8 @@ def regions(sweep: Sweep) -> list[Region]:
             p, _, said, inside = min(own, key=lambda each: each[0])
             within = (int((hit & inside).sum()), int(inside.sum()))
             outside = (int((hit & ~inside).sum()), int((~inside).sum()))
-            found.append(Region(sweep.name, state, name, said, *within, *outside, min(1.0, p)))
+            verdict = FOUND if p < ALPHA else NOT_FOUND
+            found.append(Region(sweep.name, state, name, said, *within, *outside, min(1.0, p), verdict))
     return sorted(found, key=lambda each: (STATES_LOOKED_AT.index(each.state), each.p))
 
 

@@ -21,10 +21,9 @@ from pandas import DataFrame
 
 from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, known_values, only_follows, tasks_of
-from sweeplab.data.objectives import OBJECTIVES, objective_of
+from sweeplab.analysis.trials import TRIAL, VALUED, finite, only_follows, tasks_of
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.hyperparameters import TABLE
 
 DIFFERENT, NOT_SEEN, UNKNOWN = "different", "no difference seen", "cannot be told"
 _UNKNOWN = (math.nan, math.nan)
@@ -55,12 +54,6 @@ class LossDifference:
     def difference(self) -> float:
         """Return by how much the second study's loss is higher."""
         return self.loss_b - self.loss_a
-
-    @property
-    def reversed(self) -> LossDifference:
-        """Return how far `a` lies above `b`."""
-        turned = replace(self, a=self.b, b=self.a, loss_a=self.loss_b, loss_b=self.loss_a)
-        return replace(turned, low=-self.high, high=-self.low)
 
     @property
     def verdict(self) -> str:
@@ -95,7 +88,7 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
 
 def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
     """Return how far the seeds of a study's trials lie apart; NaN where no trial has two."""
-    losses = losses_of(sweep, MEASURES[at])
+    losses = _losses(sweep, at)
     by_trial = losses.groupby(TRIAL)["loss"]
     freedom = int((by_trial.count() - 1).clip(lower=0).sum())
     if not freedom:
@@ -107,75 +100,68 @@ def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
 def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
     """Return the hyperparameters that are one in each study and not the same in all, with each study's value."""
     found = {}
-    for name in (name for name in TABLE if name != "seed"):
-        values = [sorted({str(each) for each in sweep.runs.get(name, ())}) for sweep in sweeps]
-        if all(only_follows(sweep.runs, name) for sweep in sweeps):
+    for name in TABLE:
+        values = [{str(each) for each in sweep.runs.get(name, ())} for sweep in sweeps]
+        if name == "seed" or all(only_follows(sweep.runs, name) for sweep in sweeps):
             continue
-        if all(len(each) == 1 for each in values) and len({each[0] for each in values}) > 1:
-            found[name] = [each[0] for each in values]
+        if all(len(each) == 1 for each in values) and len(set().union(*values)) > 1:
+            found[name] = [next(iter(each)) for each in values]
     return found
 
 
 def _of_pair(a: Sweep, b: Sweep, at: str, level: float) -> list[LossDifference]:
-    best_a, best_b = _bests(a, MEASURES[at]), _bests(b, MEASURES[at])
-    spreads = {each.name: seed_spread(each, at) for each in (a, b)}
+    """Return the difference over all cells that two studies share, and of several the difference in each."""
+    bests, spreads = [_bests(each, at) for each in (a, b)], [seed_spread(each, at) for each in (a, b)]
+    without = [each.name for each, spread in zip((a, b), spreads, strict=True) if not spread.freedom]
+    why = f"no trial of {' and '.join(without)} has two seeds" if without else ""
     cells = []
-    for cell, own in best_a.items():
-        if cell in best_b:
-            cells.append(_of_cell(a.name, b.name, cell, own, best_b[cell], spreads, level))
-    return [_of_all(a.name, b.name, cells, level), *(cells if len(cells) > 1 else ())]
-
-
-def _of_all(a: str, b: str, cells: Sequence[LossDifference], level: float) -> LossDifference:
-    """Return the mean difference over the cells, by Student's t over cells; of one cell, by its seeds."""
+    for cell in (each for each in bests[0] if each in bests[1]):
+        (loss_a, n_a), (loss_b, n_b) = bests[0][cell], bests[1][cell]
+        ends = _UNKNOWN if without else _welch(loss_b - loss_a, (n_a, n_b), spreads, level)
+        cells.append(LossDifference(a.name, b.name, cell, loss_a, loss_b, *ends, level, min(n_a, n_b), why))
+    if len(cells) == 1:
+        return cells
     if not cells:
         why = "they have no cell in common with a trial that ended"
-        return LossDifference(a, b, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, why)
-    if len(cells) == 1:
-        return cells[0]
-    apart = np.array([each.difference for each in cells])
-    n = len(apart)
+        return [LossDifference(a.name, b.name, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, why)]
+    # Over all cells: the mean difference, by Student's t over cells.
+    apart, n = np.array([each.difference for each in cells]), len(cells)
     reach = student(n - 1, level) * apart.std(ddof=1) / math.sqrt(n)
-    means = (float(np.mean([each.loss_a for each in cells])), float(np.mean([each.loss_b for each in cells])))
-    return LossDifference(a, b, ALL_CELLS, *means, apart.mean() - reach, apart.mean() + reach, level, n)
+    loss_a, loss_b = (
+        float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
+    )
+    ends = (apart.mean() - reach, apart.mean() + reach)
+    return [LossDifference(a.name, b.name, ALL_CELLS, loss_a, loss_b, *ends, level, n), *cells]
 
 
-def _of_cell(
-    a: str,
-    b: str,
-    cell: str,
-    best_a: tuple[float, int],
-    best_b: tuple[float, int],
-    spreads: Mapping[str, SeedSpread],
-    level: float,
-) -> LossDifference:
-    """Return the difference of two trials by their seeds: Welch's interval, with each study's pooled spread."""
-    losses, seeds = (best_a[0], best_b[0]), min(best_a[1], best_b[1])
-    without = [name for name in (a, b) if not spreads[name].freedom]
-    if without:
-        why = f"no trial of {' and '.join(without)} has two seeds"
-        return LossDifference(a, b, cell, *losses, math.nan, math.nan, level, seeds, why)
-    variances = [spreads[a].sd ** 2 / best_a[1], spreads[b].sd ** 2 / best_b[1]]
+def _welch(
+    apart: float, counts: Sequence[int], spreads: Sequence[SeedSpread], level: float
+) -> tuple[float, float]:
+    """Return the interval of two trials' difference by their seeds: Welch's, with each study's pooled spread."""
+    variances = [spread.sd**2 / count for spread, count in zip(spreads, counts, strict=True)]
     whole = sum(variances)
-    parts = variances[0] ** 2 / spreads[a].freedom + variances[1] ** 2 / spreads[b].freedom
-    freedom = whole**2 / parts if parts else math.inf
-    reach = student(freedom, level) * math.sqrt(whole)
-    apart = losses[1] - losses[0]
-    return LossDifference(a, b, cell, *losses, apart - reach, apart + reach, level, seeds)
+    parts = variances[0] ** 2 / spreads[0].freedom + variances[1] ** 2 / spreads[1].freedom
+    reach = student(whole**2 / parts if parts else math.inf, level) * math.sqrt(whole)
+    return apart - reach, apart + reach
 
 
-def _bests(sweep: Sweep, measure: str) -> dict[str, tuple[float, int]]:
+def _bests(sweep: Sweep, at: str) -> dict[str, tuple[float, int]]:
     """Return the loss of each cell's best trial, the mean over its seeds, and how many these are."""
-    losses = losses_of(sweep, measure)
-    trials = losses.groupby(TRIAL, sort=False)["loss"].agg(["mean", "count"]).reset_index()
-    best = trials.loc[trials.groupby("cell", sort=False)["mean"].idxmin()]
-    rows = best[["cell", "mean", "count"]].itertuples(index=False)
-    return {str(cell): (float(loss), int(n_seeds)) for cell, loss, n_seeds in rows}
+    by_cell = _of_best_trials(sweep, at).groupby("cell", sort=False)["loss"].agg(["mean", "count"])
+    return {str(cell): (float(loss), int(n_seeds)) for cell, loss, n_seeds in by_cell.itertuples()}
 
 
-def losses_of(sweep: Sweep, measure: str) -> DataFrame:
+def _of_best_trials(sweep: Sweep, at: str) -> DataFrame:
+    """Return the loss of each run of the best trial of each cell that has one."""
+    losses = _losses(sweep, at)
+    means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
+    best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
+    return losses.merge(best, on=TRIAL)
+
+
+def _losses(sweep: Sweep, at: str) -> DataFrame:
     """Return the loss of each run of the trials that ended."""
-    runs = sweep.runs.assign(loss=finite(sweep.runs, measure))
+    runs = sweep.runs.assign(loss=finite(sweep.runs, MEASURES[at]))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]
     return runs[runs["state"].isin(VALUED) & runs["loss"].notna()].merge(ended, on=TRIAL)
 
@@ -207,69 +193,55 @@ class Ranking:
     task: str
     cells: tuple[RankedCell, ...]
     differences: tuple[LossDifference, ...]
-    is_paired: bool
 
     def between(self, one: str, other: str) -> LossDifference:
         """Return how far `other` lies above `one`."""
-        for each in self.differences:
-            if (each.a, each.b) == (one, other):
-                return each
-            if (each.b, each.a) == (one, other):
-                return each.reversed
-        raise KeyError((one, other))
+        known = {(each.a, each.b): each for each in self.differences}
+        if (one, other) in known:
+            return known[one, other]
+        found = known[other, one]
+        turned = replace(found, a=one, b=other, loss_a=found.loss_b, loss_b=found.loss_a)
+        return replace(turned, low=-found.high, high=-found.low)
 
 
 def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     """Return a ranking for each task of the study, each by the cells' best trials; `at` values a run, best or final."""
-    losses = losses_of(sweep, MEASURES[at])
-    if losses.empty:
+    kept = _of_best_trials(sweep, at)
+    if kept.empty:
         return []
-    means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
-    best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
-    kept = losses.merge(best, on=TRIAL)
     return [_ranking(str(task), runs) for task, runs in kept.groupby(tasks_of(kept), sort=False)]
 
 
-def bits_per_byte(ranked: RankedCell, data: Mapping[str, Any]) -> float:
-    """Return a cell's loss in bits per byte of what is to be found; `data` describes the study's.
-
-    NaN where its objective is not known.
-    """
-    values = known_values(ranked.values)
-    if values.objective not in (AUTO, *OBJECTIVES):
-        return math.nan
-    bytes_per_target = data["val_bytes"] / data.get("val_targets", data["val_tokens"])
-    return float(ranked.loss / math.log(2) / (objective_of(values).text_share(values) * bytes_per_target))
+def bits_per_byte(ranked: RankedCell) -> float:
+    """Return a cell's loss in bits per byte of what its runs were evaluated on; NaN where they do not say it."""
+    bits, nats = (
+        float(ranked.values.get(name, math.nan)) for name in ("best_bits_per_byte", MEASURES["best"])
+    )
+    return ranked.loss * bits / nats
 
 
 def _ranking(task: str, runs: DataFrame) -> Ranking:
-    by_cell = {str(cell): own for cell, own in runs.groupby("cell", sort=False)}
-    found = sorted((_ranked(cell, own) for cell, own in by_cell.items()), key=lambda each: each.loss)
+    found, by_seed = [], {}
+    for cell, own in runs.groupby("cell", sort=False):
+        losses = own["loss"].to_numpy(float)
+        sd = float(losses.std(ddof=1)) if len(losses) > 1 else math.nan
+        size = float(finite(own, "n_params").iloc[0])
+        mean, values = float(losses.mean()), own.iloc[0].to_dict()
+        found.append(RankedCell(str(cell), mean, sd, len(losses), size, values))
+        by_seed[str(cell)] = dict(zip(own["seed"].astype(int), losses.tolist(), strict=True))
+    found.sort(key=lambda each: each.loss)
     cells = [each.cell for each in found]
-    differences, is_paired = _differences(cells, {cell: _by_seed(by_cell[cell]) for cell in cells})
+    differences = _differences(cells, by_seed)
     groups = list(_groups(cells, differences))
     placed = (
         replace(each, group=tuple(at for at, group in enumerate(groups) if each.cell in group))
         for each in found
     )
-    return Ranking(task, tuple(placed), tuple(differences), is_paired)
+    return Ranking(task, tuple(placed), tuple(differences))
 
 
-def _ranked(cell: str, runs: DataFrame) -> RankedCell:
-    losses = runs["loss"].to_numpy(float)
-    sd = float(losses.std(ddof=1)) if len(losses) > 1 else math.nan
-    size = float(finite(runs, "n_params").iloc[0])
-    return RankedCell(cell, float(losses.mean()), sd, len(losses), size, runs.iloc[0].to_dict())
-
-
-def _by_seed(runs: DataFrame) -> dict[int, float]:
-    return {int(seed): float(loss) for seed, loss in runs[["seed", "loss"]].itertuples(index=False)}
-
-
-def _differences(
-    cells: Sequence[str], losses: Mapping[str, Mapping[int, float]]
-) -> tuple[list[LossDifference], bool]:
-    """Return the difference of every two cells with its interval, and whether seeds are paired.
+def _differences(cells: Sequence[str], losses: Mapping[str, Mapping[int, float]]) -> list[LossDifference]:
+    """Return the difference of every two cells with its interval; seeds are paired where that can be.
 
     Loss = cell + seed + rest, by least squares; without the seed where cells have no seeds in common. The rest's
     variance is pooled over all cells, but a difference has no less than its own two cells show: some cells train
@@ -283,10 +255,10 @@ def _differences(
     design, is_paired = _design(len(cells), rows)
     values = np.array([loss for *_, loss in rows])
     freedom = len(rows) - design.shape[1]
-    mean = [float(np.mean(list(losses[cell].values()))) for cell in cells]
     if freedom <= 0:
+        mean = [float(np.mean(list(losses[cell].values()))) for cell in cells]
         unknown = (*_UNKNOWN, math.nan, 1, ONE_SEED)
-        return [LossDifference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs], False
+        return [LossDifference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs]
     inverse = np.linalg.inv(design.T @ design)
     effects = inverse @ design.T @ values
     n_cells = len(cells)
@@ -304,7 +276,7 @@ def _differences(
         ends, n = (apart[k] - reach[k], apart[k] + reach[k]), min(len(losses[cells[each]]) for each in (a, b))
         means = (level + effects[a], level + effects[b])
         found.append(LossDifference(cells[a], cells[b], "", *means, *ends, float(levels[k]), n))
-    return found, is_paired
+    return found
 
 
 def _design(n_cells: int, rows: Sequence[tuple[int, int, float]]) -> tuple[Array, bool]:
@@ -331,12 +303,11 @@ def _holm(tail: Array) -> Array:
     Holm, "A simple sequentially rejective multiple test procedure", 1979: the likeliest difference shares the rate
     with all others, each next one with those that are left, until one is not told: the rest are tried at its rate.
     """
-    rates = np.empty(len(tail))
-    rate, is_over = FALSE_ALARM, False
-    for place, at in enumerate(np.argsort(tail, kind="stable")):
-        rate = rate if is_over else FALSE_ALARM / (len(tail) - place)
-        is_over = is_over or bool(tail[at] > rate)
-        rates[at] = rate
+    order, rates = np.argsort(tail, kind="stable"), np.empty(len(tail))
+    in_turn = FALSE_ALARM / np.arange(len(tail), 0, -1)
+    for first in np.flatnonzero(tail[order] > in_turn)[:1]:
+        in_turn[first:] = in_turn[first]
+    rates[order] = in_turn
     return rates
 
 

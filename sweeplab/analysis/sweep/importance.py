@@ -19,7 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended
+from sweeplab.analysis.sweep.trials import Dimension, Sweep
 from sweeplab.analysis.trials import tasks_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ EVALUATORS: Mapping[Evaluator, str] = {
     "fanova": f"fANOVA (Hutter et al. 2014): the share of the losses' variance, in a forest of {N_TREES} trees; "
     "trials cut short are left out.",
 }
+_PLACES = FloatDistribution(0.0, 1.0)
 WITHIN, OVER_ALL = "within cells", "over all, sizes too"
 
 
@@ -53,7 +54,8 @@ class Importance:
     """A hyperparameter's share of all importance in one scope, with its interval and what chance gives.
 
     `scope` is a cell, WITHIN (each trial by where it stands in its cell) or OVER_ALL (losses as they are, and the
-    grid's hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty.
+    grid's hyperparameters beside the others). `chance` is exceeded by one shuffle in twenty: `verdict` says whether
+    this is more.
     """
 
     study: str
@@ -64,19 +66,7 @@ class Importance:
     high: float
     chance: float
     n_trials: int
-
-    @property
-    def verdict(self) -> str:
-        """Say whether this is more than what chance gives."""
-        return ABOVE_CHANCE if self.importance > self.chance else WITHIN_CHANCE
-
-
-@dataclass(frozen=True)
-class _Scope:
-    name: str
-    trials: DataFrame
-    dimensions: Sequence[Dimension]
-    losses: Array
+    verdict: str
 
 
 def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
@@ -84,40 +74,35 @@ def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Import
 
     fANOVA judges only what every trial of a scope has: a hyperparameter with a condition is left out there.
     """
+    # What a cell's trials are compared by: their losses, or their order where some have no end.
+    by = "loss" if evaluator == "fanova" else "standing"
+    trials = sweep.ended if evaluator == "fanova" else sweep.trials[sweep.trials["standing"].notna()]
+    scopes = [(cell, trials[trials["cell"] == cell], [*sweep.dimensions], by) for cell in sweep.cells]
+    if len(scopes) > 1:
+        if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
+            both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
+            scopes.insert(0, (OVER_ALL, sweep.ended, [*both.values()], "loss"))
+        scopes.insert(0, (WITHIN, trials, [*sweep.dimensions], "standing"))
     return [
         each
-        for scope in _scopes(sweep, evaluator)
-        if len(scope.trials) >= FEWEST_TRIALS and scope.dimensions
-        for each in _importances(sweep.name, scope, evaluator)
+        for scope, own, dimensions, by in scopes
+        if len(own) >= FEWEST_TRIALS and dimensions
+        for each in _importances((sweep.name, scope), own, dimensions, own[by].to_numpy(float), evaluator)
     ]
 
 
-def _scopes(sweep: Sweep, evaluator: Evaluator) -> list[_Scope]:
-    ended = has_ended(sweep.trials)
-    counted = ended if evaluator == "fanova" else sweep.trials["standing"].notna()
-    trials = sweep.trials[counted]
-    standing = trials["standing"].to_numpy(float)
-    if len(sweep.cells) == 1:
-        return [_Scope(sweep.cells[0], trials, sweep.dimensions, _losses(trials, evaluator))]
-    whole = sweep.trials[ended]
-    both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
-    found = [_Scope(WITHIN, trials, sweep.dimensions, standing)]
-    if tasks_of(sweep.runs).nunique() <= 1:  # losses of unlike tasks have no common scale
-        found.append(_Scope(OVER_ALL, whole, list(both.values()), whole["loss"].to_numpy(float)))
-    for cell in sweep.cells:
-        own = trials[trials["cell"] == cell]
-        found.append(_Scope(cell, own, sweep.dimensions, _losses(own, evaluator)))
-    return found
+def _importances(
+    of: tuple[str, str],
+    table: DataFrame,
+    dimensions: Sequence[Dimension],
+    losses: Array,
+    evaluator: Evaluator,
+) -> list[Importance]:
+    # It brings scikit-learn, half of the time of a small study's report, which has no importances.
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
 
-
-def _losses(trials: DataFrame, evaluator: Evaluator) -> Array:
-    """Return what a cell's trials are compared by: their losses, or their order where some have no end."""
-    return trials["loss" if evaluator == "fanova" else "standing"].to_numpy(float)
-
-
-def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Importance]:
-    random = np.random.default_rng(len(scope.trials))
-    trials = _frozen(scope.trials, scope.dimensions)
+    random = np.random.default_rng(len(table))
+    trials = _frozen(table, dimensions)
     n, repeats = len(trials), N_REPEATS[evaluator]
     everything = np.arange(n)
     given = _Given()
@@ -126,11 +111,16 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
         given.trials_given = [trials[at] for at in chosen]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that few trials say little is what the spread is for
-            made = _made(evaluator, len(chosen), seed)
+            made: BaseImportanceEvaluator
+            if evaluator == "fanova":
+                made = FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
+            else:
+                share = min(0.5, max(BEST_SHARE, FEWEST_BEST / len(chosen)))
+                made = PedAnovaImportanceEvaluator(target_quantile=share)
             return dict(made.evaluate(given, target=lambda trial: losses[trial.number]))
 
-    whole = judged(everything, scope.losses, 0)
-    names = [each.name for each in scope.dimensions if each.name in whole]
+    whole = judged(everything, losses, 0)
+    names = [each.name for each in dimensions if each.name in whole]
 
     def evaluate(chosen: NDArray[np.int_], losses: Array, seed: int) -> Array:
         found = judged(chosen, losses, seed)
@@ -140,31 +130,23 @@ def _importances(study: str, scope: _Scope, evaluator: Evaluator) -> list[Import
     # Half of the trials, drawn without repetition, scatter around the whole as the whole does around the truth
     # (the delete-half jackknife); repeated trials, as in a bootstrap, would look like a peak in the density.
     halves = [random.permutation(n)[: max(2, n // 2)] for _ in range(repeats)]
-    shares = np.array([_share(evaluate(half, scope.losses, at)) for at, half in enumerate(halves)])
-    shuffled = [evaluate(everything, scope.losses[random.permutation(n)], at) for at in range(repeats)]
+    shares = np.array([_share(evaluate(half, losses, at)) for at, half in enumerate(halves)])
+    shuffled = [evaluate(everything, losses[random.permutation(n)], at) for at in range(repeats)]
     value, total = _share(raw), max(float(raw.sum()), 1e-12)
     around = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) - np.median(shares, axis=0)
     low, high = np.clip(value + around, 0.0, 1.0)
     chance = np.sort(np.array(shuffled), axis=0)[-round((1 - CHANCE) * (repeats + 1))] / total
-    numbers = zip(names, value, low, high, chance, strict=True)
+    verdicts = np.where(value > chance, ABOVE_CHANCE, WITHIN_CHANCE)
+    numbers = zip(*(each.tolist() for each in (value, low, high, chance)), verdicts.tolist(), strict=True)
     return [
-        Importance(study, scope.name, name, float(own), float(least), float(most), float(by_chance), n)
-        for name, own, least, most, by_chance in numbers
+        Importance(*of, name, own, least, most, by_chance, n, verdict)
+        for name, (own, least, most, by_chance, verdict) in zip(names, numbers, strict=True)
     ]
 
 
 def _share(raw: Array) -> Array:
     total = raw.sum()
     return raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
-
-
-def _made(evaluator: Evaluator, n: int, seed: int) -> BaseImportanceEvaluator:
-    # It brings scikit-learn, half of the time of a small study's report, which has no importances.
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
-
-    if evaluator == "fanova":
-        return FanovaImportanceEvaluator(n_trees=N_TREES, max_depth=DEPTH, seed=seed)
-    return PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(BEST_SHARE, FEWEST_BEST / n)))
 
 
 class _Given(optuna.Study):
@@ -185,18 +167,11 @@ def _frozen(table: DataFrame, dimensions: Sequence[Dimension]) -> list[FrozenTri
     rows: list[dict[str, Any]] = [{} for _ in range(len(table))]
     distributions: dict[str, BaseDistribution] = {}
     for each in dimensions:
-        if each.choices:
-            distributions[each.name] = CategoricalDistribution(each.choices)
-            values: list[Any] = [
-                str(value) if str(value) in each.choices else None for value in table[each.name]
-            ]
-        else:
-            distributions[each.name] = FloatDistribution(0.0, 1.0)
-            places = each.coordinates(table[each.name])
-            values = [None if place != place else float(place) for place in places]
-        for row, value in zip(rows, values, strict=True):
-            if value is not None:
-                row[each.name] = value
+        distributions[each.name] = CategoricalDistribution(each.choices) if each.choices else _PLACES
+        places = each.coordinates(table[each.name])
+        for row, value, place in zip(rows, table[each.name], places, strict=True):
+            if place == place:
+                row[each.name] = str(value) if each.choices else float(place)
     now, complete, nothing = datetime.now(), TrialState.COMPLETE, dict[Any, Any]()
     found = []
     for at, row in enumerate(rows):

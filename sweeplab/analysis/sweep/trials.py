@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame, Series
@@ -12,6 +12,7 @@ from pandas import DataFrame, Series
 from sweeplab.analysis.trials import (
     TRIAL,
     VALUED,
+    StudyDesign,
     finite,
     grid_of,
     plain,
@@ -21,12 +22,8 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 from sweeplab.train.run import row_flops, train_flops
-
-if TYPE_CHECKING:
-    from sweeplab.analysis.trials import StudyDesign
-    from sweeplab.study.search import SearchSpec
 
 # A number with no more values than these, such as a size, is laid out by its logarithm: they tend to be doublings.
 FEW = 6
@@ -69,17 +66,22 @@ def searched_dimensions(runs: DataFrame, design: StudyDesign | None = None) -> l
     Without the study's own design, ranges are those of the values that came out.
     """
     if design is None:
-        names = [name for name in searched_of(runs) if name not in grid_of(runs)]
-        return [dimension_of(name, runs[name]) for name in names]
+        grid = grid_of(runs)
+        return [dimension_of(name, runs[name]) for name in searched_of(runs) if name not in grid]
     return [
-        _dimension(name, entry, runs[name])
+        dimension_of(name, runs[name], entry)
         for name, entry in design.search.items()
         if not isinstance(entry, Derived) and _has_several(runs, name)
     ]
 
 
-def dimension_of(name: str, column: Series) -> Dimension:
-    """Return a dimension as wide as the values of a column."""
+def dimension_of(name: str, column: Series, entry: SearchSpec | None = None) -> Dimension:
+    """Return a dimension as wide as its range in the study file, else as the values of a column."""
+    if isinstance(entry, Range):
+        return Dimension(name, float(entry.min), float(entry.max), entry.log)
+    if isinstance(entry, Choices):
+        there = {str(each) for each in column.dropna()}
+        return Dimension(name, choices=tuple(text for text in map(str, entry.values) if text in there))
     numbers = finite(column.to_frame(name), name).dropna()
     if len(numbers) < column.notna().sum() or numbers.nunique() <= 1:
         return Dimension(name, choices=tuple(sorted({str(each) for each in column.dropna()})))
@@ -102,15 +104,6 @@ def merged(dimensions: Iterable[Dimension]) -> dict[str, Dimension]:
 
 def _has_several(runs: DataFrame, name: str) -> bool:
     return name in runs and runs[name].astype(str).nunique() > 1
-
-
-def _dimension(name: str, entry: SearchSpec, column: Series) -> Dimension:
-    if isinstance(entry, Range):
-        return Dimension(name, float(entry.min), float(entry.max), entry.log)
-    if isinstance(entry, Choices):
-        there = {str(each) for each in column.dropna()}
-        return Dimension(name, choices=tuple(text for text in map(str, entry.values) if text in there))
-    return dimension_of(name, column)
 
 
 @dataclass(frozen=True)
@@ -182,11 +175,10 @@ def _standing(trials: DataFrame) -> Series:
 
 def _counted(runs: DataFrame, count: Callable[[Mapping[Any, Any]], float]) -> list[float]:
     """Count for each run; a table from elsewhere may lack what that follows from."""
-
-    def of(run: Mapping[Any, Any]) -> float:
+    found = []
+    for run in runs.to_dict("records"):
         try:
-            return float(count(run))
+            found.append(float(count(run)))
         except (KeyError, TypeError, ValueError):
-            return np.nan
-
-    return [of(run) for run in runs.to_dict("records")]
+            found.append(np.nan)
+    return found

@@ -1,4 +1,4 @@
-"""`sweeplab laws fit`, `isoflop` and `shape`: numbers of a table, each with an interval and a verdict."""
+"""`sweeplab laws fit`, `compare`, `audit`, `isoflop` and `shape`: numbers with verdicts, and what speaks against."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from sweeplab.cli.laws.source import (
     Delta,
     Source,
     counting_of,
-    is_file,
-    points_from,
+    names_in,
+    read_source,
     studies_from,
 )
-from sweeplab.cli.options import AsJson, Lab, option
-from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
+from sweeplab.cli.options import Lab, argument, option, studies
+from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
+from sweeplab.records.folders import lab_folder
+
+_MOST_NAMED = 8
+_TEXT = ("quantity", "verdict", "meaning")
 
 
 def fit(
@@ -34,8 +38,7 @@ def fit(
     bootstrap: Annotated[int, option("REFITS", "Number of refits of resampled tables.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Fit a law to a table, with a verdict on every number.
 
     A number that the table does not identify is not shown; the verdict says why.
@@ -49,7 +52,7 @@ def fit(
 
     form = find_law(law)
     target = parse_target(at) if at else None
-    points = points_from(source, columns, lab, count)
+    points = read_source(source, columns, count, lab).points
     if report:
         from sweeplab.report.data import N_REFITS
         from sweeplab.report.writer import write_law_report
@@ -60,7 +63,7 @@ def fit(
     if report:
         write_law_report(assessed, source, report)
         found["report"] = str(report)
-    print_found(found, as_json, _print_assessment)
+    return found, _print_assessment
 
 
 def _print_assessment(found: dict[str, Any]) -> None:
@@ -74,13 +77,119 @@ def _print_assessment(found: dict[str, Any]) -> None:
         say("left out: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
     _say_conventions(found)
     entries = found["parameters"] | found["derived"]
-    say()
     print_rows([_row(name, entry) for name, entry in entries.items()], text=_TEXT)
     say()
     _say_reasons(entries)
     say_warnings(found["warnings"])
     if "report" in found:
         say(found["report"])
+
+
+def compare(
+    source: Source,
+    columns: Columns = None,
+    count: Count = None,
+    laws: Annotated[
+        str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
+    ] = None,
+    lab: Lab = None,
+) -> Answer:
+    """Compare laws by their forecasts of larger runs.
+
+    Each law is fitted below several compute cuts and predicts above them. A form is flagged where its
+    residuals follow a pattern; patterns that the design could not have shown are named.
+
+    \b
+    $ sweeplab laws compare runs.csv --columns params=N,tokens=D,loss=loss
+    $ sweeplab laws compare small --laws chinchilla,joint --json
+    """
+    from sweeplab.analysis.fit.assessment import find_law
+    from sweeplab.analysis.misfit.comparison import compare as compare_laws
+
+    forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
+    return compare_laws(read_source(source, columns, count, lab).points, forms).as_dict(), _print_comparison
+
+
+def _print_comparison(found: dict[str, Any]) -> None:
+    cuts = found["cuts"]
+    where = ", ".join(f"{each['at']:.3g} ({each['rows_above']} above)" for each in cuts["cuts"])
+    say(f"{found['n_points']} rows; cuts in {cuts['by']}: {where or 'none'}\n")
+    print_rows([_law_row(each) for each in found["laws"]], text=("law", "form"))
+    say()
+    for sentence in found["sentences"]:
+        say(sentence)
+    for name, why in found["left_out"].items():
+        say(f"{name} is left out: {why}", "yellow")
+
+
+def _law_row(law: dict[str, Any]) -> dict[str, Any]:
+    test, lead = law["backtest"], law["lead"] or {}
+    return {
+        "law": law["law"],
+        "back-test error": _percent(test.get("error")),
+        "bias": _percent(test.get("bias"), "+.2"),
+        "coverage of 90%": _percent(test.get("coverage"), ".0"),
+        "lead": _percent(lead.get("value"), "+.2"),
+        "by chance": _percent(lead.get("chance"), ".1"),
+        "in sample": _percent(law["in_sample"]),
+        "form": law["misfit"]["status"],
+    }
+
+
+def _percent(share: float | None, form: str = ".2") -> str | None:
+    return None if share is None else f"{share:{form}%}"
+
+
+def audit(
+    study: Annotated[str, argument("STUDY", "A study, or several: small,other.", autocompletion=studies)],
+    count: Count = None,
+    lab: Lab = None,
+) -> Answer:
+    """Find what in a study moves its exponents.
+
+    How N and C are counted, warm-up and decay, tuning, early ends and seeds: each finding names the
+    points that it touches, and the exponents without them or counted otherwise.
+
+    \b
+    $ sweeplab laws audit small
+    $ sweeplab laws audit small --count params=non-embedding,flops=6nd --json
+    """
+    from sweeplab.analysis.audit import audit as audit_runs
+    from sweeplab.analysis.audit import gather
+
+    found = studies_from(study, lab)
+    conventions = found.settled(counting_of(None, count).conventions)
+    evidence = gather(found.runs, found.designs, conventions)
+    return audit_runs(evidence), _print_audit
+
+
+def _print_audit(found: dict[str, Any]) -> None:
+    say(f"{found['n_points']} points; exponents of {found['law'] or 'no law: the points allow none'}")
+    for each in found["findings"]:
+        style = "yellow" if each["state"] == "found" else None
+        say(f"\n{each['name']}: {each['state']}: {each['sentence']}", style)
+        if each["points"]:
+            say(f"  points: {_points(each['points'], found['n_points'])}")
+        for effect in each["effects"]:
+            if effect["why"]:
+                say(f"  {effect['change']}: no exponents: {effect['why']}")
+            for name, both in effect["exponents"].items():
+                mark = ", outside of its interval" if both["differs"] else ""
+                change = f"{_exponent(both['before'])} becomes {_exponent(both['after'])}{mark}"
+                say(f"  {effect['change']}: {name} {change}")
+
+
+def _points(names: list[str], n_points: int) -> str:
+    if len(names) == n_points:
+        return f"all {n_points}" if n_points > 1 else names[0]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _exponent(each: dict[str, Any]) -> str:
+    if each["value"] is None:
+        return str(each["verdict"])
+    return f"{cell_text(each['value'])} ({cell_text(each['low'])} to {cell_text(each['high'])})"
 
 
 def isoflop(
@@ -98,8 +207,7 @@ def isoflop(
     law: Annotated[str, option("LAW", "Law of the parametric approach: one of N and D.")] = "chinchilla",
     flops: Budget = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Find the compute-optimal size, by three approaches.
 
     Parabolas at equal compute, the envelope of training curves and a fitted law, compared. A minimum
@@ -111,25 +219,17 @@ def isoflop(
     """
     from sweeplab.analysis.compute_optimal.approaches import approaches
     from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
-    from sweeplab.records.folders import lab_folder
 
     asked = parse_budgets(budgets) if budgets else None
-    if is_file(source):  # a file has its curves in its groups
-        points, curves = points_from(source, columns, lab, count), None
-    else:
-        studies, counting = studies_from(source, lab), counting_of(columns, count)
-        chosen = studies.settled(counting.conventions)
-        points, curves = (
-            studies.points(counting.columns, chosen),
-            studies.loss_curves(lab_folder(lab), chosen),
-        )
-    print_found(approaches(points, curves, law, asked, flops).as_dict(), as_json, _print_approaches)
+    points, counting, studies = read_source(source, columns, count, lab)
+    # A file has its curves in its groups.
+    curves = studies.loss_curves(lab_folder(lab), counting.conventions) if studies else None
+    return approaches(points, curves, law, asked, flops).as_dict(), _print_approaches
 
 
 def _print_approaches(found: dict[str, Any]) -> None:
     say(f"{found['n_points']} rows; N_opt at {found['budget_flops']:.3g} FLOPs; {found['isoflop']['how']}")
     _say_conventions(found)
-    say()
     rows = [
         {"approach": approach} | _row(name, entry) | {"meaning": None}
         for approach, numbers in found["roads"].items()
@@ -139,7 +239,7 @@ def _print_approaches(found: dict[str, Any]) -> None:
     if budgets := found["isoflop"]["budgets"]:
         keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
         say()
-        print_rows([{key: each[key] for key in keys} for each in budgets], text=("why_none",))
+        print_rows(budgets, text=("why_none",), keys=keys)
     say()
     for approach, numbers in found["roads"].items():
         _say_reasons(numbers, f"{approach}: ")
@@ -148,9 +248,7 @@ def _print_approaches(found: dict[str, Any]) -> None:
     say_warnings(found["warnings"])
 
 
-def shape(
-    source: Source, columns: Columns = None, count: Count = None, lab: Lab = None, as_json: AsJson = False
-) -> None:
+def shape(source: Source, columns: Columns = None, count: Count = None, lab: Lab = None) -> Answer:
     """Measure what depth and width do at equal parameters.
 
     It lists the shapes that no other beats. A file needs columns n_layer and n_embd beside those of --columns.
@@ -161,23 +259,19 @@ def shape(
     """
     from sweeplab.analysis.compute_optimal.shape import shape_of
 
-    print_found(shape_of(points_from(source, columns, lab, count)).as_dict(), as_json, _print_shape)
+    return shape_of(read_source(source, columns, count, lab).points).as_dict(), _print_shape
 
 
 def _print_shape(found: dict[str, Any]) -> None:
     say(f"{found['n_points']} points of {found['n_shapes']} shapes")
     _say_conventions(found)
-    say()
     print_rows([_row(name, entry) for name, entry in found["numbers"].items()], text=_TEXT)
     say("\nshapes that no other beats with as many tokens and no more parameters:")
     keys = ("n_layer", "n_embd", "aspect_ratio", "params", "tokens", "loss")
-    print_rows([{key: each[key] for key in keys} for each in found["frontier"]], text=())
+    print_rows(found["frontier"], text=(), keys=keys)
     say()
     _say_reasons(found["numbers"])
     say(found["says"])
-
-
-_TEXT = ("quantity", "verdict", "meaning")
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +285,7 @@ def _row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _say_conventions(found: Mapping[str, Any]) -> None:
-    say("; ".join(f"{name}: {what}" for name, what in found["conventions"].items()))
+    say("; ".join(f"{name}: {what}" for name, what in found["conventions"].items()) + "\n")
 
 
 def _say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:

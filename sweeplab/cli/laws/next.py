@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.analysis.design import Rules
-from sweeplab.cli.laws.source import Columns, Count, Law, Source, counting_of, is_file, names_in, points_from
-from sweeplab.cli.options import AsJson, Lab, option
-from sweeplab.cli.printing import cell_text, print_found, print_rows, say, say_warnings
+from sweeplab.cli.laws.source import Columns, Count, Law, Source, is_file, names_in, read_source
+from sweeplab.cli.options import Lab, option
+from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.study.spec import StudySpec
+_WHEN = {
+    "now": "of the table as it is",
+    "after": "with these runs",
+    "grid_of_equal_cost": "with a grid of equal cost",
+}
 
 
 def next_runs(
@@ -41,8 +46,7 @@ def next_runs(
     columns: Columns = None,
     count: Count = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Choose the runs that say most about a number.
 
     It shows what they would do to its interval, and what a grid of equal cost would.
@@ -62,8 +66,8 @@ def next_runs(
         raise BadInput("--output writes a study file; a table's runs belong to no study")
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
-    points = points_from(source, columns, lab, count)
-    spec, choice = _candidates(source, points, candidates, flops, counting_of(columns, count), lab)
+    points, counting, _ = read_source(source, columns, count, lab)
+    spec, choice = _candidates(source, points, candidates, flops, counting, lab)
     found = fit(points, form)
     chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
     if output and spec:
@@ -75,7 +79,7 @@ def next_runs(
         except OSError as error:
             raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from error
         chosen["study_file"] = str(output)
-    print_found(chosen, as_json, _print_runs)
+    return chosen, _print_runs
 
 
 def _candidates(
@@ -92,7 +96,7 @@ def _candidates(
         return None, of_axes(points, axes) if axes else of_points(points, flops)
     if file:
         raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, and no file")
-    spec, found = study_candidates(lab, names_in(source), axes, counting.columns, counting.conventions)
+    spec, found = study_candidates(lab, names_in(source), axes, counting)
     return spec, found if axes else found.like(points, flops)
 
 
@@ -114,23 +118,16 @@ def _print_runs(chosen: dict[str, Any]) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
-    width = chosen["width"]
-    for name, words in (
-        ("now", "of the table as it is"),
-        ("after", "with these runs"),
-        ("grid_of_equal_cost", "with a grid of equal cost"),
-    ):
-        say(f"{chosen['level']:.0%} interval {words}: {_width(width[name], width['is_factor'])}")
+    sign = "a factor " if chosen["width"]["is_factor"] else "±"
+    for name, when in _WHEN.items():
+        at_fit, *ends = (chosen["width"][name][end] for end in ("at_fit", "low", "high"))
+        width = "too wide for any number"
+        if at_fit is not None:
+            over = " to ".join(map(cell_text, ends))
+            width = f"{sign}{cell_text(at_fit)} ({over} over the fits that the table allows)"
+        say(f"{chosen['level']:.0%} interval {when}: {width}")
     if (flops := chosen["grid_flops_for_the_same"]) is not None:
         say(f"a grid would take {flops:.3g} FLOPs for the same, {flops / spent:.2g} times as many")
     say_warnings(chosen["warnings"])
     if file := chosen.get("study_file"):
         say(f"written to {file}; sweeplab study run {file} trains them")
-
-
-def _width(width: dict[str, float | None], is_factor: bool) -> str:
-    if width["at_fit"] is None:
-        return "too wide for any number"
-    sign = "a factor " if is_factor else "±"
-    ends = [cell_text(width[name]) for name in ("low", "high")]
-    return f"{sign}{cell_text(width['at_fit'])} ({' to '.join(ends)} over the fits that the table allows)"

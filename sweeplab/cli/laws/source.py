@@ -1,18 +1,33 @@
-"""What `laws` commands read: the points of a table's file or of studies, and the ledger of forecasts."""
+"""What `laws` commands read: the points of a table's file or of studies."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from sweeplab.cli.completion import tables_and_studies
-from sweeplab.cli.options import argument, option
+import typer
+
+from sweeplab.cli.options import argument, option, studies
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.analysis.studies import Studies
+
+
+def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the tables' files, folders and studies whose names begin so; of studies, the last after a comma."""
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    names = [f"{each}/" if each.is_dir() else str(each) for each in found]
+    files = [
+        name for name in names if name.startswith(incomplete) and name.endswith((".csv", ".parquet", "/"))
+    ]
+    before, comma, last = incomplete.rpartition(",")
+    return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]
+
 
 Source = Annotated[
     str,
@@ -32,7 +47,6 @@ Count = Annotated[
 Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
 Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
-Ledger = Annotated[Path | None, option("FILE", "Sealed forecasts.  [default: LAB/ledger.jsonl]")]
 
 
 def counting_of(columns: str | None, count: str | None) -> Counting:
@@ -49,8 +63,16 @@ def counting_of(columns: str | None, count: str | None) -> Counting:
     return Counting(conventions, parse_columns(columns) if columns else {})
 
 
-def points_from(source: str, columns: str | None, lab: Path | None, count: str | None = None) -> Points:
-    """Return the points of a file, or of the studies that the source names, with commas between them.
+class Read(NamedTuple):
+    """The points of a source, how they are counted, and the studies that they are of, where it is no file."""
+
+    points: Points
+    counting: Counting
+    studies: Studies | None
+
+
+def read_source(source: str, columns: str | None, count: str | None, lab: Path | None) -> Read:
+    """Read a file, or the studies that the source names, with commas between them.
 
     Raises:
         BadInput: there is no such file or study, or the table is refused.
@@ -59,8 +81,10 @@ def points_from(source: str, columns: str | None, lab: Path | None, count: str |
 
     counting = counting_of(columns, count)
     if is_file(source):
-        return read_points(Path(source), counting.columns, counting.conventions)
-    return studies_from(source, lab).points(counting.columns, counting.conventions)
+        return Read(read_points(Path(source), counting.columns, counting.conventions), counting, None)
+    studies = studies_from(source, lab)
+    counting = replace(counting, conventions=studies.settled(counting.conventions))
+    return Read(studies.points(counting.columns, counting.conventions), counting, studies)
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
@@ -88,11 +112,3 @@ def is_file(source: str) -> bool:
 
     path = Path(source)
     return path.is_file() or ("," not in source and path.suffix in SUFFIXES)
-
-
-def ledger_file(given: Path | None, lab: Path | None) -> Path:
-    """Return the ledger's path: the given one, else the lab's."""
-    from sweeplab.analysis.ledger.chain import FILE_NAME
-    from sweeplab.records.folders import lab_folder
-
-    return (given or lab_folder(lab) / FILE_NAME).expanduser().absolute()

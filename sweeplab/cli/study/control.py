@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option, study_folder
-from sweeplab.cli.printing import print_json
-
-if TYPE_CHECKING:
-    from sweeplab.lab.moving import Done
-
-
-def print_done(done: Done, as_json: bool) -> None:
-    """Print what a command did and how to undo it."""
-    if as_json:
-        trials = [{"cell": cell, "trial": number} for cell, number in done.trials]
-        print_json({"done": done.what, "undo": done.undo, "trials": trials})
-        return
-    typer.echo(done.what)
-    for command in done.undo:
-        typer.echo(f"undo: {command}")
+from sweeplab import open_study
+from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option
+from sweeplab.cli.printing import Answer, answer_of, print_answer
+from sweeplab.lab.listing import find_study
 
 
-def stop(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
+def stop(name: StudyName, lab: Lab = None) -> Answer:
     """Stop a study's run at its workers' next evaluation.
 
     The runs are saved in full, so that they continue bit for bit.
@@ -34,10 +22,10 @@ def stop(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     """
     from sweeplab.sweep.control import steering
 
-    print_done(steering.stop(study_folder(lab, name)), as_json)
+    return answer_of(steering.stop(find_study(lab, name)))
 
 
-def pause(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
+def pause(name: StudyName, lab: Lab = None) -> Answer:
     """Pause a study at its workers' next evaluation.
 
     Its workers free their memory, a GPU's too; the process that runs the study waits, and the time
@@ -48,7 +36,7 @@ def pause(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     """
     from sweeplab.sweep.control import steering
 
-    print_done(steering.pause(study_folder(lab, name)), as_json)
+    return answer_of(steering.pause(find_study(lab, name)))
 
 
 def resume(
@@ -63,14 +51,12 @@ def resume(
     """
     from sweeplab.sweep.control import steering
 
-    folder = study_folder(lab, name)
-    if done := steering.resume(folder):
-        print_done(done, as_json)
+    if done := steering.resume(find_study(lab, name)):
+        print_answer(answer_of(done), as_json)
         return
-    from sweeplab import open_study
     from sweeplab.cli.study.view import run_with_view
 
-    raise typer.Exit(run_with_view(open_study(name, folder.lab, allow_plugins=allow_plugins), as_json))
+    raise typer.Exit(run_with_view(open_study(name, lab, allow_plugins=allow_plugins), as_json))
 
 
 def extend(
@@ -78,8 +64,7 @@ def extend(
     trials_per_cell: Annotated[str | None, option("N", "Trials of each cell, in total.")] = None,
     time: Annotated[str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")] = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Change a study's budget, while it runs or afterwards.
 
     Budgets are totals, as in the study file; with a smaller one, no more trials start.
@@ -90,15 +75,14 @@ def extend(
     """
     from sweeplab.sweep.control import steering
 
-    print_done(steering.extend(study_folder(lab, name), trials_per_cell, time), as_json)
+    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time))
 
 
 def enqueue(
     name: StudyName,
     values: Annotated[list[str], argument("NAME=VALUE...", "Hyperparameters of its search and grid.")],
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Enqueue trials with given values, to run next.
 
     Values of the grid choose the cells; searched values that are not given are left to the sampler.
@@ -109,10 +93,10 @@ def enqueue(
     """
     from sweeplab.sweep.control import steering
 
-    print_done(steering.enqueue(study_folder(lab, name), values), as_json)
+    return answer_of(steering.enqueue(find_study(lab, name), values))
 
 
-def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
+def retry(name: StudyName, lab: Lab = None) -> Answer:
     """Retry the failed trials of a study.
 
     Each retry is a new trial with the same values; the failed one does not count.
@@ -122,7 +106,7 @@ def retry(name: StudyName, lab: Lab = None, as_json: AsJson = False) -> None:
     """
     from sweeplab.sweep.control import steering
 
-    print_done(steering.retry(study_folder(lab, name)), as_json)
+    return answer_of(steering.retry(find_study(lab, name)))
 
 
 def stop_trial(
@@ -130,8 +114,7 @@ def stop_trial(
     trial: Annotated[int, argument("N", "Number of the trial.")],
     cell: InCell = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Stop a trial at its next evaluation.
 
     It counts as stopped, with its best value so far. An enqueued trial that has not started is
@@ -142,4 +125,4 @@ def stop_trial(
     """
     from sweeplab.sweep.control import steering
 
-    print_done(steering.stop_trial(study_folder(lab, name), trial, cell), as_json)
+    return answer_of(steering.stop_trial(find_study(lab, name), trial, cell))

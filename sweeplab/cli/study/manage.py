@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from sweeplab.cli.options import (
-    AsJson,
     Force,
     Lab,
     NewName,
@@ -21,10 +20,12 @@ from sweeplab.cli.options import (
     argument,
     flag,
     option,
-    study_folder,
 )
-from sweeplab.cli.study.control import print_done
+from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.errors import BadInput, Problem
+from sweeplab.lab.listing import find_study
+from sweeplab.lab.showing import states_in_words
+from sweeplab.study.file.template import study_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 Output = Annotated[Path | None, option("FILE", "Where to write it.  [default: studies/NAME.yaml]")]
@@ -47,7 +48,6 @@ def init(
     """
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.reading import preset as preset_of
-    from sweeplab.study.file.template import study_text
 
     if not _NAME.fullmatch(name):
         raise BadInput(Problem(f"the name {name!r} cannot be a file's", "letters, digits and . _ - inside"))
@@ -79,11 +79,11 @@ def clone(
     """
     from sweeplab.lab.reuse import clone_text
 
-    text = clone_text(study_folder(lab, name), new, override or ())
+    text = clone_text(find_study(lab, name), new, override or ())
     write_study(output or _file_of(new), text, force, "plan")
 
 
-def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None, as_json: AsJson = False) -> None:
+def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> Answer:
     """Rename a study in the lab and in MLflow.
 
     Forecasts sealed for it keep the old name, and no longer find it.
@@ -93,12 +93,12 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None, as_
     """
     from sweeplab.lab.moving import rename_study
 
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)
-    print_done(rename_study(folder, new), as_json)
+    return answer_of(rename_study(folder, new))
 
 
-def rm(name: StudyName, yes: Yes = False, lab: Lab = None, as_json: AsJson = False) -> None:
+def rm(name: StudyName, yes: Yes = False, lab: Lab = None) -> Answer:
     """Move a study to the lab's trash.
 
     MLflow marks its experiment as deleted. Nothing is lost until you empty both.
@@ -107,11 +107,10 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None, as_json: AsJson = Fal
     $ sweeplab study rm small
     """
     from sweeplab.lab.moving import remove_study
-    from sweeplab.lab.showing import states_in_words
 
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
-    print_done(remove_study(folder), as_json)
+    return answer_of(remove_study(folder))
 
 
 def _file_of(name: str) -> Path:

@@ -1,28 +1,96 @@
-"""`sweeplab study run`, `watch`, `logs` and `work`: the commands that last as long as a study runs."""
+"""`sweeplab study plan`, `run`, `watch`, `logs` and `work`: what a study would do, and what does it."""
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    Lab,
-    Name,
-    Overrides,
-    Quiet,
-    StudyFile,
-    StudyName,
-    flag,
-    study_folder,
+from sweeplab import load_study
+from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, Quiet, StudyFile, StudyName, flag
+from sweeplab.cli.printing import (
+    Answer,
+    console,
+    print_answer,
+    print_rows,
+    say,
+    say_warnings,
+    workers_in_words,
 )
-from sweeplab.cli.study.plan import plan
+from sweeplab.formatting import bytes_in_words, duration
+from sweeplab.lab.listing import find_study, read_spec
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.control.following import LogLine
+    from sweeplab.study.plan import Plan
+
+
+def plan(
+    file: StudyFile,
+    override: Overrides = None,
+    name: Name = None,
+    allow_plugins: AllowPlugins = False,
+    lab: Lab = None,
+) -> Answer:
+    """Show what a study would do, without training.
+
+    Its cells with sizes and costs, what is searched as Optuna sees it, and what would run where.
+
+    \b
+    $ sweeplab study plan studies/small.yaml
+    """
+    study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
+    return study.plan(), _print_plan
+
+
+def _print_plan(plan: Plan) -> None:
+    data = plan.data
+    console().print(
+        f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
+        f"{data.train_tokens:,} training and {data.val_tokens:,} validation tokens\n",
+        soft_wrap=True,
+    )
+    repeated = any(len(each.seeds) > 1 for each in plan.cells)
+    rows = [
+        {
+            "cell": cell.cell,
+            "params": f"{cell.n_params:,}",
+            "non-embedding": f"{cell.n_params_non_embedding:,}",
+            "tokens per run": f"{cell.train_tokens:,}",
+            "FLOPs per run": f"{cell.train_flops:.2e}",
+            "memory per run": bytes_in_words(cell.memory_bytes),
+            "stack": cell.stack,
+            "valid samples": f"{cell.valid_share:.0%}",
+            "seeds": len(cell.seeds) if repeated else None,
+        }
+        for cell in plan.cells
+    ]
+    print_rows(rows, text=("cell",))
+    say()
+    searches = {tuple(each.search.items()) for each in plan.cells}
+    for cell in plan.cells if len(searches) > 1 else plan.cells[:1]:
+        where = f" in {cell.cell}" if len(searches) > 1 else ""
+        for name, distribution in cell.search.items():
+            say(f"search {name}{where}: {distribution}")
+    for point in plan.excluded:
+        values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
+        say(f"excluded cell {values}: breaks {point['reason']}")
+    for source in plan.warm_start:
+        say(f"warm start: {source.trials} trials of {source.source}")
+    say(f"sampler {plan.sampler}, pruner {plan.pruner}")
+    ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
+    if (seconds := plan.budget.time) is not None:
+        ends.append(duration(seconds))
+    if (flops := plan.budget.flops) is not None:
+        ends.append(f"{flops:.3g} FLOPs")
+    say(f"ends after {' or '.join(ends)}")
+    if plan.train_tokens is not None:
+        most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
+        say(f"at most {most}: pruning and patience save some")
+    say(workers_in_words(plan))
+    say(f"checkpoints take up to {bytes_in_words(plan.checkpoint_bytes)}")
+    say_warnings(plan.warnings)
 
 
 def run(
@@ -44,9 +112,8 @@ def run(
     $ sweeplab study run studies/small.yaml --name quick -o max_iters=100
     """
     if dry_run:
-        plan(file, override, name, allow_plugins, lab, as_json)
+        print_answer(plan(file, override, name, allow_plugins, lab), as_json)
         return
-    from sweeplab import load_study
     from sweeplab.cli.study.view import run_with_view
 
     study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
@@ -63,7 +130,7 @@ def watch(name: StudyName, lab: Lab = None) -> None:
     """
     from sweeplab.cli.study.view import watch_with_view
 
-    raise typer.Exit(watch_with_view(study_folder(lab, name)))
+    raise typer.Exit(watch_with_view(find_study(lab, name)))
 
 
 def logs(
@@ -79,21 +146,16 @@ def logs(
     \b
     $ sweeplab study logs small --follow
     """
-    import json
-
     from sweeplab.sweep.control.following import log_lines
 
     try:
-        for line in log_lines(study_folder(lab, name), follow):
-            typer.echo(json.dumps(line) if as_json else _log_line(line))
+        for line in log_lines(find_study(lab, name), follow):
+            at = line["time"]
+            clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
+            text = f"{clock}  {line['source']}: {line['text']}"
+            typer.echo(json.dumps(line) if as_json else text)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-
-
-def _log_line(line: LogLine) -> str:
-    at = line["time"]
-    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
-    return f"{clock}  {line['source']}: {line['text']}"
 
 
 def work(
@@ -111,12 +173,11 @@ def work(
     \b
     $ sweeplab study work small
     """
-    from sweeplab.cli.study.view import Interrupts, write_line
+    from sweeplab.cli.study.view import counted_interrupts, write_line
     from sweeplab.lab.events import Event, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
-    from sweeplab.lab.listing import read_spec
     from sweeplab.sweep.control.following import join_study
 
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     metric = read_spec(folder).objective.metric
 
     def report(event: Event) -> None:
@@ -134,8 +195,8 @@ def work(
                 loss = f"  {metric} {value:.4f}" if value is not None else ""
                 write_line(f"{event.cell} trial {event.trial}  {event.ending.outcome}{loss}")
 
-    with Interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
-        failures = join_study(folder, force, report, lambda: interrupts.count, allow_plugins)
+    with counted_interrupts(lambda text: None if quiet else write_line(text)) as interrupts:
+        failures = join_study(folder, force, report, interrupts, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
-    raise typer.Exit(1 if failures else 130 if interrupts.count else 0)
+    raise typer.Exit(1 if failures else 130 if interrupts() else 0)

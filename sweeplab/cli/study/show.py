@@ -1,17 +1,34 @@
-"""`sweeplab study list` and `show`: the studies of a lab, one study, one trial."""
+"""`sweeplab study list`, `show`, `best`, `diff` and `export`: what a lab and a study have, and what came of them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import AsJson, InCell, Lab, StudyName, option, study_folder
-from sweeplab.cli.printing import cell_text, console, print_found, print_json, print_rows, say
-from sweeplab.formatting import duration
+from sweeplab.cli.options import (
+    AsJson,
+    Force,
+    InCell,
+    Lab,
+    OneCell,
+    StudyName,
+    argument,
+    flag,
+    option,
+    studies,
+)
+from sweeplab.cli.printing import Answer, cell_text, console, print_answer, print_rows, say
+from sweeplab.cli.study.manage import write_study
+from sweeplab.formatting import duration, yaml_text
+from sweeplab.lab import showing
+from sweeplab.lab.listing import Trial, find_best, find_study, tracking_uri_of
+from sweeplab.records.folders import lab_folder
+from sweeplab.study.problems import shown
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
 PLOT_MARGIN = 12  # for the losses beside it
@@ -20,30 +37,30 @@ ORIGINS = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default
 # A character of braille is two dots wide and four high; these are the bits of its dots, by column and row.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE = 0x2800
+# What is said where two studies do not differ.
+SAME = {
+    "file": "the same study file",
+    "data": "the same data",
+    "code": "the same code",
+    "results": "no results yet",
+}
 Curve = Sequence[tuple[float, float]]
 
 
-def list_studies(lab: Lab = None, as_json: AsJson = False) -> None:
+def list_studies(lab: Lab = None) -> Answer:
     """List the studies of the lab.
 
     \b
     $ sweeplab study list
     $ sweeplab study list --json
     """
-    from sweeplab.lab.showing import states_in_words, study_rows
-    from sweeplab.records.folders import lab_folder
+    rows = showing.study_rows(lab_folder(lab))
+    return rows, _print_studies if rows else f"no studies in {lab_folder(lab)}"
 
-    rows = study_rows(lab_folder(lab))
-    if as_json:
-        print_json(rows)
-    elif rows:
-        shown = ("name", "trials", "best_value")
-        print_rows(
-            [{key: row[key] for key in shown} | {"states": states_in_words(row["states"])} for row in rows],
-            text=("name", "states"),
-        )
-    else:
-        typer.echo(f"no studies in {lab_folder(lab)}")
+
+def _print_studies(studies: list[dict[str, Any]]) -> None:
+    rows = [row | {"states": showing.states_in_words(row["states"])} for row in studies]
+    print_rows(rows, text=("name", "states"), keys=("name", "trials", "best_value", "states"))
 
 
 def show(
@@ -51,8 +68,7 @@ def show(
     trial: Annotated[int | None, option("N", "Show this trial in full.")] = None,
     cell: InCell = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show how far a study is, or one trial in full.
 
     Of a study: one row per cell, and its best run. Of a trial: its hyperparameters and where each
@@ -62,75 +78,168 @@ def show(
     $ sweeplab study show small
     $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
     """
-    from sweeplab.lab.showing import show_study, show_trial
-
-    folder = study_folder(lab, name)
+    folder = find_study(lab, name)
     if trial is not None:
-        print_found(show_trial(folder, trial, cell), as_json, _print_trial)
-    else:
-        print_found(show_study(folder), as_json, print_study)
+        return showing.show_trial(folder, trial, cell), _print_trial
+    return showing.show_study(folder), print_study
 
 
-def print_study(shown: dict[str, Any]) -> None:
+def print_study(found: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
-    from sweeplab.lab.showing import baselines_in_words
-
-    total = shown["trials_per_cell"]
+    total = found["trials_per_cell"]
     rows = [
         {
             **{name: value for name, value in cell.items() if name != "baseline"},
             "n_params": f"{cell['n_params']:,}" if cell["n_params"] else None,
             "trials": f"{cell['trials']}/{total}" if total else cell["trials"],
         }
-        for cell in shown["cells"]
+        for cell in found["cells"]
     ]
     if rows:
         print_rows(rows, text=("cell",))
-    for source, count in sum(map(Counter, shown["warm_start"].values()), Counter[str]()).items():
+    for source, count in sum(map(Counter, found["warm_start"].values()), Counter[str]()).items():
         say(f"warm start: {count} trials of {source}, which the sampler knows and the budget does not count")
-    for words in baselines_in_words(shown["baselines"]):
+    for words in showing.baselines_in_words(found["baselines"]):
         say(words)
-    if best := shown["best"]:
+    if best := found["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
-        say(f"best: {shown['metric']} {best['value']:.4f} by {best['key']}  {searched}")
-    for failure in shown["failures"]:
+        say(f"best: {found['metric']} {best['value']:.4f} by {best['key']}  {searched}")
+    for failure in found["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 
 
-def _print_trial(shown: dict[str, Any]) -> None:
-    value = "" if shown["value"] is None else f", {shown['metric']} {shown['value']:.4f}"
-    again = "" if shown["retries"] is None else f"; retries trial {shown['retries']}"
-    say(f"{shown['study']}: trial {shown['trial']} in cell {shown['cell']}: {shown['state']}{value}{again}")
-    say(f"{shown['facts']['n_params']:,} parameters, {shown['facts']['train_tokens']:,} training tokens\n")
-    rows = sorted(shown["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
-    print_rows(
-        [{"name": row["name"], "value": _text(row["value"]), "from": row["from"]} for row in rows],
-        text=("name", "value", "from"),
-    )
+def _print_trial(found: dict[str, Any]) -> None:
+    value = "" if found["value"] is None else f", {found['metric']} {found['value']:.4f}"
+    again = "" if found["retries"] is None else f"; retries trial {found['retries']}"
+    say(f"{found['study']}: trial {found['trial']} in cell {found['cell']}: {found['state']}{value}{again}")
+    say(f"{found['facts']['n_params']:,} parameters, {found['facts']['train_tokens']:,} training tokens\n")
+    rows = sorted(found["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
+    texts = [
+        row
+        | {"value": yaml_text(value) if isinstance(value := row["value"], bool | None) else cell_text(value)}
+        for row in rows
+    ]
+    print_rows(texts, text=("name", "value", "from"))
     curves = [
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
-        for run in shown["runs"]
+        for run in found["runs"]
     ]
     if lines := plot(curves, min(PLOT_WIDTH, console().width - PLOT_MARGIN), PLOT_HEIGHT):
         say("\nval_loss over iterations")
         say("\n".join(lines))
-    for run in shown["runs"]:
+    for run in found["runs"]:
         reason = f": {run['stop_reason']}" if run["stop_reason"] else f" at iteration {run['iteration']}"
-        times = {name: seconds for name, seconds in run["seconds"].items() if seconds is not None}
+        times = [
+            f"{name} {duration(seconds) if seconds >= 10 else f'{seconds:.2f}s'}"
+            for name, seconds in run["seconds"].items()
+            if seconds is not None
+        ]
         say(f"\nseed {run['seed']}: {run['state']}{reason}")
-        say(f"  time: {', '.join(f'{name} {_seconds(seconds)}' for name, seconds in times.items())}")
+        say(f"  time: {', '.join(times)}")
         say(f"  checkpoint: {run['checkpoint'] or 'none'}")
         say(f"  folder: {run['folder']}")
-    if shown["error"]:
-        say(f"\n{shown['error'].rstrip()}")
+    if found["error"]:
+        say(f"\n{found['error'].rstrip()}")
 
 
-def _text(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else cell_text(value)
+def best(
+    name: StudyName,
+    cell: OneCell = None,
+    trial: Annotated[int | None, option("N", "This trial instead.")] = None,
+    as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
+    output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
+    force: Force = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the best configuration of a study.
+
+    With --yaml or --output it is a study file of one trial: everything a run depends on is fixed in
+    it, and on a CPU it reproduces the loss bit for bit.
+
+    \b
+    $ sweeplab study best small
+    $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
+    """
+    from sweeplab.lab.reuse import rerun_text
+
+    found = find_best(find_study(lab, name), cell, trial)
+    if output:
+        write_study(output, rerun_text(found), force, "run")
+    elif as_yaml:
+        typer.echo(rerun_text(found), nl=False)
+    else:
+        print_answer((found, _print_best), as_json)
 
 
-def _seconds(seconds: float) -> str:
-    return duration(seconds) if seconds >= 10 else f"{seconds:.2f}s"
+def _print_best(trial: Trial) -> None:
+    value = f"{trial.value:.6f}" if trial.value is not None else "no value"
+    seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
+    say(f"{value}  {trial.state}  trial {trial.number} in cell {trial.cell}, {seeds}")
+    for name, each in trial.start.sampled.items():
+        say(f"  {name}: {shown(each)}")
+    rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.start.sampled}
+    say(f"with {', '.join(f'{name} {text}' for name, text in rest.items())}", "dim")
+
+
+def diff(
+    a: Annotated[str, argument("A", "Name of a study.", autocompletion=studies)],
+    b: Annotated[str, argument("B", "Name of another study.", autocompletion=studies)],
+    lab: Lab = None,
+) -> Answer:
+    """Show how two studies differ, from their files to their results.
+
+    Files are compared by their meaning, however they are written; then the data's digests, the
+    code's versions, and the best value of every cell.
+
+    \b
+    $ sweeplab study diff small longer
+    """
+    return showing.differ(find_study(lab, a), find_study(lab, b)), _print_differences
+
+
+def _print_differences(found: dict[str, Any]) -> None:
+    def text(value: Any) -> str:
+        return cell_text(None) if value is None else value if isinstance(value, str) else shown(value)
+
+    def row(kind: str, each: dict[str, Any]) -> dict[str, Any]:
+        place, one, other = each["place"], each["a"], each["b"]
+        if kind != "results":
+            return {"place": place, found["a"]: text(one), found["b"]: text(other)}
+        change = f"{each['change']:+.4f}" if each["change"] is not None else None
+        return {"cell": place, found["a"]: one, found["b"]: other, "change": change}
+
+    for index, (kind, same) in enumerate(SAME.items()):
+        if index:
+            say()
+        if not (rows := found[kind]):
+            say(f"{kind}: {same}")
+            continue
+        say(kind, "bold")
+        if kind == "results" and found["measure"] != "value":
+            say("in bits per byte, for the tokens differ")
+        print_rows([row(kind, each) for each in rows], text=("place", found["a"], found["b"]))
+
+
+def export(
+    name: StudyName,
+    output: Annotated[Path, option("FILE", "The .csv or .parquet file to write.")],
+    lab: Lab = None,
+) -> Answer:
+    """Write a table of a study's runs.
+
+    One row per run: cell, trial, seed, state, metrics, hyperparameters.
+
+    \b
+    $ sweeplab study export small --output small.csv
+    """
+    from sweeplab.analysis.table import export as write
+    from sweeplab.analysis.table import runs_table
+
+    folder = find_study(lab, name)
+    frame = runs_table(folder.lab, folder.name, tracking_uri_of(folder))
+    write(frame, output)
+    return {"output": str(output), "rows": len(frame)}, f"{len(frame)} runs written to {output}"
 
 
 def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
@@ -139,7 +248,8 @@ def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     points = [point for curve in curves for point in curve]
     if not points:
         return []
-    (left, right), (low, high) = (_range([point[axis] for point in points]) for axis in (0, 1))
+    ends = [(min(values), max(values)) for values in zip(*points, strict=True)]
+    (left, right), (low, high) = ((a, b) if a < b else (a - 0.5, b + 0.5) for a, b in ends)
     n_columns, n_rows = 2 * width - 1, 4 * height - 1
     cells = [[0] * width for _ in range(height)]
     for curve in curves:
@@ -147,8 +257,10 @@ def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
             (round((x - left) / (right - left) * n_columns), round((high - y) / (high - low) * n_rows))
             for x, y in curve
         ]
-        for start, end in zip(dots, dots[1:] or dots, strict=False):
-            for column, row in _between(start, end):
+        for (x, y), (end_x, end_y) in zip(dots, dots[1:] or dots, strict=False):
+            steps = max(abs(end_x - x), abs(end_y - y), 1)
+            for step in range(steps + 1):  # a straight line
+                column, row = round(x + (end_x - x) * step / steps), round(y + (end_y - y) * step / steps)
                 cells[row // 4][column // 2] |= _DOTS[column % 2][row % 4]
     labels = [cell_text(high), *[""] * (height - 2), cell_text(low)]
     margin = max(map(len, labels))
@@ -156,17 +268,5 @@ def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
         f"{label:>{margin}} ┤{''.join(chr(_BRAILLE + bits) for bits in row)}"
         for label, row in zip(labels, cells, strict=True)
     ]
-    ends = f"{cell_text(left)}{cell_text(right):>{max(1, width - len(cell_text(left)))}}"
-    return [*lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {ends}"]
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if low < high else (low - 0.5, high + 0.5)
-
-
-def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the dots of a straight line."""
-    (x, y), (dx, dy) = start, (end[0] - start[0], end[1] - start[1])
-    steps = max(abs(dx), abs(dy), 1)
-    return [(round(x + dx * step / steps), round(y + dy * step / steps)) for step in range(steps + 1)]
+    below = f"{cell_text(left)}{cell_text(right):>{max(1, width - len(cell_text(left)))}}"
+    return [*lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {below}"]

@@ -11,9 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -22,19 +21,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from sweeplab.api import Study, StudyResult
+from sweeplab.api import Study
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_study
 from sweeplab.formatting import duration, several
-from sweeplab.lab.events import (
-    Event,
-    RunEvaluated,
-    StudyError,
-    TrialEnded,
-    TrialEvent,
-    WorkerExited,
-    WorkerReady,
-)
+from sweeplab.lab import events
 from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -76,13 +67,13 @@ class View:
         self._exited = 0
         self._spinner = Spinner("dots", style="cyan")
 
-    def update(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
         match event:
-            case WorkerReady(worker=int(number)):
+            case events.WorkerReady(worker=int(number)):
                 self._ready.add(number)
-            case WorkerExited(worker=int(number)):
+            case events.WorkerExited(worker=int(number)):
                 self._ready.discard(number)
                 self._exited += 1
 
@@ -105,14 +96,12 @@ class View:
         """Return what the study does while no trial shows it."""
         if self._progress is None:
             return f"{self._name}: starting"
-        at_work, state = bool(self._progress.live or self._ready), self._progress.phase
-        if at_work:
+        state = self._progress.phase
+        if self._progress.live or self._ready:
             return LEAVING.get(state, "")
         if state == "pause":
             return PAUSED.format(name=self._name)
-        if state != "run":
-            return FINISHING
-        return FINISHING if self._exited else "starting the workers"
+        return "starting the workers" if state == "run" and not self._exited else FINISHING
 
 
 class Lines:
@@ -122,7 +111,7 @@ class Lines:
         self._console = console
         self._said: float | None = None
 
-    def update(self, event: Event, progress: StudyProgress) -> None:
+    def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
         if self._said is None:
             plan = progress.plan
@@ -130,9 +119,9 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
-        elif isinstance(event, TrialEnded):
+        elif isinstance(event, events.TrialEnded):
             self._say("  ".join(_ended(event, progress)))
-        elif isinstance(event, StudyError):
+        elif isinstance(event, events.StudyError):
             self._say(event.message)
         elif time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
@@ -144,7 +133,7 @@ class Lines:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _ended(event: TrialEnded, progress: StudyProgress) -> Iterator[str]:
+def _ended(event: events.TrialEnded, progress: StudyProgress) -> Iterator[str]:
     yield f"{progress.counted}/{progress.plan.trials}" if progress.plan.trials else str(progress.counted)
     yield f"{event.cell} trial {event.trial}"
     yield event.ending.outcome
@@ -211,7 +200,9 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
         yield _line(f"  {below} cells below", "dim")
 
 
-def _table(progress: StudyProgress, shown: list[CellPlan], live: list[TrialEvent], width: int) -> Table:
+def _table(
+    progress: StudyProgress, shown: list[CellPlan], live: list[events.TrialEvent], width: int
+) -> Table:
     plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
     # Widths are those of all cells, so that no column moves when the window does.
     widths = {
@@ -224,8 +215,9 @@ def _table(progress: StudyProgress, shown: list[CellPlan], live: list[TrialEvent
         del widths["params"]
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     for heading, column in widths.items():
-        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
-        table.add_column(heading, justify=justify, width=column, no_wrap=True)
+        table.add_column(
+            heading, justify="left" if heading == "cell" else "right", width=column, no_wrap=True
+        )
     table.add_column("running", no_wrap=True, ratio=1)
     room = width - sum(column + 2 for column in widths.values())
     for plan in shown:
@@ -242,13 +234,13 @@ def _table(progress: StudyProgress, shown: list[CellPlan], live: list[TrialEvent
     return table
 
 
-def _running(plan: CellPlan, live: list[TrialEvent], room: int) -> str:
+def _running(plan: CellPlan, live: list[events.TrialEvent], room: int) -> str:
     """Return the running trials of a cell with iteration and latest loss; where they do not fit, only their number."""
     end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
     for event in sorted(live, key=lambda each: each.trial):
         text = "starting"
-        if isinstance(event, RunEvaluated):
+        if isinstance(event, events.RunEvaluated):
             at.append(event.iteration)
             text = f"{event.iteration}{end} {event.val_loss:.3f}"
         texts.append(f"#{event.trial} {text}")
@@ -257,26 +249,22 @@ def _running(plan: CellPlan, live: list[TrialEvent], room: int) -> str:
     return f"{len(live)} trials {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
 
 
-class Interrupts:
-    """Count Ctrl-C and SIGTERM while entered; only the third raises KeyboardInterrupt."""
+@contextmanager
+def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]]:
+    """Count Ctrl-C and SIGTERM while entered: yield how many there were; only the third raises KeyboardInterrupt."""
+    count = 0
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.count = 0
-        self._say = say
-
-    def __enter__(self) -> Interrupts:
-        self._before = {each: signal.signal(each, self._heard) for each in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
-
-    def _heard(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count > len(STOPPING):
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if count > len(STOPPING):
             raise KeyboardInterrupt
-        self._say(STOPPING[self.count - 1])
+        say(STOPPING[count - 1])
+
+    with ExitStack() as stack:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, each, signal.signal(each, hear))
+        yield lambda: count
 
 
 def _is_live(console: Console) -> bool:
@@ -287,7 +275,7 @@ def _is_live(console: Console) -> bool:
 @contextmanager
 def _following(
     name: str, console: Console, live: bool, interrupts: Callable[[], int] = lambda: 0
-) -> Iterator[Callable[[Event, StudyProgress], None]]:
+) -> Iterator[Callable[[events.Event, StudyProgress], None]]:
     """Show a study while entered: yield what takes its events, a view or a printer of lines."""
     if not live:
         yield Lines(console).update
@@ -305,11 +293,14 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json
     # A signal may come in the middle of a print, so a view tells of it when it is next drawn.
-    with Interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
-        with _following(study.spec.name, console, live, lambda: interrupts.count) as update:
-            result = study.run(update, lambda: interrupts.count)
+    with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+        with _following(study.spec.name, console, live, interrupts) as update:
+            result = study.run(update, interrupts)
         if as_json:
-            print_json(_as_json(result))
+            report = str(result.report) if result.report else None
+            best = result.best if result.report else {}
+            found = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
+            print_json({**found, "best": best, "report": report, "errors": result.errors})
         elif not quiet:
             _say_state(result.folder, result.status)
             if result.status == "interrupted":
@@ -338,17 +329,6 @@ def watch_with_view(folder: StudyFolder) -> int:
 def write_line(text: str) -> None:
     """Print a line on standard error, also from where a signal is handled."""
     os.write(sys.stderr.fileno(), f"{text}\n".encode())
-
-
-def _as_json(result: StudyResult) -> dict[str, Any]:
-    return {
-        "study": result.folder.name,
-        "status": result.status,
-        "runs": result.folder.states(),
-        "best": result.best if result.report else {},
-        "report": str(result.report) if result.report else None,
-        "errors": result.errors,
-    }
 
 
 def _say_state(folder: StudyFolder, status: str) -> None:

@@ -68,11 +68,6 @@ class Objective(ABC):
         return cls.special_tokens
 
     @classmethod
-    def text_share(cls, values: Hyperparameters) -> float:
-        """Return how many tokens of the text, on average, a counted target stands for."""
-        return 1.0
-
-    @classmethod
     def task(cls, values: Hyperparameters) -> str:
         """Return in a few words what a loss is of: only those of one task may be compared."""
         return cls.meaning.lower()

@@ -85,11 +85,6 @@ class Span(TextObjective):
         return (BOS, EOS, *map(sentinel, range(corruption(values).n_spans)))
 
     @classmethod
-    def text_share(cls, values: Hyperparameters) -> float:
-        """Return the share of a target that is text, and not sentinel or end."""
-        return corruption(values).n_hidden / corruption(values).target_length
-
-    @classmethod
     def task(cls, values: Hyperparameters) -> str:
         """Return that spans are hidden, how much of the text, and how long they are."""
         return f"{super().task(values)}, {values.mask_share:.0%} of it, {values.span_length:g} tokens each"

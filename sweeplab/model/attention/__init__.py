@@ -7,8 +7,7 @@ import math
 from sweeplab.model.attention.base import AttentionKind
 from sweeplab.model.attention.full import FULL
 from sweeplab.model.attention.linear import LINEAR
-from sweeplab.model.attention.local import LOCAL
-from sweeplab.model.attention.strided import STRIDED
+from sweeplab.model.attention.nearby import LOCAL, STRIDED
 from sweeplab.model.shape import ModelShape
 
 ATTENTION: dict[str, AttentionKind] = {"full": FULL, "local": LOCAL, "strided": STRIDED, "linear": LINEAR}

@@ -1,11 +1,13 @@
 """What every kind of attention is given, and what they share: the mask, and attention with a KV cache.
 
-Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys. K is folded into the batch.
+Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys, W the width of what is weighed.
+K is folded into the batch.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,14 +18,15 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    Query = Float[Tensor, "KB H T D"]
+    Key = Float[Tensor, "KB H S D"]
+    Value = Float[Tensor, "KB H S W"]
+    New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
+    Mixed = Float[Tensor, "KB H T W"]
+
 # What a kind caches of the positions that a causal side has read, and what drops from attention's weights.
 Cached = tuple["Tensor", ...]
 Drop = Callable[["Tensor"], "Tensor"] | None
-Attend = Callable[["Tensor", "Tensor", "Tensor", "ModelShape", "AttentionMask", "Drop"], "Tensor"]
-AttendCached = Callable[
-    ["Tensor", "Tensor", "Tensor", "ModelShape", "AttentionMask", "Cached | None"], "tuple[Tensor, Cached]"
-]
-Count = Callable[["ModelShape", int, int, bool], int]
 
 
 @dataclass
@@ -79,27 +82,68 @@ class AttentionMask:
         return (by_run + shift[:, None]).flatten(0, 1)
 
 
-@dataclass(frozen=True)
-class AttentionKind:
+class AttentionKind(ABC):
     """A kind of self-attention.
 
-    attend(q [K*B, H, T, D], k, v [K*B, H, S, D], shape, mask, drop): the weighted values [K*B, H, T, D]; `drop` drops
-    from the weights, and is None where nothing is dropped.
-    attend_cached(q, k, v [K*B, G, T, D], shape, mask, cached): the same for new positions of a causal side, with what
-    is cached of those before them, or None; and what to cache from here on.
-    flops(shape, n_queries, n_keys, causal): of a sequence's products in a layer's forward pass, as they are computed.
-    n_weights(shape, n_queries, n_keys, causal): the weights of a sequence and head that are held at once.
     crosses: an encoder_decoder's cross-attention is of this kind too; else it is full.
     has_scores: weights are a softmax of scaled scores, which muP scales otherwise, and of which dropout drops.
+    requires: what holds of every model's shape, whatever its attention is.
     """
 
-    attend: Attend
-    attend_cached: AttendCached
-    flops: Count
-    n_weights: Count
-    crosses: bool = False
-    has_scores: bool = True
+    crosses = False
+    has_scores = True
     requires: tuple[Requirement, ...] = ()
+
+    @abstractmethod
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
+        """Return the weighted values; `drop` drops from the weights, and is None where nothing is dropped."""
+
+    @abstractmethod
+    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        """Return how many weights of a sequence and head are held at once."""
+
+    def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        """Return the FLOPs of a sequence's products in a layer's forward pass, as they are computed."""
+        return 4 * self.n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
+
+    def reach(self, shape: ModelShape) -> int | None:
+        """Return from how far back no key is seen any more, so that none is cached; None where all are seen."""
+        return None
+
+    def sees(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
+        """Say at which distances of a query's position over a key's one is seen; None: at all within reach."""
+        return None
+
+    def attend_cached(
+        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+    ) -> tuple[Mixed, Cached]:
+        """Attend from new positions of a causal side; return what to cache from here on, too.
+
+        With the keys of all that it sees a query needs no other one: the result is what `attend` computes for the
+        last rows of the whole sequence. Heads of keys are cached once, however many heads of queries share them.
+        """
+        import torch
+
+        if cached is None:
+            mixed = self.attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, None)
+        else:
+            k, v = (torch.cat(each, dim=2) for each in zip(cached, (k, v), strict=True))
+            mixed = self._last_rows(q, for_queries(k, shape), for_queries(v, shape), shape, mask)
+        if (width := self.reach(shape)) is not None:
+            k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
+        return mixed, (k, v)
+
+    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Mixed:
+        from torch.nn import functional as F
+
+        distances = between(q, k)
+        seen, among = None, self.sees(shape, distances)
+        if q.shape[2] > 1 or among is not None:  # else it sees all that is cached
+            seen = (distances >= 0) & (distances < (self.reach(shape) or k.shape[2]))
+            seen = seen if among is None else seen & among
+        if mask.bias:
+            seen = mask.additive(len(q), distances, None if seen is None else ~seen)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 
 
 def for_queries(x: Float[Tensor, "KB G *rest"], shape: ModelShape) -> Float[Tensor, "KB H *rest"]:
@@ -132,66 +176,9 @@ def weights(found: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."]) -> Floa
     return found.masked_fill_(hidden, torch.finfo(found.dtype).min).softmax(dim=-1)
 
 
-def weight_flops(n_weights: Count) -> Count:
-    """Return the FLOPs of computing so many weights and of the mean of values that they weigh."""
+def in_blocks(x: Float[Tensor, "*n T D"], width: int) -> Float[Tensor, "*n blocks {width} D"]:
+    """Return sequences cut into blocks of a width, with zeros behind the end."""
+    from torch.nn import functional as F
 
-    def flops(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        return 4 * n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
-
-    return flops
-
-
-def blocks(length: int, width: int) -> int:
-    """Return how many blocks of a width cover a sequence."""
-    return -(-length // width)
-
-
-def with_cache(
-    attend: Attend,
-    reach: Callable[[ModelShape], int] | None = None,
-    sees: Callable[[ModelShape, Tensor], Tensor] | None = None,
-) -> AttendCached:
-    """Return how a causal kind with a softmax over scores attends to cached keys and values [K*B, G, S, D].
-
-    With the keys of all that it sees a query needs no other one: the result is what `attend` computes for the last
-    rows of the whole sequence. Heads of keys are cached once, however many heads of queries share them.
-
-    `reach` says from how far back no key is seen any more: none is cached then. `sees` says at which distances of a
-    query's position over a key's one is seen, of those within reach. Without them all are.
-    """
-
-    def attend_cached(
-        q: Float[Tensor, "KB H T D"],
-        k: Float[Tensor, "KB G T D"],
-        v: Float[Tensor, "KB G T D"],
-        shape: ModelShape,
-        mask: AttentionMask,
-        cached: Cached | None,
-    ) -> tuple[Float[Tensor, "KB H T D"], Cached]:
-        import torch
-
-        width = reach(shape) if reach else None
-        if cached is None:
-            mixed = attend(q, for_queries(k, shape), for_queries(v, shape), shape, mask, None)
-        else:
-            k, v = (torch.cat(each, dim=2) for each in zip(cached, (k, v), strict=True))
-            mixed = last_rows(q, for_queries(k, shape), for_queries(v, shape), shape, mask, width)
-        if width is not None:
-            k, v = (each[:, :, max(0, each.shape[2] - width + 1) :] for each in (k, v))
-        return mixed, (k, v)
-
-    def last_rows(
-        q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, mask: AttentionMask, width: int | None
-    ) -> Tensor:
-        from torch.nn import functional as F
-
-        distances = between(q, k)
-        seen: Tensor | None = None
-        if q.shape[2] > 1 or sees:  # else it sees all that is cached
-            seen = (distances >= 0) & (distances < (width or k.shape[2]))
-            seen = seen & sees(shape, distances) if sees else seen
-        if mask.bias:
-            seen = mask.additive(len(q), distances, None if seen is None else ~seen)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-
-    return attend_cached
+    filled = F.pad(x, (0, 0, 0, -x.shape[-2] % width))
+    return filled.view(*x.shape[:-2], -1, width, x.shape[-1])

@@ -2,8 +2,6 @@
 
 Keys and values are summed once, for a causal side as running sums over chunks with the square inside of each:
 O(T) in all. There are no weights to drop from; a column of ones beside the values gives the denominator.
-
-Legend: K runs, B sequences, H heads, G heads of keys, D head_dim, T queries, S keys.
 """
 
 from __future__ import annotations
@@ -11,43 +9,58 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweeplab.model.activations import by_run
-from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, blocks, for_queries
-from sweeplab.model.attention.local import in_blocks
+from sweeplab.model.attention.base import AttentionKind, AttentionMask, Cached, Drop, for_queries, in_blocks
 from sweeplab.model.shape import ModelShape, requirement
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from torch import Tensor
+
+    from sweeplab.model.attention.base import Key, Mixed, New, Query, Value
 
 CHUNK = 64
 
 
-def _attend(
-    q: Float[Tensor, "KB H T D"],
-    k: Float[Tensor, "KB H S D"],
-    v: Float[Tensor, "KB H S W"],
-    shape: ModelShape,
-    mask: AttentionMask,
-    drop: Drop = None,
-) -> Float[Tensor, "KB H T W"]:
-    q, k, v = _features(q, k, v, mask)
-    if mask.visible is not None:
-        k = k * mask.visible[:, None, :, None]
-    summed = _running(q, k, v) if mask.causal else q.matmul(k.transpose(2, 3).matmul(v))
-    return summed[..., :-1] / summed[..., -1:]
+class _Linear(AttentionKind):
+    crosses = True
+    has_scores = False
+    requires = (
+        requirement(
+            "linear attention has no scores that relative or alibi positions could shift",
+            "attention positions",
+            lambda shape: shape.attention != "linear" or shape.positions not in ("relative", "alibi"),
+        ),
+    )
 
+    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Mixed:
+        q, k, v = _features(q, k, v, mask)
+        if mask.visible is not None:
+            k = k * mask.visible[:, None, :, None]
+        summed = _running(q, k, v) if mask.causal else q.matmul(k.transpose(2, 3).matmul(v))
+        return summed[..., :-1] / summed[..., -1:]
 
-def _attend_cached(
-    q: Tensor, k: Tensor, v: Tensor, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-) -> tuple[Tensor, Cached]:
-    """Add to the sums over the keys before: all that has to be cached of them."""
-    q, k, v = _features(q, k, v, mask)
-    summed = _running(q, for_queries(k, shape), for_queries(v, shape))
-    sums = k.transpose(2, 3).matmul(v)
-    if cached is not None:
-        summed = summed + q.matmul(for_queries(cached[0], shape))
-        sums = sums + cached[0]
-    return summed[..., :-1] / summed[..., -1:], (sums,)
+    def attend_cached(
+        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
+    ) -> tuple[Mixed, Cached]:
+        q, k, v = _features(q, k, v, mask)
+        summed = _running(q, for_queries(k, shape), for_queries(v, shape))
+        sums = k.transpose(2, 3).matmul(v)  # over the keys before: all that has to be cached of them
+        if cached is not None:
+            summed = summed + q.matmul(for_queries(cached[0], shape))
+            sums = sums + cached[0]
+        return summed[..., :-1] / summed[..., -1:], (sums,)
+
+    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        chunk = min(CHUNK, n_queries)
+        return -(-n_queries // chunk) * chunk * chunk if causal else 0
+
+    def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
+        width = shape.head_dim
+        sums = 2 * width * (width + 1)  # of a position's key and value, or of a query with such sums
+        if not causal:
+            return (n_queries + n_keys) * shape.n_head * sums
+        inside = self.n_weights(shape, n_queries, n_keys, causal) * 2 * (2 * width + 1)
+        n_padded = -(-n_queries // CHUNK) * CHUNK
+        return shape.n_head * (inside + (2 * n_padded * sums if n_queries > CHUNK else 0))
 
 
 def _features(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,8 +82,7 @@ def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from torch.nn import functional as F
 
     length = q.shape[2]
-    width = min(CHUNK, length)
-    q, k, v = (in_blocks(each, blocks(length, width), width) for each in (q, k, v))
+    q, k, v = (in_blocks(each, min(CHUNK, length)) for each in (q, k, v))
     mixed = q.matmul(k.transpose(3, 4)).tril().matmul(v)
     if q.shape[2] > 1:
         sums = k.transpose(3, 4).matmul(v).cumsum(dim=2)
@@ -78,26 +90,4 @@ def _running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return mixed.flatten(2, 3)[:, :, :length]
 
 
-def _flops(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-    width = shape.head_dim
-    chunk = min(CHUNK, n_queries)
-    n = blocks(n_queries, chunk)
-    if not causal:
-        return 2 * (n_queries + n_keys) * shape.n_head * width * (width + 1)
-    inside = 2 * n * chunk * chunk * (2 * width + 1)
-    return shape.n_head * (inside + (4 * n * chunk * width * (width + 1) if n > 1 else 0))
-
-
-def _n_weights(shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-    chunk = min(CHUNK, n_queries)
-    return blocks(n_queries, chunk) * chunk * chunk if causal else 0
-
-
-_NO_BIAS = requirement(
-    "linear attention has no scores that relative or alibi positions could shift",
-    "attention positions",
-    lambda shape: shape.positions not in ("relative", "alibi"),
-)
-LINEAR = AttentionKind(
-    _attend, _attend_cached, _flops, _n_weights, crosses=True, has_scores=False, requires=(_NO_BIAS,)
-)
+LINEAR = _Linear()

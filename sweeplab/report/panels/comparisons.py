@@ -3,65 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pandas import DataFrame
 
+from sweeplab.analysis.sweep import differences as losses
 from sweeplab.analysis.sweep.costs import saved
-from sweeplab.analysis.sweep.differences import (
-    ALL_CELLS,
-    DIFFERENT,
-    FALSE_ALARM,
-    UNKNOWN,
-    LossDifference,
-    RankedCell,
-    Ranking,
-    bits_per_byte,
-    differences,
-    rankings,
-    seed_spread,
-)
+from sweeplab.analysis.sweep.differences import ALL_CELLS, DIFFERENT, UNKNOWN, LossDifference, Ranking
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, sentence, several, short
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, name_rows, spaced
+from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, cut, name_rows, spaced
 from sweeplab.study.space import BASE
 
 _MOST_NAMED = 6
 _LONGEST = 56
-_SPREAD = (
-    "The standard deviation of one seed's loss around its trial's mean, pooled over all trials with several."
-)
-_CHOICES = (
-    (
-        "A choice",
-        "A cell by its best trial: the mean of its seeds' losses. Where a cell was tuned, the best of several trials "
-        "is lucky too, which the seeds do not show: as many trials in each cell make it alike for all.",
-    ),
-    (
-        "Differences",
-        "Loss = cell + seed + rest, by least squares: what a seed does to all cells alike is left out where they "
-        "share seeds. The rest is pooled over the cells, but no difference has less than its two cells show.",
-    ),
-    (
-        "Real",
-        f"Holm's procedure over all pairs of a task: in one study of {round(1 / FALSE_ALARM)} any difference is called "
-        "real that is none. An interval is Student's at the level at which the procedure tests its difference, so that "
-        "it leaves 0 out where, and only where, the difference is significant. No difference seen is not none.",
-    ),
-    (
-        "N-grams",
-        "The loss of the n-gram baseline on the same batches, and by how much the choice's loss differs.",
-    ),
-    ("Groups", "Choices that share a letter do not differ significantly from each other."),
-)
+_STUDIES = {
+    "Seed spread": "The standard deviation of one seed's loss around its trial's mean, pooled over all trials with "
+    "several.",
+}
+_DIFFERENCES = {
+    "All shared cells": "The mean difference of the cells' best losses, with Student's t over the cells: its spread "
+    "has both the luck of tuning and that of the seed. Where one cell is shared, its seeds decide.",
+    "One cell": "Welch's interval of the best trials' means over seeds, a seed's spread pooled over each study's "
+    "trials: whether these two trials differ. One cell in twenty differs by chance.",
+}
+_LEVEL = "{:.1%}: several pairs share one rate of false alarms (Bonferroni)."
+_CHOICES = {
+    "A choice": "A cell by its best trial: the mean of its seeds' losses. Where a cell was tuned, the best of "
+    "several trials is lucky too, which the seeds do not show: as many trials in each cell make it alike for all.",
+    "Differences": "Loss = cell + seed + rest, by least squares: what a seed does to all cells alike is left out "
+    "where they share seeds. The rest is pooled over the cells, but no difference has less than its two cells show.",
+    "Real": f"Holm's procedure over all pairs of a task: in one study of {round(1 / losses.FALSE_ALARM)} any "
+    "difference is called real that is none. An interval is Student's at the level at which the procedure tests its "
+    "difference, so that it leaves 0 out where, and only where, the difference is significant. No difference seen is "
+    "not none.",
+    "N-grams": "The loss of the n-gram baseline on the same batches, and by how much the choice's loss differs.",
+    "Groups": "Choices that share a letter do not differ significantly from each other.",
+}
 
 
-class StudiesPanel(TablePanel, name="studies", heading="Studies", source="studies"):
+class StudiesPanel(TablePanel, name="studies", source="studies"):
     """What each study took and reached, and the spread of its seeds."""
 
     @classmethod
@@ -71,7 +57,7 @@ class StudiesPanel(TablePanel, name="studies", heading="Studies", source="studie
         return cls(
             data=DataFrame(rows),
             shown=DataFrame([row | {"FLOPs": short(row["FLOPs"])} for row in rows]),
-            method=(("Seed spread", _SPREAD),),
+            method=_STUDIES,
         )
 
 
@@ -81,39 +67,30 @@ class IntervalsPanel(Panel):
     `data`: a, b, cell, loss_a, loss_b, difference, low, high, n, verdict, why, and the name of its line.
     """
 
-    def draw(self, figure: Figure) -> None:
-        """Draw one interval per difference, beside the line of none."""
+    def _draw(self, figure: Figure) -> None:
         data = self.data[self.data["difference"].notna()].reset_index(drop=True)
-        columns = ["a", "loss_a", "b", "loss_b"]
-        hover = (
-            "%{customdata[0]}: %{customdata[1]:.4f}<br>%{customdata[2]}: %{customdata[3]:.4f}<br>%{x:+.4f}"
-        )
-        for verdict in dict.fromkeys(data["verdict"]):
-            rows = data[data["verdict"] == verdict]
-            look = Look(verdict, BAD if verdict == DIFFERENT else GREY)
+        hover = "%{a}: %{loss_a:.4f}<br>%{b}: %{loss_b:.4f}<br>%{x:+.4f}"
+        for verdict, rows in data.groupby("verdict", sort=False):
+            look = Look(str(verdict), BAD if verdict == DIFFERENT else GREY)
             over_all = rows["cell"] == ALL_CELLS
-            marker = {
-                "symbol": ["diamond" if each else "circle" for each in over_all],
-                "size": [12 if each else 8 for each in over_all],
-            }
+            marks = over_all.map({True: ("diamond", 12), False: ("circle", 8)})
+            marker = {"symbol": marks.str[0].tolist(), "size": marks.str[1].tolist()}
             ends = rows.assign(**{end: rows[end].fillna(rows["difference"]) for end in ("low", "high")})
             interval = bars(ends, "difference")
-            look.points(
-                figure, rows, "difference", list(rows.index), hover, columns, marker=marker, error_x=interval
-            )
+            look.points(figure, rows, "difference", rows.index, hover, marker=marker, error_x=interval)
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
-        figure.update_xaxes(**self.x.around(data[["low", "high", "difference"]], 0.0))
         name_rows(figure, data["line"].tolist())
-        figure.update_layout(height=max(150, 110 + 26 * len(self.data)), showlegend=True)
+        x = self.x.around(data[["low", "high", "difference"]], 0.0)
+        figure.update_layout(xaxis=x, height=max(150, 110 + 26 * len(self.data)), showlegend=True)
 
 
-class DifferencesPanel(IntervalsPanel, name="differences", heading="Differences", source="studies"):
+class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
     """Whether the best losses of studies differ, over the cells that they share and in each."""
 
     @classmethod
     def of(cls, report: ReportData) -> Panel:
         """Compare each pair of studies."""
-        found = differences(report.sweeps, report.objective)
+        found = losses.differences(report.sweeps, report.objective)
         first = {(each.a, each.b): each for each in reversed(found)}  # of each pair, that over all cells
         lines = [(_pair(each) if len(first) > 1 else "") + spaced(each.cell) for each in found]
         rows = [_row(each) for each in found]
@@ -121,13 +98,13 @@ class DifferencesPanel(IntervalsPanel, name="differences", heading="Differences"
             data=DataFrame(rows).assign(line=lines),
             shown=DataFrame([_shown_difference(each) for each in found]),
             notes=tuple(_in_words(each) for each in reversed(first.values())),
-            method=_about_differences(found[0].level),
+            method=_DIFFERENCES | {"Level": _LEVEL.format(found[0].level)},
             result={"differences": rows},
             x=Axis("difference", "difference of the loss (nats/token)"),
         )
 
 
-class ChoicesPanel(IntervalsPanel, name="choices", heading="Choices", source="sweeps"):
+class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
     """The choices of a study in order of their losses, and which differences between them are real.
 
     Where each choice is alone in its task there is nothing to draw, and the data are the choices.
@@ -136,22 +113,31 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Choices", source="sw
     @classmethod
     def of(cls, report: ReportData) -> Panel:
         """Rank the cells of a study by their losses, task by task."""
-        found = [(sweep.name, each) for sweep in report.sweeps for each in rankings(sweep, report.objective)]
+        found = [
+            (sweep.name, each) for sweep in report.sweeps for each in losses.rankings(sweep, report.objective)
+        ]
         tasks = [ranking for _, ranking in found]
         if sum(len(each.cells) for each in tasks) < 2:
             raise BadInput("choices are ranked where two cells or more have a trial that ended")
-        columns = {"study": len(report.sweeps) > 1, "task": len({each.task for each in tasks}) > 1}
-        varying = [name for name, varies in columns.items() if varies]
+        of_studies, of_tasks = len(report.sweeps) > 1, len({each.task for each in tasks}) > 1
+        varying = ["study"] * of_studies + ["task"] * of_tasks
         rows = [_choice(study, each, ranking, report) for study, ranking in found for each in ranking.cells]
-        lines = [line for study, ranking in found for line in _lines(study, ranking, columns["study"])]
+        lines = [
+            {"study": study, "task": ranking.task, **_row(each)}
+            | {"line": _cut(each.b) + (f" ({study})" if of_studies else "")}
+            for study, ranking in found
+            for each in _from_reference(ranking)
+        ]
+        reference, *others = {_reference(each) for each in tasks}
+        of = "the choice it is compared with" if others else _cut(reference)
         return cls(
             data=DataFrame(lines or rows),
             shown=DataFrame([_shown_choice(row, varying) for row in rows]),
             notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
-            warnings=(_unlike_tasks(tasks),) if columns["task"] else (),
+            warnings=(_unlike_tasks(tasks),) if of_tasks else (),
             method=_CHOICES,
             result={"choices": rows, "tasks": [each.task for each in tasks]},
-            x=Axis("difference", f"loss above that of {_references(tasks)} (nats/token)"),
+            x=Axis("difference", f"loss above that of {of} (nats/token)"),
         )
 
     def figure(self) -> Figure | None:
@@ -170,7 +156,7 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
         "seeds": int(sweep.trials["seeds"].max()),
         "lowest value": None if best is None else float(best["loss"]),
         "of cell": "" if best is None else str(best["cell"]),
-        "seed spread (loss)": seed_spread(sweep, at).sd,
+        "seed spread (loss)": losses.seed_spread(sweep, at).sd,
         "FLOPs": float(flops),
         "run seconds": round(float(sum(each.seconds_spent for each in cells)), 1),
         "saved by pruning": f"{rest / max(flops + rest, 1.0):.0%}",
@@ -206,31 +192,10 @@ def _in_words(found: LossDifference) -> str:
     return f"{_pair(found)}{found.verdict}, {interval}."
 
 
-def _about_differences(level: float) -> tuple[tuple[str, str], ...]:
-    return (
-        (
-            "All shared cells",
-            "The mean difference of the cells' best losses, with Student's t over the cells: its spread has both the "
-            "luck of tuning and that of the seed. Where one cell is shared, its seeds decide.",
-        ),
-        (
-            "One cell",
-            "Welch's interval of the best trials' means over seeds, a seed's spread pooled over each study's trials: "
-            "whether these two trials differ. One cell in twenty differs by chance.",
-        ),
-        ("Level", f"{level:.1%}: several pairs share one rate of false alarms (Bonferroni)."),
-    )
-
-
 def _reference(ranking: Ranking) -> str:
     """Return the cell that others are compared with: the one that changes nothing, or else the best."""
     cells = [each.cell for each in ranking.cells]
     return BASE if BASE in cells else cells[0]
-
-
-def _references(found: Sequence[Ranking]) -> str:
-    first, *others = {_reference(each) for each in found}
-    return "the choice it is compared with" if others else _cut(first)
 
 
 def _from_reference(ranking: Ranking) -> list[LossDifference]:
@@ -238,20 +203,12 @@ def _from_reference(ranking: Ranking) -> list[LossDifference]:
     return [ranking.between(reference, each.cell) for each in ranking.cells if each.cell != reference]
 
 
-def _lines(study: str, ranking: Ranking, is_named: bool) -> Iterator[dict[str, Any]]:
-    """Yield what is drawn of a ranking: each choice against its reference, the study named where there are several."""
-    for each in _from_reference(ranking):
-        line = _cut(each.b) + (f" ({study})" if is_named else "")
-        yield {"study": study, "task": ranking.task, **_row(each), "line": line}
-
-
-def _choice(study: str, choice: RankedCell, ranking: Ranking, report: ReportData) -> dict[str, Any]:
+def _choice(study: str, choice: losses.RankedCell, ranking: Ranking, report: ReportData) -> dict[str, Any]:
     reference = _reference(ranking)
     compared: dict[str, Any] = {"difference": 0.0, "low": math.nan, "high": math.nan, "verdict": ""}
     if choice.cell != reference:
-        found = _row(ranking.between(reference, choice.cell))
-        compared = {name: found[name] for name in compared}
-    data = report.studied.data.get(str(choice.values["study"])) if report.studied else None
+        found = ranking.between(reference, choice.cell)
+        compared = {name: getattr(found, name) for name in compared}
     return {
         "study": study,
         "task": ranking.task,
@@ -260,7 +217,7 @@ def _choice(study: str, choice: RankedCell, ranking: Ranking, report: ReportData
         "n_params": choice.n_params,
         "n_params_active": float(choice.values.get("n_params_active", choice.n_params)),
         "loss": choice.loss,
-        "bits_per_byte": math.nan if data is None else bits_per_byte(choice, data),
+        "bits_per_byte": losses.bits_per_byte(choice),
         "n_grams": float(report.baselines.get(choice.cell, {}).get("loss", math.nan)),
         "seed_sd": choice.sd,
         "seeds": choice.n_seeds,
@@ -335,12 +292,11 @@ def _unlike_tasks(found: Sequence[Ranking]) -> str:
 
 
 def _names(cells: Sequence[str]) -> str:
-    names = [spaced(each) for each in cells]
-    more = len(names) - _MOST_NAMED
-    return listed(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+    named = [spaced(each) for each in cells[:_MOST_NAMED]]
+    more = len(cells) - _MOST_NAMED
+    return f"{', '.join(named)} and {more} more" if more > 0 else listed(named)
 
 
 def _cut(cell: str) -> str:
     """Return a cell's name that leaves a figure room."""
-    name = spaced(cell)
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return cut(spaced(cell), _LONGEST)

@@ -1,56 +1,64 @@
-"""A law's fit: its numbers with their verdicts, its residuals, and how it was made."""
+"""A law's fit: its numbers with their verdicts, its residuals, whether its form is right, and how it predicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Annotated, Any
 
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.fit.assessment import DELTAS, IDENTIFIED, Assessment
+from sweeplab.analysis.fit.assessment import DELTAS, IDENTIFIED, Assessment, find_law
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL, correlations
+from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, rounded, several, short, span, written
+from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import Option
-from sweeplab.report.panels.base import Panel, Paragraphs, TablePanel
-from sweeplab.report.style import GREY, SHADE, Axis, Figure, looks, ticks_of
+from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, by_look, looks, ticks_of
 
-LAW = {"law": Option(tuple(LAWS)), "delta": Option(tuple(DELTAS))}
+Law = Annotated[str, Option(tuple(LAWS))]
+Delta = Annotated[str, Option(tuple(DELTAS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
+Size = Annotated[str, Option(ROLES_OF_SIZE)]
+_Sizes = Annotated[Sequence[str], Option(ROLES_OF_SIZE, many=True)]
+_Laws = Annotated[Sequence[str], Option(tuple(LAWS), many=True)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
-_FITTED = (
-    "The sum of Huber losses of the log residuals is least at these numbers (log-sum-exp form and analytic "
-    "derivatives, Levenberg-Marquardt); Hoffmann et al. 2022 fit so, with delta 1e-3."
-)
-_INTERVALS = (
-    f"An interval holds the values at which the law, held to them, fits not much worse: a {LEVEL:.0%} profile, with "
-    "the F distribution in place of chi-squared, which is too narrow for few rows. The bootstrap stands beside it."
-)
-_VERDICTS = (
-    "A number is identified if the design can determine it (decades of N and D, spread of D/N, points near the "
-    "optimum) and its interval is narrow. A number that is not identified is not shown."
-)
+_CHALLENGERS = ("joint",)
+_ERROR = "error (%)"
+_TEST = {
+    "Test": "Rao's score test in many directions: what a departure from the law's form would leave in the "
+    "residuals, once the law's own slopes are projected off. The largest is compared with what errors alone give, "
+    "drawn many times (Davies 1987).",
+    "Power": "The share of such draws that would be flagged if the departure were there, in a size that makes the "
+    "law's forecast at ten times the compute 5% wrong. Where it is small, that nothing was flagged says nothing.",
+}
+_BACKTEST = {
+    "Back-test": f"A law is fitted to the rows below a compute cut, {SHARE_BELOW:.0%} of them or more, and predicts "
+    f"those above, {SHARE_ABOVE:.0%} or more; for several cuts. Laws are compared by these errors, not by how they "
+    "fit.",
+    "Lead": "A challenger predicts better only if its errors are smaller by more than they are on tables drawn from "
+    "the first law's own fit, with its noise; the share of such tables with a lead as large stands below the lead.",
+}
 
 
-class VerdictsPanel(TablePanel, name="verdicts", heading="Verdicts", source="points", options=LAW):
+class VerdictsPanel(TablePanel, name="verdicts", source="points"):
     """Every number of a law: its value, or a dash where the points do not identify one."""
 
     @classmethod
-    def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto") -> Panel:
+    def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
         """List the numbers of a law."""
-        found = report.assessment(law, delta)
+        found, misfit = report.assessment(law, delta), report.misfit(law, delta)
         said = found.as_dict()
         entries = said["parameters"] | said["derived"]
-        misfit = report.misfit(law, delta)
         flag = misfit.sentences[:1] if misfit.status == FLAGGED else ()
         objectives = "The last columns have the same fit under each objective."
         if not any(each.identified for each in found.estimates):
@@ -66,14 +74,7 @@ class VerdictsPanel(TablePanel, name="verdicts", heading="Verdicts", source="poi
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResidualsPanel(
-    Panel,
-    name="residuals",
-    heading="Residuals",
-    source="points",
-    options={**LAW, "against": Option(ROLES_OF_SIZE, many=True)},
-):
+class ResidualsPanel(Panel, name="residuals", source="points"):
     """Residuals over each of `axes`. `data`: the columns that are there, loss, fitted, residual.
 
     A residual is the log of loss over fitted in percent; `sigma` is their robust scale, in percent too.
@@ -86,9 +87,9 @@ class ResidualsPanel(
     def of(
         cls,
         report: ReportData,
-        law: str = "chinchilla",
-        delta: str = "auto",
-        against: Sequence[str] = ROLES_OF_SIZE,
+        law: Law = "chinchilla",
+        delta: Delta = "auto",
+        against: _Sizes = ROLES_OF_SIZE,
     ) -> Panel:
         """Show how far each point is from the law."""
         found = report.assessment(law, delta)
@@ -109,8 +110,7 @@ class ResidualsPanel(
             sigma=100 * fit.sigma,
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the residuals over each column side by side, on one scale."""
+    def _draw(self, figure: Figure) -> None:
         data = self.data
         figure.set_subplots(1, len(self.axes), shared_yaxes=True, horizontal_spacing=0.03)
         reach = 1.1 * max(float(data["residual"].abs().max()), 2 * self.sigma)
@@ -119,23 +119,23 @@ class ResidualsPanel(
         groups = [(f"params {short(size)}", data[data["params"] == size]) for size in sorted(sizes)]
         if not 1 < len(groups) <= _MOST_COLORS:
             groups = [("", data)]
-        columns, size = ["loss", "fitted"], {"size": 7 if len(data) < 200 else 5}
+        size = {"size": 7 if len(data) < 200 else 5}
         names = [name for name, _ in groups]
         for at, axis in enumerate(self.axes, start=1):
             place = {"row": 1, "col": at}
-            hover = f"{axis.column} %{{x:.4s}}<br>loss %{{customdata[0]:.4f}}, law %{{customdata[1]:.4f}}: %{{y:.2f}}%"
+            hover = f"{axis.column} %{{x:.4s}}<br>loss %{{loss:.4f}}, law %{{fitted:.4f}}: %{{y:.2f}}%"
             for look, (_, rows) in zip(looks(names), groups, strict=True):
                 group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
-                look.points(figure, rows, axis.column, "residual", hover, columns, marker=size, **group)
+                look.points(figure, rows, axis.column, "residual", hover, marker=size, **group)
             settings = axis.around(data[axis.column])
-            ticks = slice(None, None, max(1, round(len(settings["tickvals"]) / _FEW_TICKS)))
-            settings |= {each: settings[each][ticks] for each in ("tickvals", "ticktext")}
+            step = max(1, round(len(settings["tickvals"]) / _FEW_TICKS))
+            settings |= {each: settings[each][::step] for each in ("tickvals", "ticktext")}
             figure.update_xaxes(**settings, **place)
             ends = {"y0": -2 * self.sigma, "y1": 2 * self.sigma}
             figure.add_hrect(**ends, fillcolor=SHADE, line_width=0, layer="below", **place)
             figure.add_hline(y=0, line={"color": GREY, "width": 1}, **place)
-        ticks_y = ticks_of(-reach, reach, False)
-        marks = {"tickvals": ticks_y, "ticktext": [f"{tick:g}" for tick in ticks_y]}
+        ticks = ticks_of(-reach, reach, False)
+        marks = {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
         figure.update_yaxes(range=[-reach, reach], zeroline=False, **marks)
         figure.update_yaxes(title={"text": "residual (%)"}, row=1, col=1)
 
@@ -150,16 +150,10 @@ def data_of(entries: Entries) -> DataFrame:
     for name, entry in entries.items():
         low, high = entry.get("bootstrap") or (None, None)
         by_delta = entry.get("by_delta", {})
-        rows.append(
-            {
-                "quantity": name,
-                **{each: entry[each] for each in ("value", "low", "high", "verdict", "why")},
-                "bootstrap low": low,
-                "bootstrap high": high,
-                **{f"delta {delta}": by_delta.get(delta) for delta in DELTAS},
-                "meaning": entry["meaning"],
-            }
-        )
+        row = {"quantity": name} | {each: entry[each] for each in ("value", "low", "high", "verdict", "why")}
+        row |= {"bootstrap low": low, "bootstrap high": high}
+        row |= {f"delta {delta}": by_delta.get(delta) for delta in DELTAS}
+        rows.append(row | {"meaning": entry["meaning"]})
     return DataFrame(rows)
 
 
@@ -168,46 +162,150 @@ def shown_of(entries: Entries) -> DataFrame:
 
     What is in a cell's second line is said more quietly.
     """
-    return DataFrame([_shown(name, entry) for name, entry in entries.items()]).fillna("")
+    rows = []
+    for name, entry in entries.items():
+        row = {
+            "quantity": f"{name}\n{entry['meaning']}",
+            "value": "–" if entry["value"] is None else rounded(entry["value"]),
+            f"{LEVEL:.0%} interval": span(entry["low"], entry["high"]),
+            "verdict": entry["verdict"] + ("" if entry["verdict"] == IDENTIFIED else f"\n{entry['why']}"),
+        }
+        if "bootstrap" in entry:
+            row["bootstrap"] = span(*entry["bootstrap"])
+        others = {key: each for key, each in entry.get("by_delta", {}).items() if each != entry["value"]}
+        rows.append(row | {f"delta {delta}": rounded(each) for delta, each in others.items()})
+    return DataFrame(rows).fillna("")
 
 
-def _shown(name: str, entry: Mapping[str, Any]) -> dict[str, str]:
-    by_delta = entry.get("by_delta", {})
-    return {
-        "quantity": f"{name}\n{entry['meaning']}",
-        "value": "–" if entry["value"] is None else rounded(entry["value"]),
-        f"{LEVEL:.0%} interval": span(entry["low"], entry["high"]),
-        "verdict": entry["verdict"] + ("" if entry["verdict"] == IDENTIFIED else f"\n{entry['why']}"),
-        **({"bootstrap": span(*entry["bootstrap"])} if "bootstrap" in entry else {}),
-        **{f"delta {delta}": rounded(value) for delta, value in by_delta.items() if value != entry["value"]},
-    }
-
-
-def about_fit(found: Assessment) -> Paragraphs:
+def about_fit(found: Assessment) -> dict[str, str]:
     """Return how a law was fitted: formula, source, objective, conventions, rows left out."""
-    return tuple((name, words) for name, words in _paragraphs(found) if words)
-
-
-def _paragraphs(found: Assessment) -> Iterator[tuple[str, str]]:
     fit, law, points = found.fit, found.fit.law, found.points
     delta = "least squares" if math.isinf(fit.rows.delta) else f"delta {written(fit.rows.delta)} in log units"
     asked = " (auto)" if found.delta == "auto" else ""
     reached = f"{fit.n_reached} of {fit.n_starts} starts reached this optimum"
-    yield "Law", f"{law.name}: {law.formula}"
-    yield "Source", f"{law.source}. Departures: {law.departures}."
-    yield (
-        "Objective",
-        f"{_FITTED} Here {delta}{asked}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
-    )
     shared = "Rows are taken as independent."
     if found.shared is not None:
         groups = f"{found.grouped_by}; {found.shared.n_groups} groups"
         shared = f"Rows of one group ({groups}) may share an error: {found.shared.share:.0%} of the variance."
-    yield "Intervals", f"{_INTERVALS} {shared}"
-    yield "Verdicts", _VERDICTS
     matrix, names = np.tril(correlations(fit), -1), law.parameters
     row, column = np.unravel_index(np.abs(matrix).argmax(), matrix.shape)
     pair = f"{names[column]} and {names[row]}"
-    yield "Correlation", f"the closest pair of parameters is {pair}, at {matrix[row, column]:.2f}"
-    yield "Conventions", "; ".join(f"{name}: {what}" for name, what in points.conventions.items())
-    yield "Rows", f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}"
+    said = {
+        "Law": f"{law.name}: {law.formula}",
+        "Source": f"{law.source}. Departures: {law.departures}.",
+        "Objective": "The sum of Huber losses of the log residuals is least at these numbers (log-sum-exp form and "
+        "analytic derivatives, Levenberg-Marquardt); Hoffmann et al. 2022 fit so, with delta 1e-3. Here "
+        f"{delta}{asked}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
+        "Intervals": "An interval holds the values at which the law, held to them, fits not much worse: a "
+        f"{LEVEL:.0%} profile, with the F distribution in place of chi-squared, which is too narrow for few rows. The "
+        f"bootstrap stands beside it. {shared}",
+        "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
+        "near the optimum) and its interval is narrow. A number that is not identified is not shown.",
+        "Correlation": f"the closest pair of parameters is {pair}, at {matrix[row, column]:.2f}",
+        "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
+        "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
+    }
+    return {name: words for name, words in said.items() if words}
+
+
+class MisfitPanel(TablePanel, name="misfit", source="points"):
+    """What a law's form may be wrong in, whether it was flagged, and whether it could have been seen."""
+
+    @classmethod
+    def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
+        """List the departures from the form."""
+        said = report.misfit(law, delta).as_dict()
+        table = DataFrame(said["kinds"])
+        shown = {
+            "departure": table["kind"],
+            "form": table["status"],
+            "power": table["power"].map("{:.0%}".format),
+            "share of the residuals": table["share"].map("{:.0%}".format),
+            "strongest direction": table["strongest"],
+        }
+        return cls(
+            title=f"{said['law']}: is the form right?",
+            data=table,
+            shown=DataFrame(shown),
+            notes=tuple(map(sentence, said["sentences"])),
+            method=_TEST,
+            result=said,
+        )
+
+
+class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"):
+    """Errors of laws above cuts. `data`: law, cut (its compute), x's column, error (%), held.
+
+    An error above zero is a prediction that was too high.
+    """
+
+    laws: tuple[str, ...]
+    cuts: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto", laws: _Laws = ()
+    ) -> Panel:
+        """Show how laws that saw the smaller runs predict the larger ones."""
+        found = _comparison(report, law, delta, laws)
+        if not found.cuts.cuts:
+            raise BadInput(found.cuts.why)
+        by = found.cuts.by
+        column = report.points.columns[by]
+        said = found.as_dict()
+        rows = [
+            {"law": each["law"], "cut": cut["at"], by: column[row], _ERROR: 100 * error, "held": held}
+            for each in said["laws"]
+            for cut in each["backtest"].get("by_cut", ())
+            for row, error, held in zip(cut["rows"], cut["errors"], cut["held"], strict=True)
+        ]
+        if not rows:
+            raise BadInput(said["laws"][0]["backtest"]["why_none"])
+        return cls(
+            title="Back-test: fitted to smaller runs, tested on larger ones",
+            data=DataFrame(rows),
+            shown=DataFrame(map(_predictions, said["laws"])),
+            notes=(sentence(said["sentences"][0]),),
+            method=_BACKTEST,
+            result=said,
+            x=Axis(by, ROLES[by], True),
+            y=Axis(_ERROR, "prediction above the measured loss (%)"),
+            laws=tuple(each["law"] for each in said["laws"]),
+            cuts=tuple(each.at for each in found.cuts.cuts),
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        data, x = self.data, self.x.column
+        symbols = dict(zip(self.cuts, cycle(SYMBOLS), strict=False))
+        for look, rows in by_look(data, "law"):
+            hover = f"{look.name}, fitted up to %{{cut:.3s}}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
+            marker = {"symbol": [symbols[cut] for cut in rows["cut"]]}
+            look.points(figure, rows, x, self.y.column, hover, marker=marker)
+        figure.add_hline(y=0, line={"color": GREY, "width": 1})
+        for cut in self.cuts:
+            figure.add_vline(x=cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
+        axes = {"xaxis": self.x.around(data[x], *self.cuts), "yaxis": self.y.around(data[_ERROR], 0.0)}
+        figure.update_layout(**axes, showlegend=True)
+
+
+def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
+    law = find_law(name)
+    others = others or [each for each in _CHALLENGERS if set(LAWS[each].columns) == set(law.columns)]
+    laws = tuple(dict.fromkeys((name, *others)))
+    report.assessment(name, delta)  # what has no law is refused as elsewhere on the page
+    return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
+
+
+def _predictions(said: Mapping[str, Any]) -> dict[str, str]:
+    test, lead = said["backtest"], said["lead"]
+    tested = not test["why_none"]
+    chance = "" if lead is None or lead["chance"] is None else f"\nnoise: {lead['chance']:.1%}"
+    return {
+        "law": said["law"],
+        "error on larger runs": f"{test['error']:.2%}" if tested else "–",
+        "bias": f"{test['bias']:+.2%}" if tested else "–",
+        f"inside of {LEVEL:.0%} intervals": f"{test['coverage']:.0%}" if tested else "–",
+        "residuals of all": f"{said['in_sample']:.2%}",
+        "form": said["misfit"]["status"],
+        "lead": "" if lead is None else f"{lead['value']:+.2%}{chance}",
+    }

@@ -1,15 +1,11 @@
-"""A law over one of its columns: the points, the law through them with its band, and where it ends.
-
-A line belongs to one value of what is held: tokens where the law is drawn over parameters, the compute-optimal
-sizes where it is drawn over FLOPs. It goes on beyond the points only as far as its loss is identified there.
-"""
+"""A law over one of its columns: the points, the law through them with its band, and where it ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +17,8 @@ from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.options import Option
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.panels.fit import LAW, ROLES_OF_SIZE, about_fit
+from sweeplab.report.panels.fit import Delta, Law, Size, about_fit
 from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
 
 BEYOND = 10.0  # how far a line goes on beyond the points, as a factor, while it is identified
@@ -36,12 +31,10 @@ _MORE_KNOTS = 3
 _STEPS = 8  # points of the line from one knot to the next
 
 
-@dataclass(frozen=True, kw_only=True)
-class LawPanel(
-    Panel, name="law", heading="Scaling law", source="points", options={**LAW, "x": Option(ROLES_OF_SIZE)}
-):
+class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
     """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
 
+    A line belongs to one value of what is held; over FLOPs the sizes on it are the compute-optimal ones.
     Where no column has few values, a point's `loss` is brought to what its line holds, with its residual kept.
     `low` and `high` are the band at each x by itself; `lines` are the groups of the points, in order; `edge` is
     the largest x of the points.
@@ -51,7 +44,9 @@ class LawPanel(
     edge: float
 
     @classmethod
-    def of(cls, report: ReportData, law: str = "chinchilla", delta: str = "auto", x: str = "params") -> Panel:
+    def of(
+        cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto", x: Size = "params"
+    ) -> Panel:
         """Draw a law with its band over N, D or C."""
         found = report.assessment(law, delta)
         columns = found.points.columns
@@ -59,7 +54,11 @@ class LawPanel(
             raise BadInput(f"the table has no {x}")
         groups = _lines(found, x)
         edge = float(columns[x].max())
-        bands = [(name, band(found, at, low, high, BEYOND * edge)) for name, low, high, at in groups.lines]
+        bands = {name: band(found, at, low, high, BEYOND * edge) for name, low, high, at in groups.lines}
+        lines = [
+            rows.rename(columns={"x": x, "value": "loss"}).assign(line=name)
+            for name, (rows, _) in bands.items()
+        ]
         measured = DataFrame(
             {
                 "what": "measured",
@@ -74,7 +73,7 @@ class LawPanel(
             notes.append("Points are brought to what their line holds by the law, each with its residual.")
         return cls(
             title=f"{found.fit.law.name}: loss against {ROLES[x]}",
-            data=concat([measured, *(each.rows(name, x) for name, each in bands)], ignore_index=True),
+            data=concat([measured, *lines], ignore_index=True),
             notes=(*notes, *_ended(bands, x)),
             method=about_fit(found),
             x=Axis(x, ROLES[x], True),
@@ -83,13 +82,12 @@ class LawPanel(
             edge=edge,
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw points, lines and bands; a line is dashed beyond the points, and what lies there is shaded."""
+    def _draw(self, figure: Figure) -> None:
         data, x = self.data, self.x.column
         own = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
         for look in [*looks(self.lines), *(Look(name, GREY) for name in own)]:
             rows, group = data[data["line"] == look.name], {"legendgroup": look.name}
-            line = rows[rows["what"] != "measured"]
+            line, points = rows[rows["what"] != "measured"], rows[rows["what"] == "measured"]
             if len(line):
                 look.band(figure, line, x)
             hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
@@ -98,27 +96,24 @@ class LawPanel(
                 if what == "beyond" and len(part):  # from the last point on
                     part = line.loc[[part.index[0] - 1, *part.index]]
                 if len(part) > 1:
-                    ends = f"{hover} (%{{customdata[0]:.4f}} to %{{customdata[1]:.4f}})"
+                    ends = f"{hover} (%{{low:.4f}} to %{{high:.4f}})"
                     is_named = what == "law" and look.name in own
                     named = {**group, "showlegend": is_named, "line": {"dash": dash}}
-                    look.line(figure, part, x, "loss", ends, ["low", "high"], **named)
-            points = rows[rows["what"] == "measured"]
+                    look.line(figure, part, x, "loss", ends, **named)
             if len(points):
                 size = {"size": 8 if len(data) < 600 else 5}
                 look.points(figure, points, x, "loss", hover, marker=size, **group)
-        figure.update_yaxes(**self.y.around(data[["loss", "low", "high"]]))
         settings = self.x.around(data[x])
-        figure.update_xaxes(**settings)
         if (data["what"] == "beyond").any():
             high = settings["range"][1]
             figure.add_vrect(x0=self.edge, x1=10**high, fillcolor=SHADE, line_width=0, layer="below")
             at = {"x": high, "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "top"}
             figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
-        figure.update_layout(height=470, showlegend=len(self.lines) + len(own) > 1)
+        figure.update_layout(xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470)
+        figure.update_layout(showlegend=len(self.lines) + len(own) > 1)
 
 
-@dataclass(frozen=True)
-class _Lines:
+class _Lines(NamedTuple):
     """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss.
 
     `moved` says that points have to be brought to their line.
@@ -193,97 +188,62 @@ def _distinct(values: Array) -> Array:
     return np.asarray(np.unique([float(f"{value:.3g}") for value in values]))
 
 
-def _ended(bands: Sequence[tuple[str, Band]], x: str) -> list[str]:
+def _ended(bands: Mapping[str, tuple[DataFrame, str]], x: str) -> list[str]:
     """Say which lines end early, and where; of lines that end at one place the first one's reason is given."""
-    places: dict[str, list[tuple[str, str]]] = {}
-    for name, line in bands:
-        if line.ends:
-            far = (
-                f"beyond {x} {short(float(f'{line.x[-1]:.2g}'))}"
-                if line.beyond.any()
-                else "beyond the points"
-            )
-            places.setdefault(far, []).append((name, line.ends))
+    places: dict[str, list[str]] = {}
+    for name, (line, ends) in bands.items():
+        if ends:
+            last = line.iloc[-1]
+            reached = float(f"{last['x']:.2g}")
+            at = f"{x} {short(reached)}" if last["what"] == "beyond" else "the points"
+            places.setdefault(f"beyond {at}", []).append(name)
     return [
-        f"No line goes {far}{'' if len(ended) == len(bands) else f' at {listed([name for name, _ in ended])}'}: "
-        f"there the loss is not identified ({ended[0][1]})."
-        for far, ended in places.items()
+        f"No line goes {far}{'' if len(names) == len(bands) else f' at {listed(names)}'}: "
+        f"there the loss is not identified ({bands[names[0]][1]})."
+        for far, names in places.items()
     ]
 
 
-@dataclass(frozen=True)
-class Band:
-    """A line at `x` with its pointwise band; `beyond` marks what is outside of the points.
-
-    `ends` says why the line stops before the end that was asked for, and is empty where it does not.
-    """
-
-    x: Array
-    value: Array
-    low: Array
-    high: Array
-    beyond: NDArray[np.bool_]
-    ends: str
-
-    def rows(self, name: str, x: str) -> DataFrame:
-        """Return the band as rows of a panel's data, over the column x."""
-        what = np.where(self.beyond, "beyond", "law")
-        ends = {"loss": self.value, "low": self.low, "high": self.high}
-        return DataFrame({"what": what, "line": name, x: self.x, **ends})
-
-
-def band(found: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float) -> Band:
+def band(
+    found: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float
+) -> tuple[DataFrame, str]:
     """Return the line of a loss, or of another log, from `low` to `high`, where the points are, and on to `limit`.
 
-    The band is the profile's interval at each x by itself; where the design cannot hold the law, it is that of
-    the bootstrap, and the line stays with the points.
+    Returns what (law, beyond), x, value, low and high, the pointwise band: the profile's interval at each x by itself.
+    Where the design cannot hold the law it is that of the bootstrap, and the line stays with the points. The text
+    says why the line stops before `limit`, and is empty where it does not.
     """
     fit = found.fit
     lacking = gate(at(high), found.points, fit)
     inside = np.geomspace(low, high, _KNOTS) if high > low * (1 + 1e-9) else np.array([high])
     outside = np.geomspace(high, limit, _MORE_KNOTS + 1)[1:] if limit > high and not lacking else np.array([])
     of = {x: at(x) for x in map(float, np.concatenate([inside, outside]))}
-    if lacking:
-        knots = [(x, *_refitted(found, quantity)) for x, quantity in of.items()]
-    else:
-        intervals = dict(zip(of, profiles(fit, list(of.values()), found.shared), strict=True))
-        knots = [(x, *_profiled(found, of[x], intervals[x])) for x in map(float, inside)]
+    profiled = {} if lacking else dict(zip(of, profiles(fit, list(of.values()), found.shared), strict=True))
+    knots = [(x, *_sides(found, of[x], profiled.get(x))) for x in map(float, inside)]
     ends = "; ".join(lacking)
     for x in map(float, outside):
-        interval = intervals[x]
+        interval = profiled[x]
         verdict = judge(of[x], interval, fit, ())
         if verdict.verdict == NOT_IDENTIFIED:
             ends = verdict.reason
             break
         knots.append((x, interval.value - interval.low, interval.high - interval.value))
     known, below, above = np.array(knots).T
-    log_x = np.unique(
-        np.concatenate([np.linspace(start, end, _STEPS + 1) for start, end in pairwise(np.log(known))])
-        if len(known) > 1
-        else np.log(known)
-    )
+    steps = [np.linspace(start, end, _STEPS + 1) for start, end in pairwise(np.log(known))]
+    log_x = np.unique(np.concatenate(steps or [np.log(known)]))
     log_value = np.array([at(math.exp(x)).measure(fit.theta[None])[0][0] for x in log_x])
-    widths = [np.interp(log_x, np.log(known), side) for side in (below, above)]
-    return Band(
-        x=np.exp(log_x),
-        value=np.exp(log_value),
-        low=np.exp(log_value - widths[0]),
-        high=np.exp(log_value + widths[1]),
-        beyond=log_x > math.log(high) + 1e-9,
-        ends=ends,
-    )
+    below, above = (np.interp(log_x, np.log(known), side) for side in (below, above))
+    what = np.where(log_x > math.log(high) + 1e-9, "beyond", "law")
+    logs = {"x": log_x, "value": log_value, "low": log_value - below, "high": log_value + above}
+    return DataFrame({"what": what} | {name: np.exp(each) for name, each in logs.items()}), ends
 
 
-def _profiled(found: Assessment, quantity: Quantity, interval: Interval) -> tuple[float, float]:
-    """Return how far the interval goes below and above the log; a limit that is not there is far."""
-    if interval.open_low or interval.open_high:
-        return _refitted(found, quantity)
-    return interval.value - interval.low, interval.high - interval.value
-
-
-def _refitted(found: Assessment, quantity: Quantity) -> tuple[float, float]:
-    value = float(quantity.measure(found.fit.theta[None])[0][0])
+def _sides(found: Assessment, quantity: Quantity, interval: Interval | None) -> tuple[float, float]:
+    """Return how far an interval goes below and above the log; one without a limit is the bootstrap's."""
+    if interval and not interval.open_ends:
+        return interval.value - interval.low, interval.high - interval.value
     if found.refits is None:
         return 0.0, 0.0
-    low, high = np.quantile(quantity.measure(found.refits.theta)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return max(value - float(low), 0.0), max(float(high) - value, 0.0)
+    value = float(quantity.measure(found.fit.theta[None])[0][0])
+    low, high = found.refits.interval(quantity)
+    return max(value - low, 0.0), max(high - value, 0.0)

@@ -1,39 +1,34 @@
-"""Forecasts that were sealed before their runs, and what came of them."""
+"""A study's book-keeping: forecasts sealed before their runs, what came of them, and the audit of its conventions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pandas import DataFrame
 
+from sweeplab.analysis.audit import FOUND, Evidence, audit, gather
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
 from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, rounded, several
+from sweeplab.formatting import counts, rounded, sentence, several, span
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Figure, Look, bars
 
 HELD, MISSED = "held", "missed"
 _LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, missed", BAD, "x")}
-_METHOD = (
-    (
-        "Ledger",
-        "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the one "
-        "before: a change, or an entry that was removed, shows. One made after its run had started is refused.",
-    ),
-    (
-        "Interval",
-        "The uncertainty of the law there (its profile) and a run's noise, added in quadrature in log loss; 90%.",
-    ),
-    (
-        "Score",
-        "CRPS in log loss (Gneiting and Raftery 2007), beside that of two naive forecasters: the loss of the next "
-        "smaller run, and the line of log loss on log FLOPs.",
-    ),
-)
+_METHOD = {
+    "Ledger": "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the "
+    "one before: a change, or an entry that was removed, shows. One made after its run had started is refused.",
+    "Interval": "The uncertainty of the law there (its profile) and a run's noise, added in quadrature in log loss; "
+    "90%.",
+    "Score": "CRPS in log loss (Gneiting and Raftery 2007), beside that of two naive forecasters: the loss of the "
+    "next smaller run, and the line of log loss on log FLOPs.",
+}
+_MOST_POINTS = 4
 
 
 class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
@@ -55,23 +50,21 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
             x=Axis("loss", "loss", True),
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw one interval per forecast, from the first down, and the losses of the runs that ended."""
+    def _draw(self, figure: Figure) -> None:
         data = self.data.assign(line=[f"{row.number}: {row.what}" for row in self.data.itertuples()])
         tick = {"symbol": "line-ns-open", "size": 12, "line": {"width": 2}}
         interval = bars(data, "loss", thickness=5, width=0, color=FAINT)
         hover = "%{y}<br>%{x:.4f}"
         Look("forecast", GREY).points(figure, data, "loss", "line", hover, marker=tick, error_x=interval)
         for state, look in _LOOKS.items():
-            rows = data[data["state"] == state]
-            if len(rows):
+            if len(rows := data[data["state"] == state]):
                 look.points(figure, rows, "outcome", "line", hover, marker={"size": 10})
-        figure.update_xaxes(**self.x.around(data[["low", "high", "outcome"]]))
-        figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-        figure.update_layout(height=120 + 26 * len(data), showlegend=True)
+        y = {"autorange": "reversed", "type": "category", "automargin": True}
+        x = self.x.around(data[["low", "high", "outcome"]])
+        figure.update_layout(xaxis=x, yaxis=y, height=120 + 26 * len(data), showlegend=True)
 
 
-class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
+class CalibrationPanel(Panel, name="calibration"):
     """How often intervals held. `data`: level, covered, n, share, low, high."""
 
     @classmethod
@@ -80,13 +73,10 @@ class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
         found = calibrate(_outcomes(report))
         if not found.n:
             raise BadInput("no forecast of the study has been scored yet")
-        said = found.as_dict()
+        said = asdict(found)
         scored, of = several(found.n, "scored forecast"), several(found.n_runs, "run")
-        skill = [
-            f"CRPS {each.ratio:.2f} times that of the {name}."
-            for name, each in found.skill.items()
-            if each.ratio is not None
-        ]
+        ratios = {name: each.ratio for name, each in found.crps.items() if each.ratio is not None}
+        skill = [f"CRPS {ratio:.2f} times that of the {name}." for name, ratio in ratios.items()]
         many = f"{scored} of {of} from {several(found.n_fits, 'fit')}"
         return cls(
             title="Calibration of the forecasts",
@@ -98,16 +88,13 @@ class CalibrationPanel(Panel, name="calibration", heading="Calibration"):
             y=Axis("share", "share of outcomes inside"),
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the share that was inside over the level, beside the line on which forecasts are calibrated."""
+    def _draw(self, figure: Figure) -> None:
         ends, dashed = DataFrame({"level": [0, 1], "share": [0, 1]}), {"width": 1, "dash": "4px 4px"}
         Look("calibrated", GREY).line(figure, ends, "level", "share", line=dashed)
-        look, columns = Look("forecasts", GOOD), ["covered", "n"]
-        hover = "%{x:.0%}: %{customdata[0]} of %{customdata[1]} inside"
-        interval = bars(self.data, "share", width=5)
-        look.points(figure, self.data, "level", "share", hover, columns, marker={"size": 9}, error_y=interval)
-        figure.update_xaxes(**self.x.over(0.4, 1.0))
-        figure.update_yaxes(**self.y.over(0.0, 1.04))
+        hover, interval = "%{x:.0%}: %{covered} of %{n} inside", bars(self.data, "share", width=5)
+        look, dot = Look("forecasts", GOOD), {"size": 9}
+        look.points(figure, self.data, "level", "share", hover, marker=dot, error_y=interval)
+        figure.update_layout(xaxis=self.x.over(0.4, 1.0), yaxis=self.y.over(0.0, 1.04))
 
 
 def _outcomes(report: ReportData) -> Sequence[Outcome]:
@@ -142,3 +129,63 @@ def _state(outcome: Outcome) -> str:
     if outcome.state != SCORED or outcome.score is None:
         return outcome.state
     return HELD if outcome.score.covered else MISSED
+
+
+class AuditPanel(TablePanel, name="audit"):
+    """What each check of the conventions says, and what it does to the exponents."""
+
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """List the checks, those that found something first."""
+        found = report.once("audit", lambda: audit(_evidence(report)))
+        rows = sorted(found["findings"], key=lambda each: bool(each["state"] != FOUND))
+        states = counts(Counter(each["state"] for each in rows))
+        law = f"Exponents of {found['law']}." if found["law"] else "The points allow no law and no exponents."
+        return cls(
+            title="Audit of the conventions",
+            data=DataFrame([_finding(each) | {"points": "; ".join(each["points"])} for each in rows]),
+            shown=DataFrame([_finding(each) | {"points": _named(each["points"])} for each in rows]),
+            notes=(f"{states}. {law}",),
+            method=found["conventions"],
+            result=found,
+        )
+
+
+def _evidence(report: ReportData) -> Evidence:
+    report.check_runs()
+    if report.studied is None:
+        return gather(report.runs)
+    studied, conventions = report.studied, report.studied.settled()
+    return gather(studied.runs, studied.designs, conventions)
+
+
+def _finding(finding: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "check": finding["name"],
+        "finding": finding["state"],
+        "what": f"{finding['question']} {sentence(finding['sentence'])}",
+        "effect": "; ".join(_effect(each) for each in finding["effects"]),
+    }
+
+
+def _effect(effect: Mapping[str, Any]) -> str:
+    """Say what a change does to each exponent; where it has no number, its verdict stands for it."""
+    if effect["why"]:
+        return f"{effect['change']}: no exponents: {effect['why']}"
+    changes = (
+        f"{name} {_number(both['before'])} → {_number(both['after'])}"
+        + (", outside of its interval" if both["differs"] else "")
+        for name, both in effect["exponents"].items()
+    )
+    return f"{effect['change']}: {', '.join(changes)}"
+
+
+def _number(entry: Mapping[str, Any]) -> str:
+    if entry["value"] is None:
+        return str(entry["verdict"])
+    return f"{rounded(entry['value'])} ({span(entry['low'], entry['high'])})"
+
+
+def _named(points: Sequence[str]) -> str:
+    more = len(points) - _MOST_POINTS
+    return ", ".join(points[:_MOST_POINTS]) + (f" and {more} more" if more > 0 else "")

@@ -1,40 +1,52 @@
-"""What a sweep took: what pruning saved and cost, and where compute and time went."""
+"""What a sweep took: what pruning saved and cost, where trials were lost, and where compute and time went."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 from pandas import DataFrame, Series, concat
 
-from sweeplab.analysis.sweep.costs import LEVEL, PHASES, Cost, Saved, cost, saved, spent
-from sweeplab.analysis.trials import WORST_FIRST
+from sweeplab.analysis.sweep.costs import (
+    ALPHA,
+    FOUND,
+    LEVEL,
+    PHASES,
+    Cost,
+    Saved,
+    cost,
+    regions,
+    saved,
+    spent,
+)
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several, short, written
 from sweeplab.report.data import ReportData, states_in_words
-from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, name_rows, spaced
+from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.style import BAD, FAINT, GOOD, GREY, MIDDLE, Axis, Figure, hovering, name_rows, spaced
 
-# What came of the compute, by color; evaluation is hatched.
+# What came of the compute, by color, as bars are stacked; evaluation is hatched.
 _COLORS = {
     "complete": GOOD,
     "stopped": "rgb(110,150,220)",
+    "waiting": FAINT,
+    "running": GREY,
     "pruned": MIDDLE,
     "diverged": BAD,
     "failed": "rgb(160,60,40)",
-    "running": GREY,
-    "waiting": FAINT,
 }
 _SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
-_METHOD = (
-    ("Saved", "FLOPs to the end of each pruned trial, and the seconds of these at the trial's own pace."),
-    (
-        "Cost",
-        "A sample of the pruned trials, trained to their end outside of the study and its budget. "
-        f"The share of all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
-    ),
-)
+_METHOD = {
+    "Saved": "FLOPs to the end of each pruned trial, and the seconds of these at the trial's own pace.",
+    "Cost": "A sample of the pruned trials, trained to their end outside of the study and its budget. The share of "
+    f"all pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
+}
+_TEST = {
+    "Test": "Fisher's exact test, one-sided, of the range (cut at deciles of the trials) or choice where they are most "
+    f"frequent; p times the number of ranges looked at, reported below {ALPHA}.",
+}
 _AUDITED = {
     "cell": "cell",
     "trial": "trial",
@@ -75,27 +87,18 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
             x=Axis("flops", "training FLOPs"),
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw what each line was trained, and what its pruned trials were spared."""
+    def _draw(self, figure: Figure) -> None:
         data = self.data
-        about = "<br>%{customdata[1]} of %{customdata[2]} trials pruned, %{customdata[3]:.0%} saved"
-        for column, name, color in (
-            ("flops_spent", "trained", GOOD),
-            ("flops_saved", "saved by pruning", FAINT),
-        ):
-            figure.add_bar(
-                x=data[column],
-                y=list(range(len(data))),
-                orientation="h",
-                name=name,
-                marker={"color": color},
-                customdata=data[["line", "n_pruned", "n_trials", "share"]],
-                hovertemplate=f"%{{customdata[0]}}: {name} %{{x:.3s}} FLOPs{about}<extra></extra>",
-            )
+        about = "%{n_pruned} of %{n_trials} trials pruned, %{share:.0%} saved"
+        looks = {"flops_spent": ("trained", GOOD), "flops_saved": ("saved by pruning", FAINT)}
+        for column, (name, color) in looks.items():
+            said = hovering(f"%{{line}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
+            marker = {"color": color}
+            figure.add_bar(x=data[column], y=data.index, orientation="h", name=name, marker=marker, **said)
         most = float((data["flops_spent"] + data["flops_saved"]).max())
-        figure.update_xaxes(**self.x.over(0.0, 1.02 * most))
         name_rows(figure, [spaced(line) for line in data["line"]])
-        figure.update_layout(barmode="stack", height=110 + 26 * len(data), showlegend=True)
+        x, height = self.x.over(0.0, 1.02 * most), 110 + 26 * len(data)
+        figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
 
 class ComputePanel(Panel, name="compute", heading="Where compute and time went", source="sweeps"):
@@ -127,32 +130,54 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
             x=Axis("share", "share of the study"),
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the shares of FLOPs and of seconds by state, two bars per study; evaluation is hatched."""
+    def _draw(self, figure: Figure) -> None:
         data = self.data
         studies = list(dict.fromkeys(data["study"]))
-        lines = [(study, what) for study in studies for what in ("flops", "seconds")]
-        for state in reversed(WORST_FIRST):
-            for phase in PHASES:
-                rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
-                if rows.empty:
-                    continue
-                shares = [float(rows[f"share of {what}"].get(study, 0.0)) for study, what in lines]
+        for (state, color), phase in product(_COLORS.items(), PHASES):
+            rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
+            if len(rows):
+                shares = rows[["share of flops", "share of seconds"]].reindex(studies).fillna(0.0)
                 hatch = {"shape": "/" if phase == PHASES[1] else "", "fillmode": "overlay"}
                 figure.add_bar(
-                    x=[0.0 if share != share else share for share in shares],
-                    y=list(range(len(lines))),
+                    x=shares.to_numpy(float).ravel(),
+                    y=list(range(shares.size)),
                     orientation="h",
                     name=state if phase == PHASES[0] else f"{state}, evaluation",
-                    marker={"color": _COLORS[state], "pattern": {**hatch, "fgcolor": "white", "size": 5}},
+                    marker={"color": color, "pattern": {**hatch, "fgcolor": "white", "size": 5}},
                     hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
                 )
-        names = {"flops": "FLOPs", "seconds": "run time"}
-        figure.update_xaxes(**self.x.over(0.0, 1.0) | {"tickformat": ".0%"})
-        name_rows(
-            figure, [("" if len(studies) == 1 else f"{study}, ") + names[what] for study, what in lines]
+        of = [f"{study}, " if len(studies) > 1 else "" for study in studies]
+        name_rows(figure, [f"{study}{what}" for study in of for what in ("FLOPs", "run time")])
+        x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(studies)
+        figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
+
+
+class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or failed", source="sweeps"):
+    """The ranges in which trials diverged or failed more often than elsewhere."""
+
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """List the ranges, one per hyperparameter and state."""
+        sweeps = report.sweeps
+        found = [each for sweep in sweeps for each in regions(sweep)]
+        if not found:
+            ended = sum(len(sweep.ended) for sweep in sweeps)
+            raise BadInput("no trial diverged or failed" + ("" if ended else " yet"))
+        n_found = sum(each.verdict == FOUND for each in found)
+        names = [*(["study"] if len(sweeps) > 1 else []), "state", "hyperparameter", "range"]
+        shown = [
+            {name: getattr(each, name) for name in names}
+            | {"in it": f"{each.inside} of {each.n_inside}"}
+            | {"elsewhere": f"{each.outside} of {each.n_outside}"}
+            | {"p": written(each.p), "verdict": each.verdict}
+            for each in found
+        ]
+        return cls(
+            data=DataFrame([asdict(each) | {"verdict": each.verdict} for each in found]),
+            shown=DataFrame(shown),
+            notes=(f"{n_found or 'None'} of {len(found)} hyperparameters predict where.",),
+            method=_TEST,
         )
-        figure.update_layout(barmode="stack", height=130 + 60 * len(studies), showlegend=True)
 
 
 def _total(cells: Sequence[Saved]) -> dict[str, Any]:
@@ -188,12 +213,6 @@ def _audited(costs: Sequence[Cost]) -> DataFrame:
 
 
 def _cost(found: Cost) -> dict[str, object]:
-    return {
-        "study": found.study,
-        "audited": len(found.audited),
-        "would_be_best": found.n_better,
-        "share_low": found.low,
-        "share_high": found.high,
-        "pruned": found.n_pruned,
-        "trials": found.audited.to_dict("records"),
-    }
+    said = {"study": found.study, "audited": len(found.audited), "would_be_best": found.n_better}
+    share = {"share_low": found.low, "share_high": found.high, "pruned": found.n_pruned}
+    return {**said, **share, "trials": found.audited.to_dict("records")}

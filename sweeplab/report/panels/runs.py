@@ -1,37 +1,49 @@
-"""The runs themselves: their learning curves, all of them as a table, and what the best one writes."""
+"""The runs of a study: learning curves, all runs as a table, what the best one writes, and losses over sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
 
-from pandas import DataFrame
+import numpy as np
+from pandas import DataFrame, Series, concat
+from pandas.api.types import is_numeric_dtype
 
-from sweeplab.analysis.trials import TRIAL, finite, grid_of, searched_of, trials_table
+from sweeplab.analysis.trials import (
+    TRIAL,
+    VALUED,
+    check_one_task,
+    finite,
+    grid_of,
+    marks_of,
+    searched_of,
+    trials_table,
+)
 from sweeplab.data.prompts import HOLE
 from sweeplab.errors import BadInput
-from sweeplab.formatting import rounded
+from sweeplab.formatting import rounded, several, written
+from sweeplab.hyperparameters import TABLE
 from sweeplab.records.folders import StudyFolder
-from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words
-from sweeplab.report.options import LOG, Option
+from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
+from sweeplab.report.options import Log, Option, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import GREY, Axis, Figure, by_look, spaced
-from sweeplab.runs.sample import read_samples
+from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, spaced
+from sweeplab.runs.generating import read_samples
 
 # With more points than these a curve is drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
+_Progress = Annotated[str, Option(tuple(PROGRESS))]
+_Curve = Annotated[str, Option(tuple(CURVES))]
+_Any = Annotated[str, Option((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
+_Size = Annotated[str, Option(tuple(TABLE))]
+_Metric = Annotated[str, Option(tuple(LOSSES))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CurvesPanel(
-    Panel,
-    name="learning_curves",
-    heading="Learning curves",
-    options={"x": Option(tuple(PROGRESS)), "metric": Option(tuple(CURVES)), "log": LOG},
-):
+class CurvesPanel(Panel, name="learning_curves"):
     """A metric while training. `data`: cell, trial, seed, x, value, best.
 
     `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
@@ -43,16 +55,16 @@ class CurvesPanel(
 
     @classmethod
     def of(
-        cls, report: ReportData, x: str = "train_tokens", metric: str = "val_loss", log: Sequence[str] = ()
+        cls, report: ReportData, x: _Progress = "train_tokens", metric: _Curve = "val_loss", log: Log = ()
     ) -> Panel:
         """Follow a metric of every run while it trains."""
         runs = report.runs
         kept = runs[~runs["state"].isin(("diverged", "failed"))]
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
         drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
-        for axis in log:
-            drawn = drawn[drawn[{"x": "x", "y": "value"}[axis]] > 0]
-        drawn = drawn.merge(trials_table(runs)[[*TRIAL, "best", "n_params"]], on=TRIAL)
+        drawn = _positive(drawn, log, "value").merge(
+            trials_table(runs)[[*TRIAL, "best", "n_params"]], on=TRIAL
+        )
         drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
         left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         if drawn.empty:
@@ -68,29 +80,20 @@ class CurvesPanel(
             baselines=_baselines(report) if metric == "val_loss" else (),
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw every run faintly and the best trial of each cell in front."""
-        add = figure.add_scattergl if len(self.data) > MANY else figure.add_scatter
-        x, y = _joined(self.data)
-        faint = {"color": GREY, "width": 1}
-        add(x=x, y=y, mode="lines", name="every run", hoverinfo="skip", line=faint, opacity=0.45)
-        mode = "lines+markers" if len(self.best) <= 40 * self.best["cell"].nunique() else "lines"
+    def _draw(self, figure: Figure) -> None:
+        kind = "scattergl" if len(self.data) > MANY else "scatter"
+        ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
+        joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
+        every, faint = Look("every run", GREY), {"width": 1}
+        every.line(figure, joined, "x", "value", type=kind, line=faint, opacity=0.45)
+        size = 5 if len(self.best) <= 40 * self.best["cell"].nunique() else 0
         for look, rows in by_look(self.best, "cell"):
-            add(
-                x=rows["x"],
-                y=rows["value"],
-                mode=mode,
-                name=spaced(look.name),
-                line={"color": look.color, "width": 2},
-                marker={"color": look.color, "symbol": look.symbol, "size": 5},
-                hovertemplate=f"{look.name}, trial {rows['trial'].iloc[0]}<br>%{{x:.4s}}: %{{y:.4f}}<extra></extra>",
-            )
+            hover, named = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}", spaced(look.name)
+            replace(look, name=named).line(figure, rows, "x", "value", hover, size=size, type=kind)
         for loss in self.baselines:
-            said = {"text": f"n-grams {loss:.3f}", "font": {"size": 11}}
-            line = {"color": GREY, "width": 1.5, "dash": "dash"}
-            figure.add_hline(y=loss, line=line, annotation=said, annotation_position="top right")
-        figure.update_yaxes(**self.y.around(self.data["value"], *self.baselines))
-        figure.update_xaxes(**self.x.around(self.data["x"]))
+            figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
+        y = self.y.around(self.data["value"], *self.baselines)
+        figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y)
 
 
 class RunsPanel(TablePanel, name="table", heading="Runs"):
@@ -118,18 +121,16 @@ class SamplePanel(TablePanel, name="sample", heading="What the best run writes")
         if not samples:
             raise BadInput("no run with a saved checkpoint has written a text")
         text: list[tuple[bool, str]] = []
-        for said in samples:
-            heading = [(False, f"{said['run']}\n\n")] if len(samples) > 1 else []
-            text += [(False, "\n\n\n")] if text else []
-            text += [*heading, *parts(said["prompt"], said["text"])]
+        notes: list[str] = []
         where = "prompted with the beginning of the validation split"
-        return cls(
-            data=DataFrame(samples),
-            notes=tuple(
-                f"Run {said['run']}, {where}: dark is what it wrote, with {_how(said)}." for said in samples
-            ),
-            text=tuple(text),
-        )
+        for said in samples:
+            asked = {name: said[name] for name in ("temperature", "top_k", "top_p", "seed")}
+            how = ", ".join(f"{name} {rounded(each)}" for name, each in asked.items() if each is not None)
+            notes.append(f"Run {said['run']}, {where}: dark is what it wrote, with {how}.")
+            text += [(False, "\n\n\n")] if text else []
+            text += [(False, f"{said['run']}\n\n")] if len(samples) > 1 else []
+            text += parts(said["prompt"], said["text"])
+        return cls(data=DataFrame(samples), notes=tuple(notes), text=tuple(text))
 
 
 def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
@@ -148,9 +149,9 @@ def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
     return tuple(each for each in (*found, (True, text[at:])) if each[1])
 
 
-def _how(said: Mapping[str, Any]) -> str:
-    named = ("temperature", "top_k", "top_p", "seed")
-    return ", ".join(f"{name} {rounded(said[name])}" for name in named if said[name] is not None)
+def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
+    """Return the rows that logarithmic axes can show."""
+    return data[(data[[{"x": "x", "y": y}[axis] for axis in log]] > 0).all(axis=1)]
 
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
@@ -159,11 +160,178 @@ def _baselines(report: ReportData) -> tuple[float, ...]:
     return tuple(found) if len(found) <= _MOST_BASELINES else ()
 
 
-def _joined(data: DataFrame) -> tuple[list[float | None], list[float | None]]:
-    """Return the runs' curves as one, with a gap after each."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for _, rows in data.groupby(["cell", "trial", "seed"], sort=False):
-        x += [*rows["x"], None]
-        y += [*rows["value"], None]
-    return x, y
+class LossPanel(Panel, name="loss"):
+    """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
+
+    `view` is the range of losses to show at first where far worse trials would press the others together.
+    """
+
+    lines: tuple[str, ...] = ()
+    view: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = "best_val_loss", log: Log = ()
+    ) -> Panel:
+        """Compare the trials' losses over one size."""
+        runs = report.runs
+        trials = trials_table(runs, metric)
+        shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
+        shown["x"] = finite(shown, x)
+        shown = _positive(shown, log, "loss_low").dropna(subset=["x"])
+        _check_comparable(x, runs, shown, metric)
+        lines = [name for name in lines or _names_of_lines(x, grid_of(runs, report.design)) if name in runs]
+        shown["line"] = _labels(shown, lines)
+        # In a study of one cell the sizes are searched: there the best trial of each size makes the line.
+        by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
+        ended = shown[shown["state"].isin(VALUED)]
+        shown["best"] = shown.index.isin(ended.groupby(by)["loss"].idxmin())
+        view, outside = _view(shown)
+        columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best"]
+        return cls(
+            title=f"Loss against {title_of(x)}",
+            data=shown[columns].sort_values(["line", "x", "loss"], key=_natural, ignore_index=True),
+            notes=(*_notes(trials, shown), *outside),
+            x=Axis(x, title_of(x), "x" in log, marks_of(shown["x"]) if x in TABLE else ()),
+            y=Axis(metric, LOSSES[metric], "y" in log),
+            lines=tuple(lines),
+            view=view,
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        hover = f"%{{cell}}<br>trial %{{trial}}, %{{state}}<br>{self.x.column} %{{x}}<br>loss %{{y:.4f}}"
+        # Many trials fade, so that the best ones stay in front of them.
+        crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
+        for look, rows in by_look(self.data, "line"):
+            others = rows[~rows["best"]]
+            pruned = others["state"] == "pruned"
+            own: dict[str, Any] = {"legendgroup": look.name}
+            for shown, is_open, opacity in ((others[~pruned], "", 0.4), (others[pruned], "-open", 0.65)):
+                if len(shown):
+                    marker = {"symbol": f"{look.symbol}{is_open}", "opacity": opacity * crowd}
+                    look.points(figure, shown, "x", "loss", hover, marker=marker, showlegend=False, **own)
+            best = rows[rows["best"]]
+            spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
+            spread["visible"] = bool((best["seeds"] > 1).any())
+            look.line(figure, best, "x", "loss", hover, size=9, error_y=spread, **own)
+        losses = self.data[["loss", "loss_low", "loss_high"]]
+        y = self.y.over(*self.view) if self.view else self.y.around(losses)
+        x, several_lines = self.x.around(self.data["x"]), self.data["line"].nunique() > 1
+        figure.update_layout(xaxis=x, yaxis=y, showlegend=several_lines)
+
+
+class LossMap(Panel):
+    """The lowest loss at each pair of two sizes. `data`: one column for each size, loss, and what it is of."""
+
+    @classmethod
+    def _over(cls, x: str, y: str, data: DataFrame, note: str, **more: Any) -> Panel:
+        """Return the map over two sizes, each axis with every value of its size."""
+        axes = (Axis(size, title_of(size), marks=marks_of(data[size], most=None)) for size in (x, y))
+        return cls(data=data, notes=(note,), x=next(axes), y=next(axes), **more)
+
+    def _draw(self, figure: Figure) -> None:
+        # Fields too small for their number are read by a scale of colors.
+        crowded = len(self.data) > 80
+        x, y = self.x.column, self.y.column
+        table = self.data.pivot_table(index=y, columns=x, values="loss", aggfunc="min")
+        hover = hovering(f"{y} %{{y}}<br>{x} %{{x}}<br>%{{z:.4f}}", table)
+        places = {"x": [f"{x:g}" for x in table.columns], "y": [f"{y:g}" for y in table.index]}
+        scale = {
+            "colorscale": "Cividis",
+            "colorbar": {"thickness": 12, "outlinewidth": 0},
+            "showscale": crowded,
+        }
+        number = {"texttemplate": "" if crowded else "%{z:.3f}", "textfont": {"size": 13}}
+        gaps = {"hoverongaps": False, "xgap": 3, "ygap": 3}
+        figure.add_heatmap(z=table.to_numpy(), **places, **scale, **number, **hover, **gaps)
+        plain = {"type": "category", "showgrid": False, "zeroline": False}
+        figure.update_layout(
+            xaxis={"title": {"text": self.x.title}, **plain},
+            yaxis={"title": {"text": self.y.title}, **plain},
+            height=min(figure.layout.height, 110 + 64 * len(self.y.marks)),
+        )
+
+
+class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
+    """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
+
+    @classmethod
+    def of(cls, report: ReportData, x: _Size = "", y: _Size = "", metric: _Metric = "best_val_loss") -> Panel:
+        """Give the lowest loss at each pair of two sizes."""
+        runs = report.runs
+        grid = [name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1]
+        free = [name for name in grid if name not in (x, y)]
+        y = y or (free.pop(0) if free else "")
+        x = x or (free.pop(0) if free else "")
+        trials = trials_table(runs, metric)
+        ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
+        check_one_task(ended)
+        if len(runs) and not (x and y):
+            only = grid[0] if grid else "none"
+            raise BadInput(f"a heat map needs two sizes that vary in the grid; here {only} does")
+        for name in (x, y):
+            _check_comparable(name, runs, ended, metric)
+        lowest = ended.groupby([x, y])["loss"].idxmin()
+        best = ended.loc[sorted(lowest), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
+        others = ", ".join(name for name in grid if name not in (x, y))
+        note = f"The lowest {LOSSES[metric]}{f', over {others}' if others else ''}."
+        return cls._over(x, y, best, note)
+
+
+def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> None:
+    """Make sure that there are losses to compare over a column: a number, and not the same in every run."""
+    if runs.empty:
+        raise BadInput("the study has no runs yet")
+    if column not in runs:
+        raise BadInput(f"the runs have no {column}")
+    values = finite(runs, column)
+    if values.isna().all() and runs[column].notna().any():
+        raise BadInput(f"{column} is not a number")
+    if not shown["state"].isin(VALUED).any():
+        raise BadInput(f"no trial has ended with a {metric} yet ({states_in_words(runs['state'])})")
+    if values.nunique() == 1:
+        raise BadInput(f"{column} is {written(values.iloc[0])} in every run")
+
+
+def _notes(trials: DataFrame, shown: DataFrame) -> Iterator[str]:
+    yield "Large: the best trial of each cell; small: the others that ended."
+    if (shown["state"] == "pruned").any():
+        yield "Hollow: pruned trials, at the best loss they reached."
+    if (shown["seeds"] > 1).any():
+        yield "A trial is the mean of its seeds; bars span them."
+    if left_out := states_in_words(trials.loc[~trials.index.isin(shown.index), "state"]):
+        yield f"Not drawn: {left_out}."
+
+
+def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
+    """Return the range of losses that shows the best trials well, and how many lie outside of it."""
+    best = shown[shown["best"]]
+    low, high = best["loss"].min(), best["loss"].max()
+    top = high + max(1.5 * (high - low), 0.15 * abs(high))
+    above = int((shown["loss"] > top).sum())
+    if not above:
+        return None, []
+    low = min(shown["loss"].min(), best["loss_low"].min())
+    said = f"Above the view: {several(above, 'trial')}; double-click to see all."
+    return (low - 0.04 * (top - low), top), [said]
+
+
+def _names_of_lines(x: str, grid: Sequence[str]) -> Sequence[str]:
+    """Return the sizes that name the lines: the grid's others, or over a sum of sizes the first of them."""
+    others = [name for name in grid if name != x]
+    return others if x in grid else others[:1] if len(others) > 1 else []
+
+
+def _labels(table: DataFrame, names: Sequence[str]) -> Series:
+    rows = table[list(names)].itertuples(index=False)
+    labels = [", ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True)) for row in rows]
+    return Series(labels, index=table.index, dtype=object)
+
+
+def _natural(column: Series) -> Series:
+    """Make a column of labels sort by the numbers in them."""
+    if is_numeric_dtype(column):
+        return column
+    keys = [tuple(map(float, re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(label)))) for label in column]
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return Series([ranks[key] for key in keys], index=column.index)

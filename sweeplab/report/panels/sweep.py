@@ -1,4 +1,4 @@
-"""Panels of a sweep's trials, by Optuna's names of its plots: history, EDF, slice, parallel coordinates and rank.
+"""Panels of a sweep's trials, by Optuna's names of its plots: history, EDF, importances, slice, rank …
 
 Places of a hyperparameter run from 0 to 1 over its range, so that numbers, logarithms and choices are drawn alike.
 """
@@ -6,23 +6,36 @@ Places of a hyperparameter run from 0 to 1 over its range, so that numbers, loga
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations, cycle
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import pandas as pd
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.sweep.importance import WITHIN
+from sweeplab.analysis.sweep import importance
+from sweeplab.analysis.sweep.importance import EVALUATORS, FEWEST_TRIALS, LEVEL, OVER_ALL, WITHIN, Evaluator
 from sweeplab.analysis.sweep.trials import Dimension, Sweep, has_ended, merged
 from sweeplab.errors import BadInput
-from sweeplab.formatting import several, short
+from sweeplab.formatting import listed, several, short
+from sweeplab.report import style
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PARAMS
+from sweeplab.report.options import Option, Params
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import GREY, Axis, Figure, Look, by_look, looks, padded, spaced, ticks_of
+from sweeplab.report.style import (
+    GREY,
+    Axis,
+    Figure,
+    Look,
+    by_look,
+    looks,
+    name_rows,
+    padded,
+    spaced,
+    ticks_of,
+)
 
 # A page draws no more trials than these: half are the best, the others evenly chosen. The CSV has all.
 MOST_DRAWN = 800
@@ -35,7 +48,16 @@ _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
 
 
-class HistoryPanel(Panel, name="optimization_history", heading="Optimization history", source="sweeps"):
+_Evaluator = Annotated[Evaluator, Option(get_args(Evaluator))]
+_IMPORTANCES = {
+    "Within cells": "All cells together; a trial counts by its rank in its cell, so sizes do not matter.",
+    "Over all": "Losses as they are, of trials that ended; sizes compete with what was tuned.",
+    "Spread": "Halves of the trials, drawn without repetition: the delete-half jackknife.",
+    "Chance": "The same with losses shuffled among the trials.",
+}
+
+
+class HistoryPanel(Panel, name="optimization_history", source="sweeps"):
     """The best loss so far over the trials. `data`: study, cell, trial, state, loss, best, line."""
 
     @classmethod
@@ -53,23 +75,21 @@ class HistoryPanel(Panel, name="optimization_history", heading="Optimization his
         x, y = Axis("trial", "trials in the cell"), Axis("best", report.loss_title)
         return cls(data=data, notes=(note,), x=x, y=y)
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the best so far as steps, and each trial that ended as a dot."""
+    def _draw(self, figure: Figure) -> None:
         data, best = self.data, self.data["best"]
         for look, rows in by_look(data, "line"):
-            line = look.name
-            group = {"legendgroup": line}
-            dot, hover = {"size": 5, "opacity": 0.45}, f"{line}<br>trial %{{x}}: %{{y:.4f}}"
-            ended = rows[rows["loss"].notna()]
-            look.points(figure, ended, "trial", "loss", hover, marker=dot, showlegend=False, **group)
-            named, hover = Look(spaced(line), look.color), f"{line}<br>best of %{{x}} trials: %{{y:.4f}}"
-            named.line(figure, rows, "trial", "best", hover, line={"shape": "hv"}, **group)
+            ended, hover = rows[rows["loss"].notna()], f"{look.name}<br>trial %{{x}}: %{{y:.4f}}"
+            group = {"legendgroup": look.name, "marker": {"size": 5, "opacity": 0.45}, "showlegend": False}
+            look.points(figure, ended, "trial", "loss", hover, **group)
+            hover = f"{look.name}<br>best of %{{x}} trials: %{{y:.4f}}"
+            named = Look(spaced(look.name), look.color)
+            named.line(figure, rows, "trial", "best", hover, line={"shape": "hv"}, legendgroup=look.name)
         # The first trials of a sweep may be far worse than the rest.
         worst = float(max(best.max(), data["loss"].max()))
         top = min(float(best.max()) + 0.5 * float(best.max() - best.min()), worst)
-        figure.update_xaxes(**self.x.over(*padded(1, max(2, float(data["trial"].max())), False)))
-        figure.update_yaxes(**self.y.over(*padded(float(best.min()), top, False)))
-        figure.update_layout(showlegend=data["line"].nunique() > 1)
+        x = self.x.over(*padded(1, max(2, float(data["trial"].max())), False))
+        y = self.y.over(*padded(float(best.min()), top, False))
+        figure.update_layout(xaxis=x, yaxis=y, showlegend=data["line"].nunique() > 1)
 
 
 class EdfPanel(Panel, name="edf", heading="Empirical distribution function", source="sweeps"):
@@ -78,12 +98,10 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
     @classmethod
     def of(cls, report: ReportData) -> Panel:
         """Show how the losses of all counted trials are distributed; those cut short never reach one."""
-        trials = _trials_of(report)
+        trials = _trials(report)
         trials = trials[trials["standing"].notna()]
-        one_cell = trials["cell"].nunique() == 1
-        # Over cells of different sizes losses compare by how far they lie above the best there is.
-        loss = trials["loss"].where(has_ended(trials))
-        trials["loss"] = loss if one_cell else loss - _best_of_cell(trials)
+        x = _loss_axis(report, trials)
+        trials["loss"] = trials[x.column].where(has_ended(trials))
         counts = trials.groupby("study")["trial"].transform("count")
         trials["share"] = trials.groupby("study")["loss"].rank(method="max") / counts
         data = trials[trials["loss"].notna()].sort_values(["study", "loss"], kind="stable")
@@ -92,34 +110,96 @@ class EdfPanel(Panel, name="edf", heading="Empirical distribution function", sou
         return cls(
             data=data[["study", "cell", "trial", "loss", "share"]].reset_index(drop=True),
             notes=("Trials that were cut short count, and never reach a loss.",),
-            x=_loss_axis(report, "loss", one_cell),
+            x=x,
             y=Axis("share", "share of trials"),
         )
 
-    def draw(self, figure: Figure) -> None:
-        """Draw each study's distribution as steps."""
+    def _draw(self, figure: Figure) -> None:
         for (look, rows), dash in zip(by_look(self.data, "study"), cycle(_DASHES), strict=False):
             hover = f"{look.name}<br>%{{y:.0%}} of trials at %{{x:.4f}} or below"
             look.line(figure, rows, "loss", "share", hover, line={"shape": "hv", "dash": dash})
         loss = self.data["loss"]
-        figure.update_xaxes(**self.x.over(*padded(float(loss.min()), float(loss.quantile(0.95)), False)))
-        figure.update_yaxes(**self.y.over(0.0, 1.02))
-        figure.update_layout(showlegend=self.data["study"].nunique() > 1)
+        x = self.x.over(*padded(float(loss.min()), float(loss.quantile(0.95)), False))
+        several_studies = self.data["study"].nunique() > 1
+        figure.update_layout(xaxis=x, yaxis=self.y.over(0.0, 1.02), showlegend=several_studies)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpacePanel(Panel, source="sweeps", options={"params": PARAMS}):
-    """Trials in the space that was searched. `data` as a sweep's trials, with `study` and `drawn`.
+class ImportancePanel(
+    Panel, name="param_importances", heading="Importance of the hyperparameters", source="sweeps"
+):
+    """Importances with their spread. `data`: study, scope, hyperparameter, importance, low, high, chance, verdict.
 
-    `y` is the column of the losses.
+    `scopes` are those to be drawn in front, by (study, scope), with what they are called.
     """
+
+    scopes: Mapping[tuple[str, str], str]
+
+    @classmethod
+    def of(cls, report: ReportData, evaluator: _Evaluator = "ped-anova") -> Panel:
+        """Rank the hyperparameters of each study by importance."""
+        sweeps = report.sweeps
+        found = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
+        if not found:
+            raise BadInput(
+                f"importances need {FEWEST_TRIALS} trials that differ in what was searched, or more"
+            )
+        data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in found])
+        scopes = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
+        known = data[["study", "scope"]].drop_duplicates()
+        notes = [
+            f"Bars: {LEVEL:.0%} interval. Ticks: what {1 - importance.CHANCE:.0%} of shuffled losses exceed."
+        ]
+        if len(scopes) < len(known):
+            n_cells = (~known["scope"].isin((WITHIN, OVER_ALL))).sum()
+            notes.append(f"Faint: {n_cells} cells with {FEWEST_TRIALS} trials or more.")
+        for key, name in scopes.items():
+            own = [each for each in found if (each.study, each.scope) == key]
+            if chance := [each.hyperparameter for each in own if each.verdict == importance.WITHIN_CHANCE]:
+                notes.append(f"Not distinguishable from chance, {name}: {listed(chance)}.")
+        return cls(
+            data=data,
+            notes=tuple(notes),
+            method={"Evaluator": EVALUATORS[evaluator], **_IMPORTANCES},
+            result={"evaluator": evaluator},
+            x=Axis("importance", "share of the importance"),
+            scopes=scopes,
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        data, scopes = self.data, len(self.scopes)
+        keys = data.set_index(["study", "scope"]).index
+        front = keys.isin(list(self.scopes))
+        names = _by_importance(data[front])
+        places = {name: at for at, name in enumerate(names)}
+        if scopes < keys.nunique() and len({study for study, _ in self.scopes}) == 1:
+            cells, look = data[~front & data["hyperparameter"].isin(names)], Look("one cell", style.FAINT)
+            y, hover = cells["hyperparameter"].map(places), "%{scope}: %{x:.0%}"
+            look.points(figure, cells, "importance", y, hover, marker={"size": 6})
+        gap = 0.6 / scopes
+        hover = "%{hyperparameter}: %{x:.0%}, %{verdict}<br>%{n_trials} trials"
+        for at, (key, look) in enumerate(zip(self.scopes, looks([*self.scopes.values()]), strict=True)):
+            rows = data[keys.isin([key])]
+            y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
+            tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
+            look.points(figure, rows, rows["chance"].clip(upper=1.0), y_of, marker=tick, showlegend=False)
+            spread = style.bars(rows, "importance")
+            look.points(figure, rows, "importance", y_of, hover, marker={"size": 9}, error_x=spread)
+        name_rows(figure, names)
+        x, height = self.x.over(-0.02, 1.02), 110 + max(34, 20 * scopes) * len(names)
+        figure.update_layout(xaxis=x, height=height, showlegend=scopes > 1)
+
+
+class SpacePanel(Panel, source="sweeps"):
+    """Trials in the space that was searched. `data` as a sweep's trials, with `study` and `drawn`."""
 
     dimensions: tuple[Dimension, ...]
 
-    @property
-    def drawn(self) -> DataFrame:
-        """Return the trials that are drawn."""
-        return self.data[self.data["drawn"]]
+    @classmethod
+    def _by_rank(cls, trials: tuple[DataFrame, Axis], dimensions: Sequence[Dimension], note: str) -> Panel:
+        """Return the panel of all trials that were counted, in fifths by their rank."""
+        data, y = trials
+        said = (f"Colored by a trial's rank in its cell; {note}", *_thinned(data))
+        return cls(data=data[data["standing"].notna()], notes=said, dimensions=tuple(dimensions), y=y)
 
     def _grid(self, figure: Figure, count: int, share_y: bool) -> list[dict[str, int]]:
         """Make room for so many small figures, and return the place of each."""
@@ -131,62 +211,48 @@ class SpacePanel(Panel, source="sweeps", options={"params": PARAMS}):
         return [{"row": at // n_columns + 1, "col": at % n_columns + 1} for at in range(count)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlicePanel(SpacePanel, name="slice", heading="Slice"):
+class SlicePanel(SpacePanel, name="slice"):
     """Loss over one hyperparameter after the other; `top` is the highest that is shown."""
 
     top: float
 
     @classmethod
-    def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
+    def of(cls, report: ReportData, params: Params = ()) -> Panel:
         """Show the trials' losses over each hyperparameter."""
         dimensions = _dimensions(params, report.sweeps)
-        data, y = _trials(report)
+        data, y = _drawn_trials(report)
         ended = data.loc[has_ended(data), y.column]
         top = float(ended.quantile(0.9)) + 0.3 * float(ended.quantile(0.9) - ended.min())
         above = int((ended > top).sum()) if top > float(ended.min()) else 0
-        cut_short = int(data["state"].isin(CUT_SHORT).sum())
-        notes = [
-            f"Above the view: {several(above, 'trial')}; double-click to see all." if above else "",
-            f"Crosses on top: {several(cut_short, 'trial')} that diverged or failed." if cut_short else "",
-            "Pruned trials are left out: their losses are of earlier iterations."
-            if (data["state"] == "pruned").any()
-            else "",
-        ]
-        said = (*filter(None, notes), *_thinned(data))
+        cut_short, pruned = int(data["state"].isin(CUT_SHORT).sum()), (data["state"] == "pruned").any()
+        notes = {
+            f"Above the view: {several(above, 'trial')}; double-click to see all.": above,
+            f"Crosses on top: {several(cut_short, 'trial')} that diverged or failed.": cut_short,
+            "Pruned trials are left out: their losses are of earlier iterations.": pruned,
+        }
+        said = (*(note for note, holds in notes.items() if holds), *_thinned(data))
         return cls(data=data, notes=said, dimensions=tuple(dimensions), y=y, top=top)
 
-    def draw(self, figure: Figure) -> None:
-        """Draw loss over each hyperparameter, side by side on one scale; what has no loss stands on top."""
+    def _draw(self, figure: Figure) -> None:
         places = self._grid(figure, len(self.dimensions), share_y=True)
-        data, column = self.drawn, self.y.column
+        data, column = self.data[self.data["drawn"]], self.y.column
         studies = list(dict.fromkeys(data["study"]))
         ended, lost = has_ended(data), data["state"].isin(CUT_SHORT)
         low = float(data.loc[ended, column].min())
         bottom, top = padded(low, max(self.top, low + 1e-3), False)
         words, dot = data.astype(str), {"size": 5, "opacity": _opacity(len(data))}
-        for place, dimension in zip(places, self.dimensions, strict=False):
-            x, columns = dimension.coordinates(data[dimension.name]), _columns_of(dimension)
+        for place, dimension in zip(places, self.dimensions, strict=True):
+            x, hover = dimension.coordinates(data[dimension.name]), _hover(dimension)
+            measured = f"{hover}<br>loss %{{y:.4f}}"
             for look in looks(studies):
-                own = data["study"] == look.name
-                here, hover = ended & own, _hover(dimension, measured=True)
+                here = ended & (data["study"] == look.name)
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
-                look.points(
-                    figure, words[here], x[here], data.loc[here, column], hover, columns, marker=dot, **group
-                )
-                here, hover = lost & own, _hover(dimension)
+                y = data.loc[here, column]
+                look.points(figure, words[here], x[here], y, measured, marker=dot, **group)
+                here = lost & (data["study"] == look.name)
                 cross = Look("", GREY if len(studies) == 1 else look.color, "x-thin-open")
-                group = {"showlegend": False, "cliponaxis": False, **place}
-                cross.points(
-                    figure,
-                    words[here],
-                    x[here],
-                    [top] * here.sum(),
-                    hover,
-                    columns,
-                    marker={"size": 6},
-                    **group,
-                )
+                group = {"marker": {"size": 6}, "showlegend": False, "cliponaxis": False, **place}
+                cross.points(figure, words[here], x[here], [top] * here.sum(), hover, **group)
             figure.update_xaxes(**_axis(dimension), **place)
             figure.update_yaxes(**self.y.over(bottom, top) | {"title": {}}, **place)
         figure.update_yaxes(title={"text": self.y.title}, row=places[-1]["row"] // 2 + 1, col=1)
@@ -197,44 +263,30 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
     """Each trial as a line through the values that it had."""
 
     @classmethod
-    def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
+    def of(cls, report: ReportData, params: Params = ()) -> Panel:
         """Draw every trial that was counted through its hyperparameters, the best in front."""
         sweep = _only(report, "parallel coordinates")
-        data, y = _trials(report)
-        return cls(
-            data=data[data["standing"].notna()],
-            notes=("Colored by a trial's rank in its cell; the best fifth in front.", *_thinned(data)),
-            dimensions=(*(sweep.grid if not params else ()), *_dimensions(params, [sweep])),
-            y=y,
-        )
+        trials = _drawn_trials(report)
+        dimensions = [*(() if params else sweep.grid), *_dimensions(params, [sweep])]
+        return cls._by_rank(trials, dimensions, "the best fifth in front.")
 
-    def draw(self, figure: Figure) -> None:
-        """Draw each trial as a line from hyperparameter to hyperparameter, the best fifth in front.
-
-        As ordinary lines: Plotly's own parallel coordinates need WebGL, and print as pixels.
-        """
-        data, last = self.drawn, len(self.dimensions) - 1
-        columns = [each.coordinates(data[each.name]) for each in self.dimensions]
+    def _draw(self, figure: Figure) -> None:
+        # As ordinary lines: Plotly's own parallel coordinates need WebGL, and print as pixels.
+        data, last = self.data[self.data["drawn"]], len(self.dimensions) - 1
+        lines = np.array([each.coordinates(data[each.name]) for each in self.dimensions], float).T.round(4)
         for look, chosen in _fifths(data):
-            x: list[int | None] = []
-            y: list[float | None] = []
-            for row in zip(*(column[chosen] for column in columns), strict=True):
-                x += [*range(len(columns)), None]
-                y += [*(None if math.isnan(place) else round(place, 4) for place in row), None]
+            own = lines[chosen]  # [trials, dimensions]; a gap after each trial
+            y = np.pad(own, ((0, 0), (0, 1)), constant_values=np.nan).ravel()
+            x = np.tile([*range(last + 1), np.nan], len(own))
             front = look.name == _FIFTHS[0]
-            figure.add_scatter(
-                x=x,
-                y=y,
-                mode="lines" if last else "lines+markers",
-                name=look.name,
-                hoverinfo="skip",
-                line={"color": look.color, "width": 1.6 if front else 1},
-                opacity=(1.0 if front else 0.7) * _opacity(len(data)),
-            )
+            line = {"color": look.color, "width": 1.6 if front else 1}
+            look_of = {"mode": "lines" if last else "lines+markers", "line": line}
+            opacity = (1.0 if front else 0.7) * _opacity(len(data))
+            figure.add_scatter(x=x, y=y, name=look.name, hoverinfo="skip", opacity=opacity, **look_of)
+        beside = {"showarrow": False, "xanchor": "left", "xshift": 4, "font": {"size": 11}}
         for at, dimension in enumerate(self.dimensions):
             figure.add_vline(x=at, line={"color": GREY, "width": 1})
             for place, label in _ticks(dimension):
-                beside = {"showarrow": False, "xanchor": "left", "xshift": 4, "font": {"size": 11}}
                 figure.add_annotation(x=at, y=place, text=label, **beside)
         marks = {"tickvals": list(range(last + 1)), "ticktext": [each.name for each in self.dimensions]}
         figure.update_xaxes(**marks, range=[-0.1, last + 0.35], showgrid=False, zeroline=False)
@@ -246,70 +298,58 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
     """Trials over each pair of hyperparameters, colored by their rank."""
 
     @classmethod
-    def of(cls, report: ReportData, params: Sequence[str] = ()) -> Panel:
+    def of(cls, report: ReportData, params: Params = ()) -> Panel:
         """Show the trials over pairs of hyperparameters, those that matter most first."""
         sweep = _only(report, "ranks")
         dimensions = _dimensions(params, [sweep])
         if len(dimensions) < 2:
-            raise BadInput(
-                f"pairs need two searched hyperparameters; here there is {dimensions[0].name} alone"
-            )
+            only = dimensions[0].name
+            raise BadInput(f"pairs need two searched hyperparameters; here there is {only} alone")
         if not params:
             scope = WITHIN if len(sweep.cells) > 1 else sweep.cells[0]
             own = [each for each in report.importances(sweep) if each.scope == scope]
-            importance = {each.hyperparameter: each.importance for each in own}
-            dimensions.sort(key=lambda each: -importance.get(each.name, 0.0))
+            shares = {each.hyperparameter: each.importance for each in own}
+            dimensions.sort(key=lambda each: -shares.get(each.name, 0.0))
             dimensions = dimensions[:MOST_PAIRED]
-        data, y = _trials(report)
-        return cls(
-            data=data[data["standing"].notna()],
-            notes=("Colored by a trial's rank in its cell; those cut short rank last.", *_thinned(data)),
-            dimensions=tuple(dimensions),
-            y=y,
-        )
+        return cls._by_rank(_drawn_trials(report), dimensions, "those cut short rank last.")
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the trials over each pair of hyperparameters, the best fifth in front."""
+    def _draw(self, figure: Figure) -> None:
         pairs = list(combinations(self.dimensions, 2))
         places = self._grid(figure, len(pairs), share_y=False)
-        data, dot = self.drawn, {"size": 5, "opacity": 0.8}
+        data, dot = self.data[self.data["drawn"]], {"size": 5, "opacity": 0.8}
         words = data.astype(str)
         for place, (first, second) in zip(places, pairs, strict=True):
             x, y = (each.coordinates(data[each.name]) for each in (first, second))
-            hover, columns = _hover(first, second), _columns_of(first, second)
+            hover = _hover(first, second)
             for look, chosen in _fifths(data):
                 group = {"legendgroup": look.name, "showlegend": place == places[0], **place}
-                look.points(figure, words[chosen], x[chosen], y[chosen], hover, columns, marker=dot, **group)
+                look.points(figure, words[chosen], x[chosen], y[chosen], hover, marker=dot, **group)
             figure.update_xaxes(**_axis(first), **place)
             figure.update_yaxes(automargin=True, **_axis(second), **place)
         figure.update_layout(legend={"traceorder": "reversed"})
 
 
-def _trials_of(report: ReportData) -> DataFrame:
-    """Return the trials of all studies, each with its study's name."""
-    return pd.concat([each.trials.assign(study=each.name) for each in report.sweeps], ignore_index=True)
+def _trials(report: ReportData) -> DataFrame:
+    """Return the trials of all studies, each with its study and how far it lies `above` the best of its cell."""
+    data = pd.concat([each.trials.assign(study=each.name) for each in report.sweeps], ignore_index=True)
+    ended = data["loss"].where(has_ended(data))
+    return data.assign(above=data["loss"] - ended.groupby(data["cell"]).transform("min"))
 
 
-def _best_of_cell(trials: DataFrame) -> Series:
-    """Return for each trial the lowest loss of its cell, over all studies."""
-    ended = trials["loss"].where(has_ended(trials))
-    return ended.groupby(trials["cell"]).transform("min")
-
-
-def _loss_axis(report: ReportData, column: str, one_cell: bool) -> Axis:
-    """Return the axis of losses, or of how far they lie above the best of their cell."""
-    title = report.loss_title
-    return Axis(column, title if one_cell else f"{title.removesuffix(' (nats/token)')} above the cell's best")
+def _loss_axis(report: ReportData, trials: DataFrame) -> Axis:
+    """Return the axis of losses, which over cells of different sizes compare by how far they lie above the best."""
+    if trials["cell"].nunique() == 1:
+        return Axis("loss", report.loss_title)
+    return Axis("above", f"{report.loss_title.removesuffix(' (nats/token)')} above the cell's best")
 
 
 def _history(sweep: Sweep) -> DataFrame:
     trials = sweep.trials.assign(study=sweep.name, line=sweep.trials["cell"])
     trials["at"] = trials["cell"].map({cell: at for at, cell in enumerate(sweep.cells)})
     trials = trials.sort_values(["at", "trial"])
-    by_cell = trials["cell"]
     trials["loss"] = trials["loss"].where(has_ended(trials))
-    trials["best"] = trials["loss"].groupby(by_cell).cummin()
-    trials["best"] = trials["best"].groupby(by_cell).ffill()
+    trials["best"] = trials.groupby("cell")["loss"].cummin()
+    trials["best"] = trials.groupby("cell")["best"].ffill()
     trials["trial"] = trials.groupby("cell").cumcount() + 1
     return trials.loc[trials["best"].notna(), ["study", "cell", "trial", "state", "loss", "best", "line"]]
 
@@ -342,28 +382,32 @@ def _dimensions(params: Sequence[str], sweeps: Sequence[Sweep]) -> list[Dimensio
     return found
 
 
-def _trials(report: ReportData) -> tuple[DataFrame, Axis]:
-    """Return the trials of all studies and the axis of their losses; the best of a cell is that over all studies."""
-    data = _trials_of(report)
+def _drawn_trials(report: ReportData) -> tuple[DataFrame, Axis]:
+    """Return the trials, `drawn` all or the best and an even choice of the others, and the axis of their losses."""
+    data = _trials(report)
     if not has_ended(data).any():
         raise BadInput("no trial has ended with a value yet")
-    data["above"] = data["loss"] - _best_of_cell(data)
-    one_cell = data["cell"].nunique() == 1
-    data["drawn"] = _drawn(data)
-    front = ["study", "cell", "trial", "state", "loss", "above", "standing"]
-    columns = [*front, *(name for name in data if name not in front)]
-    return data[columns], _loss_axis(report, "loss" if one_cell else "above", one_cell)
-
-
-def _drawn(data: DataFrame) -> Series:
-    """Say which trials are drawn: all, or the best and an even choice of the others."""
-    order = data["standing"].rank(method="first")
-    if len(data) <= MOST_DRAWN:
-        return Series(True, index=data.index)
-    best = order <= MOST_DRAWN // 2
+    best = data["standing"].rank(method="first") <= MOST_DRAWN // 2
     others = np.flatnonzero(~best)
-    chosen = others[np.linspace(0, len(others) - 1, MOST_DRAWN - int(best.sum())).astype(int)]
-    return best | Series(data.index.isin(data.index[chosen]), index=data.index)
+    chosen = np.linspace(0, len(others) - 1, MOST_DRAWN - int(best.sum())).astype(int)
+    data["drawn"] = best | data.index.isin(others[chosen]) if len(data) > MOST_DRAWN else True
+    front = ["study", "cell", "trial", "state", "loss", "above", "standing"]
+    return data[[*front, *data.columns.difference(front, sort=False)]], _loss_axis(report, data)
+
+
+def _by_importance(data: DataFrame) -> list[str]:
+    """Return the hyperparameters, those first that matter most in the first scope that has them."""
+    first = data.assign(order=data.groupby("scope", sort=False).ngroup()).drop_duplicates("hyperparameter")
+    return list(first.sort_values(["order", "importance"], ascending=[True, False])["hyperparameter"])
+
+
+def _scopes(sweep: Sweep, with_others: bool) -> dict[tuple[str, str], str]:
+    """Return the scopes of a study that are drawn in front: of several studies only that inside of cells."""
+    own = sweep.cells[0] if len(sweep.cells) == 1 else WITHIN
+    if with_others:
+        return {(sweep.name, own): sweep.name}
+    shown = [own, OVER_ALL] if own == WITHIN else [own]
+    return {(sweep.name, scope): scope for scope in shown}
 
 
 def _thinned(data: DataFrame) -> tuple[str, ...]:
@@ -398,22 +442,17 @@ def _ticks(dimension: Dimension) -> Iterator[tuple[float, str]]:
     if dimension.choices:
         last = max(1, len(dimension.choices) - 1)
         for at, choice in enumerate(dimension.choices):
-            yield at / last, choice if len(choice) <= _LONGEST else f"{choice[: _LONGEST - 1]}…"
+            yield at / last, style.cut(choice, _LONGEST)
         return
-    values = ticks_of(dimension.low, dimension.high, dimension.log)
-    values = [value for value in values if dimension.low <= value <= dimension.high]
+    low, high = dimension.low, dimension.high
+    values = [value for value in ticks_of(low, high, dimension.log) if low <= value <= high]
     for value in values[:: max(1, math.ceil(len(values) / _FEW_TICKS))]:
-        place = (value - dimension.low) / (dimension.high - dimension.low)
-        if dimension.log:
-            place = math.log(value / dimension.low) / math.log(dimension.high / dimension.low)
+        place = (
+            math.log(value / low) / math.log(high / low) if dimension.log else (value - low) / (high - low)
+        )
         yield place, short(value)
 
 
-def _columns_of(*dimensions: Dimension) -> list[str]:
-    return ["cell", "trial", "state", *dict.fromkeys(each.name for each in dimensions)]
-
-
-def _hover(first: Dimension, second: Dimension | None = None, measured: bool = False) -> str:
-    values = f"{first.name} %{{customdata[3]}}" + (f"<br>{second.name} %{{customdata[4]}}" if second else "")
-    loss = "<br>loss %{y:.4f}" if measured else ""
-    return f"%{{customdata[0]}}, trial %{{customdata[1]}}, %{{customdata[2]}}<br>{values}{loss}"
+def _hover(*dimensions: Dimension) -> str:
+    values = "<br>".join(f"{each.name} %{{{each.name}}}" for each in dimensions)
+    return f"%{{cell}}, trial %{{trial}}, %{{state}}<br>{values}"

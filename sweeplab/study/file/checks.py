@@ -14,7 +14,7 @@ from sweeplab.errors import BadInput, nearest
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.expressions import Expression
-from sweeplab.study.file.entries import Written, expression, is_searched
+from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched
 from sweeplab.study.problems import SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
@@ -71,7 +71,12 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     for key, model in (("sampler", Sampler), ("pruner", Pruner)):
         if key in document:
             study[key] = read_algorithm(model, document[key], (key,), problems) or model()
-    spec = _validated(study, problems)
+    spec = None
+    try:
+        spec = StudySpec.model_validate(study)
+    except ValidationError as error:
+        for each in error.errors():
+            _retell(each, problems)
     # Where only another part is wrong, the space is checked too: what is wrong is said all at once.
     draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
     draft._source_map = problems.source
@@ -85,15 +90,6 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     return spec
 
 
-def _validated(study: Mapping[str, Any], problems: Problems) -> StudySpec | None:
-    try:
-        return StudySpec.model_validate(study)
-    except ValidationError as error:
-        for each in error.errors():
-            _retell(each, problems)
-        return None
-
-
 def _retell(error: Any, problems: Problems) -> None:
     """Say one of pydantic's errors in our words."""
     path = tuple(part for part in error["loc"] if part not in SEED_FORMS)
@@ -103,7 +99,10 @@ def _retell(error: Any, problems: Problems) -> None:
     if kind == "missing":
         problems.add(path, f"{dotted(path)} is missing")
     elif kind == "extra_forbidden":
-        problems.unknown(path, _keys(path[:-1]), "key")
+        parts = (
+            _models(StudySpec.model_fields[str(path[0])].annotation) if len(path) > 1 else iter([StudySpec])
+        )
+        problems.unknown(path, list(next(parts).model_fields), "key")
     elif isinstance(refusal, Refusal):
         told = "" if refusal.is_secret else f": {shown(value)}"
         problems.add(path, f"{dotted(path)} {refusal.what}{told}", refusal.allowed, refusal.nearest)
@@ -114,15 +113,6 @@ def _retell(error: Any, problems: Problems) -> None:
     else:
         allowed = ALLOWED.get(kind, error["msg"].removeprefix("Input should be "))
         problems.add(path, what, allowed.format(**error.get("ctx", {})))
-
-
-def _keys(path: Location) -> list[str]:
-    """Return the keys of the part of a study that a path leads to."""
-    model: type[BaseModel] = StudySpec
-    for part in path:
-        if isinstance(part, str):
-            model = next(_models(model.model_fields[part].annotation))
-    return list(model.model_fields)
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -137,9 +127,9 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     """Return fixed, grid, cells, search and constraints typed, without what is wrong in them."""
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
-    changes = _changes(document, problems)
-    cells: list[dict[str, Any]] = [{} for _ in changes]
     search: dict[str, SearchSpec] = {}
+    changes = _listed(document, "cells", "a list of mappings, such as [{}, {norm: rmsnorm}]", problems)
+    cells: list[dict[str, Any]] = [{} for _ in changes]
     for written in _written(document, changes, problems):
         name, (section, index, *_) = written.row.name, written.path
         if section == "grid":
@@ -150,17 +140,16 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
             held = fixed if section == "fixed" else cells[int(index)]
             for value in written.literal():
                 held[name] = value
-    constraints = document.get("constraints") or []
-    if not isinstance(constraints, list):
-        problems.add(("constraints",), f"constraints is {shown(constraints)}", "a list of expressions")
-        constraints = []
-    places: list[Location] = [("constraints", index) for index in range(len(constraints))]
-    read = [expression(each, place, problems) for each, place in zip(constraints, places, strict=True)]
+    read: dict[Location, Expression | None] = {}
+    for index, each in enumerate(_listed(document, "constraints", "a list of expressions", problems)):
+        read["constraints", index] = expression(each, ("constraints", index), problems)
+    constraints = [found.text for found in read.values() if found]
     for name, entry in search.items():
-        key = "expr" if isinstance(entry, Derived) else "when"
-        places.append(("search", name, key))
-        read.append(entry.expr if isinstance(entry, Derived) else entry.when)
-    for found, place in zip(read, places, strict=True):
+        if isinstance(entry, Derived):
+            read["search", name, "expr"] = entry.expr
+        else:
+            read["search", name, "when"] = entry.when
+    for place, found in read.items():
         if found:
             _check_names(found, place, problems)
     _check_cycles(search, problems)
@@ -168,79 +157,58 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     for index, each in enumerate(whole):
         if (first := whole.index(each)) < index and not problems.found:
             problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
-    sound = [found.text for found in read[: len(constraints)] if found]
-    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": sound}
+    return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
 
 
-def _written(
-    document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], problems: Problems
-) -> Iterator[Written]:
+def _listed(document: Mapping[str, Any], key: str, allowed: str, problems: Problems) -> list[Any]:
+    held = document.get(key)
+    if isinstance(held, list):
+        return held
+    if held is not None:
+        problems.add((key,), f"{key} is {shown(held)}", allowed)
+    return []
+
+
+def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Problems) -> Iterator[Written]:
     """Yield what is written for every hyperparameter that may stand where it stands."""
+    places: list[tuple[Location, Any]] = [((section,), document.get(section)) for section in SECTIONS]
+    places += [(("cells", index), each) for index, each in enumerate(changes)]
     seen: dict[str, str] = {}
-    for section in SECTIONS:
-        held = {} if document.get(section) is None else document[section]
+    for place, held in places:
+        section = str(place[0])
+        if section != "cells" and held is None:
+            continue
         if not isinstance(held, Mapping):
-            problems.add((section,), f"{section} is {shown(held)}", "a mapping of hyperparameters")
+            allowed = (
+                "a mapping, {} for what is fixed" if section == "cells" else "a mapping of hyperparameters"
+            )
+            problems.add(place, f"{dotted(place)} is {shown(held)}", allowed)
             continue
         for name, value in held.items():
-            path = (section, name)
-            if not _is_known(path, problems):
-                pass
-            elif name in seen:
-                problems.add(
-                    path, f"{name} stands in {seen[name]} and in {section}", "one of them", at_key=True
-                )
+            path, first = (*place, name), seen.setdefault(name, section)
+            if name not in TABLE:
+                problems.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
+            elif name == "seed":
+                problems.add(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
+            elif first != section and (first, section) != ("fixed", "cells"):
+                what = f"{name} stands in {first} and in {section}"
+                problems.add(path, what, "one of them", at_key=True)
+            elif name in EVALUATED and section != "fixed":
+                what = f"{name} is the study's: losses are compared on the same tokens"
+                problems.add(path, what, "fixed", at_key=True)
             elif section == "search" and not is_searched(TABLE[name]):
-                problems.add(
-                    path, f"{name} is not searched: it is the machine's", "fixed or grid", at_key=True
-                )
+                what = f"{name} is not searched: it is the machine's"
+                problems.add(path, what, "fixed or grid", at_key=True)
             else:
                 yield Written(TABLE[name], value, path, problems)
-            seen.setdefault(name, section)
-    for index, changes in enumerate(cells):
-        for name, value in changes.items():
-            at = ("cells", index, name)
-            if not _is_known(at, problems):
-                pass
-            elif seen.get(name, "fixed") != "fixed":
-                problems.add(at, f"{name} stands in {seen[name]} and in cells", "one of them", at_key=True)
-            else:
-                yield Written(TABLE[name], value, at, problems)
-
-
-def _is_known(path: Location, problems: Problems) -> bool:
-    """Say whether a place names a hyperparameter that a study sets."""
-    name = str(path[-1])
-    if name not in TABLE:
-        problems.unknown(path, list(TABLE), "hyperparameter", SYNONYMS.get(name, ""))
-    elif name == "seed":
-        problems.add(path, "seed is set by seeds, such as `seeds: [0, 1]`", at_key=True)
-    return name in TABLE and name != "seed"
-
-
-def _changes(document: Mapping[str, Any], problems: Problems) -> list[Mapping[str, Any]]:
-    """Return what each of the `cells` changes, as written; nothing of one that is no mapping."""
-    held = [] if document.get("cells") is None else document["cells"]
-    if not isinstance(held, list):
-        problems.add(
-            ("cells",), f"cells is {shown(held)}", "a list of mappings, such as [{}, {norm: rmsnorm}]"
-        )
-        return []
-    for index, each in enumerate(held):
-        if not isinstance(each, Mapping):
-            problems.add(
-                ("cells", index), f"cells[{index}] is {shown(each)}", "a mapping, {} for what is fixed"
-            )
-    return [each if isinstance(each, Mapping) else {} for each in held]
 
 
 def _check_names(found: Expression, path: Location, problems: Problems) -> None:
     known = [*TABLE, *FACTS]
     for name in sorted(found.names):
         if name in UNSEEN:
-            problems.add(
-                path, f"{found.text!r} rests on {name}, which is not the same for every run of a trial"
-            )
+            what = f"{found.text!r} rests on {name}, which is not the same for every run of a trial"
+            problems.add(path, what)
         elif name not in known:
             near = SYNONYMS.get(name) or nearest(name, [*known, "True", "False", "None"])
             problems.add(path, f"{found.text!r} names {name!r}, which is unknown", "", near)
@@ -259,9 +227,8 @@ def _check_cycles(search: Mapping[str, SearchSpec], problems: Problems) -> None:
             first = next(name for name in search if name in circle)
             start = circle.index(first)
             names = [*circle[start:-1], *circle[:start], first]
-            problems.add(
-                ("search", first), f"{first} depends on itself: {' needs '.join(names)}", at_key=True
-            )
+            what = f"{first} depends on itself: {' needs '.join(names)}"
+            problems.add(("search", first), what, at_key=True)
             del graph[first]
 
 
@@ -272,8 +239,16 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     if n_cells > MOST_CELLS:
         problems.add(("grid",), f"the grid has {n_cells:,} cells", f"at most {MOST_CELLS:,}")
     for name, entry in spec.search.items():
-        if isinstance(entry, Divisors):
-            _check_divided(spec, name, entry.of, problems)
+        if not isinstance(entry, Divisors):
+            continue
+        # The divisors are listed before it is sampled.
+        path, of = ("search", name, "divides"), spec.search.get(entry.of)
+        if isinstance(of, Derived):
+            what = f"{name} divides {entry.of}, which is derived"
+            problems.add(path, what, "a hyperparameter that is sampled or fixed")
+        elif isinstance(of, Range) and (count := of.count or 0) > MOST_DIVIDED:
+            what = f"{name} divides {entry.of}, which has {count:,} values"
+            problems.add(path, what, f"at most {MOST_DIVIDED}: give {entry.of} a list or a step")
     if len(problems.found) > before:
         return
     try:
@@ -285,18 +260,6 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], problems)
-
-
-def _check_divided(spec: StudySpec, name: str, of: str, problems: Problems) -> None:
-    """Refuse a hyperparameter whose divisors cannot be listed before it is sampled."""
-    entry, path = spec.search.get(of), ("search", name, "divides")
-    if isinstance(entry, Derived):
-        problems.add(
-            path, f"{name} divides {of}, which is derived", "a hyperparameter that is sampled or fixed"
-        )
-    elif isinstance(entry, Range) and (count := entry.count or 0) > MOST_DIVIDED:
-        what = f"{name} divides {of}, which has {count:,} values"
-        problems.add(path, what, f"at most {MOST_DIVIDED}: give {of} a list or a step")
 
 
 def _never_met(spaces: Sequence[Space]) -> list[Rule]:

@@ -1,8 +1,7 @@
 """YAML 1.2 to plain values, with the line and column of every key and value, and values to YAML text.
 
 A study comes from anyone: nothing in it may run, grow without end, or silently replace something else. So
-there are no tags, no aliases, no second key of one name, and limits of depth and number. An edit of a text leaves
-every letter as it is but those of the value that is set.
+there are no tags, no aliases, no second key of one name, and limits of depth and number.
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ def parse(text: str, problems: Problems) -> Any:
 
 
 def _position(text: str, offset: int) -> Mark:
-    """Return the line and column, from 1, of a character."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
@@ -108,17 +106,14 @@ class _Composer(Composer):
         self.n_nodes += 1
         event = self.parser.peek_event()
         if isinstance(event, AliasEvent):
-            raise ComposerError(
-                None, None, f"the alias *{event.anchor} is not read: write its value out", event.start_mark
-            )
+            what = f"the alias *{event.anchor} is not read: write its value out"
+            raise ComposerError(None, None, what, event.start_mark)
         if self.n_nodes > MAX_NODES:
             raise ComposerError(None, None, f"more than {MAX_NODES:,} values", event.start_mark)
         return super().compose_node(parent, index)
 
 
 class _Reader:
-    """Turns nodes into plain values."""
-
     def __init__(self, constructor: Any, problems: Problems) -> None:
         self._constructor = constructor
         self._problems = problems
@@ -154,9 +149,8 @@ class _Reader:
             first = source.keys.get(below)
             source.keys[below] = _start(key_node)
             if first:
-                self._problems.add(
-                    below, f"{shown(key)} is given twice, first on line {first[0]}", at_key=True
-                )
+                what = f"{shown(key)} is given twice, first on line {first[0]}"
+                self._problems.add(below, what, at_key=True)
             found[key] = self.plain(value_node, below)
         return found
 
@@ -169,37 +163,27 @@ def _start(node: Node) -> Mark:
 
 
 def edited(text: str, changes: Mapping[Location, Any]) -> str:
-    """Return a study file's text with values set, or removed where they are REMOVED; comments stay.
+    """Return a study file's text with values set, or removed where they are REMOVED; every other letter stays.
 
     Places are one or two keys deep, and a first key's value is a mapping where there is a second one.
     """
     for path, value in changes.items():
-        text = _edited(text, path, value)
+        text = _edited(text, YAML(typ="safe", pure=True).compose(text), path, value)
     return text
 
 
-def _edited(text: str, path: Location, value: Any) -> str:
-    root = YAML(typ="safe", pure=True).compose(text)
+def _edited(text: str, holder: MappingNode, path: Location, value: Any) -> str:
     key, *below = path
-    entry = _find(root, key)
-    if not below:
-        return _set(text, root, entry, key, value)
-    if entry is None:
-        return text if value is REMOVED else _inserted(text, root, key, {below[0]: value})
-    holder = entry[1]
-    if not isinstance(holder, MappingNode):  # such as `search:` with nothing in it
-        return text if value is REMOVED else _replaced(text, entry, {below[0]: value})
-    inner = _find(holder, below[0])
-    if value is REMOVED and inner and len(holder.value) == 1:
-        return _replaced(text, entry, {})
-    return _set(text, holder, inner, below[0], value)
-
-
-def _find(mapping: MappingNode, key: Any) -> _Entry | None:
-    return next((entry for entry in mapping.value if entry[0].value == key), None)
-
-
-def _set(text: str, holder: MappingNode, entry: _Entry | None, key: Any, value: Any) -> str:
+    entry = next((entry for entry in holder.value if entry[0].value == key), None)
+    inner = entry[1] if entry else None
+    if below and isinstance(inner, MappingNode):
+        if value is not REMOVED or [each.value for each, _ in inner.value] != below:
+            return _edited(text, inner, tuple(below), value)
+        value = {}
+    elif below and value is not REMOVED:  # there is no such part, or as in `search:` nothing in it
+        value = {below[0]: value}
+    elif below:
+        return text
     if value is REMOVED:
         return _without(text, holder, entry) if entry else text
     return _replaced(text, entry, value) if entry else _inserted(text, holder, key, value)

@@ -27,9 +27,13 @@ FORMS: dict[str, tuple[str, ...]] = {
 _FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {divides, min, max} | {expr}"
 
 
+# What runs are evaluated on is one for all of a study: their losses are compared.
+EVALUATED = ("eval_tokens", "eval_iters", "eval_full")
+
+
 def is_searched(row: Hyperparameter) -> bool:
     """Say whether a hyperparameter may stand under `search`: the machine's own may not."""
-    return row.name != "seed" and row.category != "precision"
+    return row.name not in ("seed", *EVALUATED) and row.category != "precision"
 
 
 def expression(written: Any, path: Location, problems: Problems) -> Expression | None:
@@ -78,8 +82,7 @@ class Written:
             self.wrong(f"a list of one or more of: {self.row.allowed}")
             return ()
         values: list[Any] = []
-        for index in range(len(self.value)):
-            each = self._at(index)
+        for each in map(self._at, range(len(self.value))):
             for value in each.literal():
                 if value in values:
                     each.wrong("", what=f"{self} has {shown(value)} twice")
@@ -89,30 +92,33 @@ class Written:
 
     def entry(self) -> SearchSpec | None:
         """Return an entry of `search` typed, or None where it is wrong."""
-        before = len(self.problems.found)
         if self.value == SUGGESTED and self.row.suggested is not None:
             return replace(self, value=self.row.suggested).entry()
-        entry: SearchSpec | None = None
-        form = next((key for key in FORMS if isinstance(self.value, Mapping) and key in self.value), None)
-        if isinstance(self.value, list | tuple):
-            entry = Choices(self.literals())
-        elif form is None:
-            self._no_form()
-        else:
-            for key in self.value:
-                if key not in FORMS[form]:
-                    self.problems.unknown((*self.path, key), FORMS[form], "key")
-            match form:
-                case "expr":
-                    expr = self._expression("expr")
-                    entry = Derived(expr) if expr else None
-                case "choices":
-                    entry = Choices(self._at("choices").literals(), self._expression("when"))
-                case "divides":
-                    entry = self._divisors()
-                case _:
-                    entry = self._range()
+        before = len(self.problems.found)
+        entry = self._entry()
         return entry if len(self.problems.found) == before else None
+
+    def _entry(self) -> SearchSpec | None:
+        if isinstance(self.value, list | tuple):
+            return Choices(self.literals())
+        form = next((key for key in FORMS if isinstance(self.value, Mapping) and key in self.value), None)
+        if form is None:
+            self._no_form()
+            return None
+        for key in self.value:
+            if key not in FORMS[form]:
+                self.problems.unknown((*self.path, key), FORMS[form], "key")
+        when = self._expression("when")
+        match form:
+            case "expr":
+                expr = self._expression("expr")
+                return Derived(expr) if expr else None
+            case "choices":
+                return Choices(self._at("choices").literals(), when)
+            case "divides":
+                return self._divisors(when)
+            case _:
+                return self._range(when)
 
     def _no_form(self) -> None:
         allowed, near = _FORMS_IN_WORDS, ""
@@ -132,7 +138,7 @@ class Written:
     def _expression(self, key: str) -> Expression | None:
         return expression(self.value[key], (*self.path, key), self.problems) if key in self.value else None
 
-    def _divisors(self) -> Divisors | None:
+    def _divisors(self, when: Expression | None) -> Divisors | None:
         of, row = self._at("divides"), self.row
         whole = [
             name for name, each in TABLE.items() if each.kind == "int" and name not in (row.name, "seed")
@@ -144,18 +150,16 @@ class Written:
             near = nearest(str(of.value), whole)
             of.wrong("the name of a hyperparameter that is a whole number", near)
         ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
-        when = self._expression("when")
         return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
 
-    def _range(self) -> Range | None:
+    def _range(self, when: Expression | None) -> Range | None:
         if self.row.kind not in ("int", "float"):
             self.wrong(f"a list of choices: {self.row.allowed}", what=f"{self.row.name} has no range")
             return None
         log, step = self.value.get("log", False), self.value.get("step")
         if not isinstance(log, bool):
             self._at("log").wrong("true or false")
-        when, ends = self._expression("when"), self._ends()
-        if ends is None:
+        if not (ends := self._ends()):
             return None
         low, high = ends
         if low == high:
@@ -168,8 +172,8 @@ class Written:
             step = self._at("step")._step(low, high, log is True)
         return Range(low, high, log is True, step, when, self.row.kind == "int")
 
-    def _ends(self) -> tuple[float, float] | None:
-        """Return min and max, or None where they are wrong."""
+    def _ends(self) -> list[float]:
+        """Return min and max, or nothing where they are wrong."""
         ends: list[float] = []
         for key in ("min", "max"):
             if key not in self.value:
@@ -178,13 +182,10 @@ class Written:
                 self._at(key).wrong(self.row.allowed)
             else:
                 ends += self._at(key).literal()
-        if len(ends) < 2:
-            return None
-        low, high = ends
-        if low > high:
-            self.wrong("min below max", what=f"{self} is inverted: min {low:g} is above max {high:g}")
-            return None
-        return low, high
+        if ends == sorted(ends):
+            return ends if len(ends) == 2 else []
+        self.wrong("min below max", what=f"{self} is inverted: min {ends[0]:g} is above max {ends[1]:g}")
+        return []
 
     def _step(self, low: float, high: float, log: bool) -> float | None:
         """Return the step in the row's own type, or None where it is wrong."""

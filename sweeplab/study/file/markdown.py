@@ -23,7 +23,8 @@ _VALUE_HEADINGS = (
     re.compile(r"defaults?|settings?"),
 )
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+# A block of code: to a line with the fence that opened it, or a longer one, and nothing else; else to the end.
+_FENCED = re.compile(r"^ {0,3}(([`~])\2{2,}+).*?(?:^ {0,3}\1\2*\s*?$|\Z)", re.MULTILINE | re.DOTALL)
 _COLUMN_EDGE = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r":?-+:?")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
@@ -75,7 +76,8 @@ def parse_tables(text: str, file: Path | None = None) -> MarkdownTables:
     tables = MarkdownTables()
     values, lines = tables.values, tables.lines
     for line, name, written in _rows(text):
-        key = _key(name)
+        # As the table spells it: `Learning rate (peak)` is learning_rate.
+        key = re.sub(r"[\s-]+", "_", _NOTE.sub("", plain(name)).lower())
         row = TABLE.get(key)
         if row is None:
             what = f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"
@@ -153,16 +155,12 @@ def _number(text: str) -> float:
     return math.nan
 
 
-def _key(name: str) -> str:
-    """Return the name as the table spells it: `Learning rate (peak)` is learning_rate."""
-    return re.sub(r"[\s-]+", "_", _NOTE.sub("", plain(name)).lower())
-
-
 def _rows(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield (line, name, value as written) of each row of each table of hyperparameters."""
     above: list[str] = []
     columns: tuple[int, int] | None = None
-    for number, line in _outside_of_fences(text):
+    text = _FENCED.sub(lambda code: "\n" * code[0].count("\n"), text)
+    for number, line in enumerate(text.split("\n"), start=1):
         cells = _cells(line) if "|" in line else []
         if cells and all(_RULE.fullmatch(cell) for cell in cells):
             columns = columns or (_columns(above) if len(above) == len(cells) else None)
@@ -176,22 +174,6 @@ def _rows(text: str) -> Iterator[tuple[int, str, str]]:
         above = cells
 
 
-def _outside_of_fences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, line), with an empty line for each one of fenced code."""
-    fence = ""
-    for number, line in enumerate(text.split("\n"), start=1):
-        match = _FENCE.match(line)
-        if fence:
-            yield number, ""
-            if match and match[1].startswith(fence) and not match[2].strip():
-                fence = ""
-        elif match:
-            yield number, ""
-            fence = match[1]
-        else:
-            yield number, line
-
-
 def _cells(line: str) -> list[str]:
     cells = [cell.strip() for cell in _COLUMN_EDGE.split(line.strip())]
     return cells[not cells[0] : len(cells) - (not cells[-1])]
@@ -200,12 +182,9 @@ def _cells(line: str) -> list[str]:
 def _columns(header: Sequence[str]) -> tuple[int, int] | None:
     """Return the index of the column of names and of that of values, or None where one is missing."""
     headings = [_NOTE.sub("", plain(cell)).lower() for cell in header]
-    name = next((index for index, heading in enumerate(headings) if _NAME_HEADING.fullmatch(heading)), None)
-    values = (
-        index
-        for pattern in _VALUE_HEADINGS
-        for index, heading in enumerate(headings)
-        if index != name and pattern.fullmatch(heading)
+    names, *values = (
+        [index for index, heading in enumerate(headings) if pattern.fullmatch(heading)]
+        for pattern in (_NAME_HEADING, *_VALUE_HEADINGS)
     )
-    value = next(values, None)
-    return None if name is None or value is None else (name, value)
+    others = [index for found in values for index in found if index not in names[:1]]
+    return (names[0], others[0]) if names and others else None

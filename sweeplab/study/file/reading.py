@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.plugins import import_plugins
-from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted, shown
-from sweeplab.study.spec import StudySpec, beside
+from sweeplab.study.problems import SECTIONS, Location, Problems, SourceMap, dotted
+from sweeplab.study.spec import PRESETS, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
 # What may be written as the name of its type alone.
 SHORT_FORMS = ("sampler", "pruner")
-_PRESETS = files("sweeplab") / "presets"
 
 
 def read_study(
@@ -39,11 +37,7 @@ def read_study(
 
 
 def read_text(
-    text: str,
-    path: Path,
-    overrides: Sequence[str] = (),
-    name: str | None = None,
-    allow_plugins: bool = False,
+    text: str, path: Path, overrides: Sequence[str] = (), name: str | None = None, allow_plugins: bool = False
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is where it stands, or would."""
     problems = Problems(SourceMap(path))
@@ -57,15 +51,11 @@ def read_text(
 
 def read_plain(document: dict[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
     """Read a study of plain values, in no file, as `read_study` does."""
-    return _read(document, Problems(SourceMap()), overrides)
+    return _read(document, Problems(SourceMap()), overrides, None, False)
 
 
 def _read(
-    document: Any,
-    problems: Problems,
-    overrides: Sequence[str],
-    name: str | None = None,
-    allow_plugins: bool = False,
+    document: Any, problems: Problems, overrides: Sequence[str], name: str | None, allow_plugins: bool
 ) -> StudySpec:
     if isinstance(document, dict):
         for override in overrides:
@@ -77,7 +67,8 @@ def _read(
         import_plugins(document, problems, allow_plugins)
         if len(problems.found) > before:  # the names of their parts are not known
             raise BadInput(*problems.found)
-        _lay_preset_under(document, problems)
+        if document.get("preset") in preset_names():
+            _lay_under("preset", preset(document["preset"]).values, document, problems.source)
         _lay_start_under(document, problems.source)
     return study_from(document, problems)
 
@@ -102,11 +93,6 @@ class Preset:
         return self.notes[0]
 
 
-def preset_names() -> tuple[str, ...]:
-    """Return the names of all presets, in alphabetical order."""
-    return tuple(sorted(Path(each.name).stem for each in _PRESETS.iterdir() if each.name.endswith(".yaml")))
-
-
 @cache
 def preset(name: str) -> Preset:
     """Return a preset.
@@ -116,23 +102,11 @@ def preset(name: str) -> Preset:
     """
     if name not in (known := preset_names()):
         raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
-    text = (_PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     head = text.partition("fixed:")[0].splitlines()
     document = parse(text, Problems(SourceMap()))
     notes = tuple(line.removeprefix("#").strip() for line in head)
     return Preset(document["fixed"], notes, document.get("vocab_size"))
-
-
-def _lay_preset_under(document: dict[str, Any], problems: Problems) -> None:
-    """Write into a study's document, under `fixed`, what its preset says and the document does not."""
-    name = document.get("preset")
-    if not isinstance(name, str):
-        return
-    if name in (known := preset_names()):
-        _lay_under("preset", preset(name).values, document, problems.source)
-    else:
-        what = f"preset is unknown: {shown(name)}"
-        problems.add(("preset",), what, " | ".join(known), nearest(name, known))
 
 
 def _lay_start_under(document: dict[str, Any], source: SourceMap) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, AlgorithmRow, Option
-from sweeplab.study.file.entries import FORMS, SUGGESTED, is_searched
-from sweeplab.study.file.reading import preset, preset_names
+from sweeplab.study.file.entries import EVALUATED, FORMS, SUGGESTED, is_searched
+from sweeplab.study.file.reading import preset
 from sweeplab.study.problems import shown
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.spec import StudySpec, preset_names
 
 Schema = dict[str, Any]
 # The dialect that editors' YAML support knows best.
@@ -37,9 +37,10 @@ def study_schema() -> Schema:
     sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]
     sections["fixed"] |= _rows(rows, _value)
-    sections["grid"] |= _rows(rows, _values)
+    differing = [row for row in rows if row.name not in EVALUATED]
+    sections["grid"] |= _rows(differing, _values)
     sections["search"] |= _rows(filter(is_searched, rows), _search)
-    sections["cells"]["items"] = _rows(rows, _value)
+    sections["cells"]["items"] = _rows(differing, _value)
     sections["constraints"]["items"] = _EXPRESSION
     file = {"type": "string", "minLength": 1}
     sections["plugins"]["items"] = {"anyOf": [file, sections["plugins"]["items"]]}
@@ -73,7 +74,6 @@ def _number(row: Hyperparameter) -> Schema:
 
 
 def _value(row: Hyperparameter) -> Schema:
-    """Return the schema of one literal value."""
     if row.kind == "floats":
         count = len(row.sample)
         schema: Schema = {"type": "array", "items": _number(row), "minItems": count, "maxItems": count}
@@ -107,10 +107,8 @@ def _search(row: Hyperparameter) -> Schema:
     forms |= {"min": ("min", "max")} if row.kind in ("int", "float") else {}
     forms |= {"divides": ("divides",)} if row.kind == "int" else {}
     allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []
-    allowed.append(_values(row))
-    for form, required in forms.items():
-        allowed.append(_keys({key: keys[key] for key in FORMS[form]}, required))
-    return {"anyOf": allowed}
+    mappings = (_keys({key: keys[key] for key in FORMS[form]}, needed) for form, needed in forms.items())
+    return {"anyOf": [*allowed, _values(row), *mappings]}
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
@@ -120,9 +118,9 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
     forms = []
     for name, row in rows.items():
         known = row.options()
-        written = {option.name: _option(option) for option in known.values()}
+        written = {option: _option(each) for option, each in known.items()}
         written |= {alias: written[option] for alias, option in row.aliases.items()}
-        required = (option.name for option in known.values() if option.required)
+        required = (option for option, each in known.items() if each.required)
         names = [name, *(other for other, meant in OTHER_NAMES.items() if meant == name)]
         form = _keys({"type": {"enum": names}, **written}, ("type", *required))
         forms.append(form | {"description": row.meaning})

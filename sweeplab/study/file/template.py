@@ -99,12 +99,12 @@ def _check(search: Sequence[str]) -> None:
     searchable = [row.name for row in TABLE.values() if row.suggested is not None]
     problems = []
     for name in search:
-        if name in TABLE and name not in searchable:
-            problems.append(Problem(f"no range is suggested for {name!r}", ", ".join(searchable)))
-        elif name not in TABLE:
-            near = nearest(name, searchable)
-            allowed = "" if near else ", ".join(searchable)
-            problems.append(Problem(f"unknown hyperparameter {name!r} to search", allowed, near))
+        if name not in searchable:
+            what = (
+                "no range is suggested for {!r}" if name in TABLE else "unknown hyperparameter {!r} to search"
+            )
+            near = "" if name in TABLE else nearest(name, searchable)
+            problems.append(Problem(what.format(name), "" if near else ", ".join(searchable), near))
     if problems:
         raise BadInput(*problems)
 

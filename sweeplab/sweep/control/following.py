@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import machine, version_differences, versions
+from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
-from sweeplab.sweep.trials.commands import Command, Commands, ControlState, is_running
+from sweeplab.sweep.trials.commands import Command, Commands, is_running
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
 
@@ -28,40 +28,13 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5
 # How often a joined worker looks whether the study is still run by somebody.
 JOINED_LOOK_SECONDS = 2.0
-PHASES = {
-    "run": "resume",
-    "pause": "pause",
-    "stop": "stop",
-    "over": "its time is over",
-    "closing": "no more to do, or interrupted",
-}
+# Phases that the log calls otherwise.
+PHASES = {"run": "resume", "over": "its time is over", "closing": "no more to do, or interrupted"}
 
 
 def read_plan(folder: StudyFolder) -> Plan:
     """Return the plan that a study was last started with."""
-    return Plan.from_dict(json.loads(folder.plan_file.read_text(encoding="utf-8")))
-
-
-# ------------------------------------------------------------------ progress
-
-
-def current_progress(folder: StudyFolder, feed: EventStream, commands: Commands) -> StudyProgress:
-    """Return what is known of a study by now, as its supervisor knows it; what ended before is counted apart."""
-    plan, start = read_plan(folder), commands.state.start
-    progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
-    progress.started = time.monotonic() - (time.time() - start.given)
-    progress.elapsed_before = start.elapsed_before
-    for event in feed.past():
-        progress.take_in(event)
-    progress.done_before = min(start.done_before, progress.counted)
-    _follow(progress, commands.state)
-    return progress
-
-
-def _follow(progress: StudyProgress, state: ControlState) -> None:
-    progress.follow(state)
-    if state.phase != "run":
-        progress.live.clear()  # the study's folder does not say when a run was saved
+    return Plan.from_dict(folder.read(folder.plan_file))
 
 
 def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
@@ -69,21 +42,26 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
 
     Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
     """
-    feed, commands = EventStream(folder), Commands.open(folder.storage_url)
-    progress = current_progress(folder, feed, commands)
+    feed, commands, plan = EventStream(folder), Commands.open(folder.storage_url), read_plan(folder)
+    start = commands.state.start
+    progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
+    progress.started = time.monotonic() - (time.time() - start.given)
+    progress.elapsed_before = start.elapsed_before
+    for event in feed.past():
+        progress.take_in(event)
+    progress.done_before = min(start.done_before, progress.counted)
     while folder.is_run:
+        progress.follow(commands.state)
+        if commands.state.phase != "run":
+            progress.live.clear()  # the study's folder does not say when a run was saved
         listen(Tick(), progress)
-        threading.Event().wait(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         commands.read()
         for event in feed.new():
             progress.take_in(event)
             listen(event, progress)
-        _follow(progress, commands.state)
     commands.read()
     return commands.state.status
-
-
-# ------------------------------------------------------------------ log
 
 
 class LogLine(TypedDict):
@@ -99,58 +77,47 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 
     With `follow` continue until nobody runs the study.
     """
-    log = _Log(folder)
-    yield from log.news(is_first=True)
-    while follow:
-        is_last = not folder.is_run
-        threading.Event().wait(LOOK_SECONDS)
-        yield from log.news()
-        if is_last:
-            return
-
-
-class _Log:
-    def __init__(self, folder: StudyFolder) -> None:
-        self._folder = folder
-        self._stream = EventStream(folder)
-        self._commands = Commands.open(folder.storage_url, read=False)
-        self._offsets: dict[Path, int] = {}
-        self._started: set[tuple[str, int]] = set()
-
-    def news(self, is_first: bool = False) -> Iterator[LogLine]:
-        """Yield the lines since the last time: those whose time is known in its order, then the workers'."""
-        known = [(each.given, "study", _in_words(each)) for each in self._commands.read()]
-        for event in self._stream.past() if is_first else self._stream.new():
-            known += self._of_trial(event)
+    stream, commands = EventStream(folder), Commands(open_database(folder.storage_url))
+    started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
+    offsets: dict[Path, int] = {}
+    events, is_last = stream.past(), not follow
+    while True:
+        known = [(each.given, "study", _in_words(each)) for each in commands.read()]
+        for event in events:
+            if isinstance(event, TrialClaimed) and event.place not in started:
+                started.add(event.place)
+                known.append((event.started, "trial", f"{event.cell} trial {event.trial} started"))
+            elif isinstance(event, TrialEnded):
+                known.append((event.ended, "trial", f"{event.cell} trial {event.trial} {_ended(event)}"))
         for at, source, text in sorted(known, key=lambda each: each[0]):
             yield LogLine(time=at, source=source, text=text)
-        for file in sorted(self._folder.path.glob("worker-*.log")):
-            for text in self._written(file):
+        for file in sorted(folder.path.glob("worker-*.log")):
+            for text in _new_lines(file, offsets):
                 yield LogLine(time=None, source=file.stem, text=text)
+        if is_last:
+            return
+        is_last = not folder.is_run
+        time.sleep(LOOK_SECONDS)
+        events = stream.new()
 
-    def _of_trial(self, event: TrialEvent) -> Iterator[tuple[float, str, str]]:
-        trial = f"{event.cell} trial {event.trial}"
-        if isinstance(event, TrialClaimed) and event.place not in self._started:
-            self._started.add(event.place)
-            yield event.started, "trial", f"{trial} started"
-        elif isinstance(event, TrialEnded):
-            ending = event.ending
-            loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
-            error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
-            said = f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
-            yield event.ended, "trial", f"{trial} {said}"
 
-    def _written(self, file: Path) -> list[str]:
-        with file.open("rb") as opened:
-            opened.seek(self._offsets.get(file, 0))
-            text = opened.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offsets[file] = self._offsets.get(file, 0) + len(whole)
-        return whole.decode("utf-8", "replace").splitlines()
+def _ended(event: TrialEnded) -> str:
+    ending = event.ending
+    loss = "" if ending.value is None else f", val_loss {ending.value:.4f}"
+    error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
+    return f"{ending.outcome}{loss} ({event.stop_reason or ''}){error}"
+
+
+def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
+    with file.open("rb") as opened:
+        opened.seek(offsets.get(file, 0))
+        text = opened.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    offsets[file] = offsets.get(file, 0) + len(whole)
+    return whole.decode("utf-8", "replace").splitlines()
 
 
 def _in_words(command: Command) -> str:
-    """Say in words what a command asks for."""
     value = command.value
     match command.kind:
         case "start":
@@ -158,16 +125,13 @@ def _in_words(command: Command) -> str:
         case "ended":
             return f"ended: {value}"
         case "wanted":
-            return PHASES[value]
+            return str(PHASES.get(value, value))
         case "budget":
             given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {given}"
         case "stop trial" | "withdraw":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
     return f"{command.kind}: {json.dumps(value)}"
-
-
-# ------------------------------------------------------------------ one more worker
 
 
 def join_study(
@@ -194,7 +158,7 @@ def join_study(
     resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
     pool = WorkerPool(folder, [resources], store, listen, name, force)
-    times, looked = 0, time.monotonic()
+    looked = time.monotonic()
     try:
         pool.start()
         while len(pool) or not (interrupts() or pool.failures or not is_running(folder, store.commands)):
@@ -202,8 +166,7 @@ def join_study(
             store.poll_commands()
             if pool.has_new_command and not interrupts():
                 pool.start()
-            if interrupts() > times:
-                times = interrupts()
+            if times := interrupts():
                 pool.stop() if times == 1 else pool.kill()
             if time.monotonic() - looked > JOINED_LOOK_SECONDS:
                 looked = time.monotonic()

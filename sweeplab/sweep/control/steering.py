@@ -36,7 +36,6 @@ MOST_LISTED = 10
 
 
 def _when(folder: StudyFolder, store: Store) -> str:
-    """Say when what was asked for is done."""
     limit, commands = store.budget.time, store.commands
     if limit is not None and folder.elapsed_seconds >= limit:
         return f"its time is over: {folder.command('study extend', '--time', 'TIME')} gives it more"
@@ -85,9 +84,9 @@ def resume(folder: StudyFolder) -> Done | None:
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
         raise BadInput(f"the run of study {folder.name} is just ending; the same command then continues it")
-    before = commands.state.phase
+    undo = folder.command(f"study {commands.state.phase}")
     commands.set_phase("run")
-    return Done(f"{folder.name} continues", [folder.command(f"study {before}")])
+    return Done(f"{folder.name} continues", [undo])
 
 
 def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -> Done:
@@ -101,7 +100,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     if not given:
         raise BadInput(Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h"))
     store = open_store(folder)
-    with store.lock():  # another such command may change another part of the budget
+    with store.leases.lock():  # another such command may change another part of the budget
         before = read_spec(folder).budget.model_dump()
         try:
             asked = [f"budget.{name}={text}" for name, text in given.items()]
@@ -153,9 +152,6 @@ def _said(value: Any) -> str:
     return "none" if value is None else f"{int(value)}s" if isinstance(value, float) else str(value)
 
 
-# ------------------------------------------------------------------ trials
-
-
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """Let trials of given values, as `name=value`, be tried next: one in every cell that these values do not exclude.
 
@@ -175,13 +171,11 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     if not chosen:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
     searched = {name: value for name, value in given.items() if name in store.spec.search}
-    points = [_point(space, searched) for space in chosen]
-    pairs = zip(chosen, points, strict=True)
-    with store.lock():
-        added = [_enqueue(store, space.cell, point, {"enqueued": given}) for space, point in pairs]
+    points = [(space.cell, _point(space, searched)) for space in chosen]
+    with store.leases.lock():
+        added = [_enqueue(store, cell, point, {"enqueued": given}) for cell, point in points]
     store.commands.add("enqueue", {"trials": added, "values": given})
-    what = f"{several(len(added), 'trial')} enqueued: {_listed(added)}; {_when(folder, store)}"
-    return Done(what, _withdrawals(folder, added), added)
+    return _asked(folder, store, f"enqueued: {_listed(added)}", added)
 
 
 def retry(folder: StudyFolder) -> Done:
@@ -191,17 +185,14 @@ def retry(folder: StudyFolder) -> Done:
         BadInput: no trial has failed, or all that have are tried again.
     """
     store = open_store(folder)
-    failed, added = [], []
-    with store.lock():
-        for cell in store.cells:
-            for trial in failed_trials(store.trials(cell)):
-                failed.append((cell.key, trial.number))
-                added.append(_enqueue(store, cell, trial.params, {"retries": trial.number}))
+    with store.leases.lock():
+        failed = [(cell, trial) for cell in store.cells for trial in failed_trials(store.trials(cell))]
+        added = [_enqueue(store, cell, each.params, {"retries": each.number}) for cell, each in failed]
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
     store.commands.add("retry", {"trials": added})
-    what = f"{several(len(failed), 'trial')} tried again: {_listed(failed)}; {_when(folder, store)}"
-    return Done(what, _withdrawals(folder, added), added)
+    places = [(cell.key, trial.number) for cell, trial in failed]
+    return _asked(folder, store, f"tried again: {_listed(places)}", added)
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
@@ -211,7 +202,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
         BadInput: there is no such trial, it has ended, or several cells have one of its number.
     """
     store = open_store(folder)
-    with store.lock():
+    with store.leases.lock():
         trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
         key = find_trial(folder.name, trials, number, cell)
         trial = trials[key][number]
@@ -219,12 +210,12 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
             store.storage.set_trial_user_attr(trial._trial_id, "withdrawn", True)
             store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     place = {"cell": key, "trial": number}
-    space = next(each for each in store.spaces if each.cell.key == key)
+    values = next(each.values for each in store.cells if each.key == key)
     if trial.state == TrialState.WAITING:
         store.commands.add("withdraw", place)
         what = f"trial {number} in cell {key} is withdrawn: it had not started"
         given = trial.user_attrs.get("enqueued")
-        again = folder.command("study retry") if given is None else _again(folder, space.cell, given)
+        again = folder.command("study retry") if given is None else _again(folder, {**given, **values})
         return Done(what, [again], [(key, number)])
     if trial.state != TrialState.RUNNING:
         how = trial.user_attrs.get("outcome", trial.state.name.lower())
@@ -234,7 +225,8 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     if not is_running(folder, store.commands):
         what += f"; {_when(folder, store)}"
     run = folder.run(key, number, store.spec.first_seed)
-    again = _again(folder, space.cell, run.read_start().sampled if run.has_started else {})
+    sampled = run.read_start().sampled if run.has_started else {}
+    again = _again(folder, {**sampled, **values})
     return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
 
 
@@ -270,23 +262,20 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
 def _refused(name: str, spec: StudySpec) -> Problem | None:
     """Return what is wrong with giving a hyperparameter a value here, or None."""
     entry = spec.search.get(name)
-    open_to_all = [
-        *spec.grid,
-        *spec.changed,
-        *(each for each, how in spec.search.items() if not isinstance(how, Derived)),
-    ]
+    sampled = [each for each, how in spec.search.items() if not isinstance(how, Derived)]
+    known = [*spec.grid, *spec.changed, *sampled]
+    allowed = ", ".join(known)
     if isinstance(entry, Derived):
-        return Problem(f"{name} follows from the others: {entry.expr.text}", ", ".join(open_to_all))
-    if name in open_to_all:
+        return Problem(f"{name} follows from the others: {entry.expr.text}", allowed)
+    if name in known:
         return None
     if name in TABLE:
         value = spec.fixed.get(name, TABLE[name].default)
-        return Problem(f"{name} is {shown(value)} in every trial of this study", ", ".join(open_to_all))
-    return Problem(f"{name!r} is unknown", ", ".join(open_to_all), nearest(name, [*open_to_all, *TABLE]))
+        return Problem(f"{name} is {shown(value)} in every trial of this study", allowed)
+    return Problem(f"{name!r} is unknown", allowed, nearest(name, [*known, *TABLE]))
 
 
 def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters to enqueue in a cell."""
     point: dict[str, Any] = {}
     problems = []
     for name, value in searched.items():
@@ -312,14 +301,13 @@ def _enqueue(
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
 
 
-def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list[str]:
-    return [folder.command("trial stop", str(number), "--cell", cell) for cell, number in trials]
+def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
+    withdrawals = [folder.command("trial stop", str(number), "--cell", cell) for cell, number in added]
+    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", withdrawals, added)
 
 
-def _again(folder: StudyFolder, cell: Cell, given: Mapping[str, Any]) -> str:
-    """Return the command that asks for a trial of these values in this cell."""
-    words = [f"{name}={json.dumps(value)}" for name, value in {**given, **cell.values}.items()]
-    return folder.command("study enqueue", *words)
+def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:
+    return folder.command("study enqueue", *(f"{name}={json.dumps(value)}" for name, value in values.items()))
 
 
 def _listed(trials: Sequence[tuple[str, int]]) -> str:

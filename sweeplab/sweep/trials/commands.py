@@ -1,14 +1,13 @@
-"""The commands that a study was given: one row per command, in a table of our own beside the leases.
+"""The commands that a study was given: one row per command, added and never changed.
 
-A command is added and never changed. The state that holds now follows from all of them in turn, so a process that
-reads the new ones from time to time knows what to do, and the table is also the record of who asked for what when.
+What holds now follows from all of them in turn, and the table is also the record of who asked for what when.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,16 +16,16 @@ from sqlalchemy.exc import IntegrityError
 
 from sweeplab.lab.storage import READS, open_database
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.spec import Budget
+from sweeplab.sweep.trials.leases import TABLES
 
 # What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
 # supervisor is about to end.
 Phase = Literal["run", "pause", "stop", "over", "closing", "ended"]
-SET_PHASE = "wanted"  # the kind of a command that sets the phase, as it is spelled in the databases of labs
 
-_metadata = sql.MetaData()
 _COMMANDS = sql.Table(
     "sweeplab_order",
-    _metadata,
+    TABLES,
     sql.Column("revision", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("given", sql.Float, nullable=False),
     sql.Column("kind", sql.String(50), nullable=False),
@@ -70,28 +69,27 @@ class ControlState:
 
     revision: int = 0
     phase: Phase = "run"
-    budget: Mapping[str, Any] | None = None
+    budget: Budget | None = None
     stopped: frozenset[tuple[str, int]] = frozenset()
     start: SupervisorStart = SupervisorStart()
     status: str | None = None
 
     def after(self, command: Command) -> ControlState:
         """Return what holds after one more command; one of a kind that changes nothing raises the revision too."""
-        value = command.value
-        changed: dict[str, Any] = {"revision": command.revision}
+        state, value = replace(self, revision=command.revision), command.value
         match command.kind:
             case "start":
-                changed |= {"phase": "run", "budget": None, "status": None}
-                changed |= {"start": SupervisorStart(**{**value, "given": command.given})}
+                start = SupervisorStart(**{**value, "given": command.given})
+                return replace(state, phase="run", budget=None, status=None, start=start)
             case "ended":
-                changed |= {"phase": "ended", "status": value}
-            case "wanted":  # SET_PHASE
-                changed |= {"phase": value}
+                return replace(state, phase="ended", status=value)
+            case "wanted":  # the phase, as it is spelled in the databases of labs
+                return replace(state, phase=value)
             case "budget":
-                changed |= {"budget": value}
+                return replace(state, budget=Budget.model_validate(value))
             case "stop trial":
-                changed |= {"stopped": self.stopped | {(value["cell"], value["trial"])}}
-        return replace(self, **changed)
+                return replace(state, stopped=self.stopped | {(value["cell"], value["trial"])})
+        return state
 
 
 class Commands:
@@ -103,16 +101,11 @@ class Commands:
         self.state = ControlState()
 
     @classmethod
-    def open(cls, url: str, read: bool = True) -> Commands:
-        """Open the commands of the study whose storage is at `url`, read up to now or not at all."""
+    def open(cls, url: str) -> Commands:
+        """Open the commands of the study whose storage is at `url`, read up to now."""
         commands = cls(open_database(url))
-        if read:
-            commands.read()
+        commands.read()
         return commands
-
-    def create_table(self) -> None:
-        """Create the table where it is missing."""
-        _metadata.create_all(self._engine)
 
     def read(self) -> list[Command]:
         """Return the commands that are new since the last time, and apply them to the state."""
@@ -126,27 +119,22 @@ class Commands:
 
     def set_phase(self, phase: Phase, after: int | None = None) -> bool:
         """Say what the supervisor and the workers are to do; `after` as in `add`."""
-        return self.add(SET_PHASE, phase, after)
+        return self.add("wanted", phase, after)
 
     def add(self, kind: str, value: Any = None, after: int | None = None) -> bool:
         """Add a command; with `after`, only if none was added since that revision. Say whether it was added."""
-        for last in self._last_revisions(after):
-            row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
+        while True:
+            with self._reading.connect() as connection:
+                last = connection.execute(sql.select(sql.func.max(_COMMANDS.c.revision))).scalar() or 0
+            revision = 1 + (last if after is None else after)
+            row = {"revision": revision, "given": time.time(), "kind": kind, "value": json.dumps(value)}
             try:
                 with self._engine.begin() as connection:
                     connection.execute(sql.insert(_COMMANDS).values(**row))
+                return True
             except IntegrityError:  # another process was faster
-                continue
-            return True
-        return False
-
-    def _last_revisions(self, after: int | None) -> Iterator[int]:
-        if after is not None:
-            yield after
-            return
-        while True:
-            with self._reading.connect() as connection:
-                yield connection.execute(sql.select(sql.func.max(_COMMANDS.c.revision))).scalar() or 0
+                if after is not None:
+                    return False
 
 
 def is_running(folder: StudyFolder, commands: Commands) -> bool:

@@ -7,7 +7,6 @@ lease runs out. SQLite and PostgreSQL serve the same statements.
 from __future__ import annotations
 
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,10 +20,11 @@ LEASE_SECONDS = 120.0
 LOCK_SECONDS = 60.0
 _LOCK_POLL_SECONDS = 0.003
 
-_metadata = sql.MetaData()
+# Our own tables: leases and the lock, and the commands that a study was given.
+TABLES = sql.MetaData()
 _LEASES = sql.Table(
     "sweeplab_lease",
-    _metadata,
+    TABLES,
     sql.Column("trial_id", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("owner", sql.String(200), nullable=False),
     sql.Column("expires", sql.Float, nullable=False),
@@ -32,11 +32,12 @@ _LEASES = sql.Table(
 )
 _LOCKS = sql.Table(
     "sweeplab_lock",
-    _metadata,
+    TABLES,
     sql.Column("name", sql.String(50), primary_key=True),
     sql.Column("owner", sql.String(200), nullable=False),
     sql.Column("expires", sql.Float, nullable=False),
 )
+_LOCK = sql.select(_LOCKS).where(_LOCKS.c.name == "storage")
 
 
 def owner_of_this_process() -> str:
@@ -72,15 +73,11 @@ class Leases:
         self._engine = engine
         self.owner = owner_of_this_process()
 
-    def create_tables(self) -> None:
-        """Create the tables where they are missing."""
-        _metadata.create_all(self._engine)
-
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the storage's one lock; claims and endings take turns under it."""
         while not self._try_lock():
-            threading.Event().wait(_LOCK_POLL_SECONDS)
+            time.sleep(_LOCK_POLL_SECONDS)
         try:
             yield
         finally:
@@ -88,16 +85,15 @@ class Leases:
                 connection.execute(sql.delete(_LOCKS).where(_LOCKS.c.owner == self.owner))
 
     def _try_lock(self) -> bool:
-        now = time.time()
+        expires = time.time() + LOCK_SECONDS
         try:
             with self._engine.begin() as connection:
-                held = connection.execute(sql.select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+                held = connection.execute(_LOCK).first()
                 if held and not is_dead(held.owner, held.expires):
                     return False
                 if held:
-                    same = sql.and_(_LOCKS.c.name == "storage", _LOCKS.c.owner == held.owner)
-                    connection.execute(sql.delete(_LOCKS).where(same))
-                values = {"name": "storage", "owner": self.owner, "expires": now + LOCK_SECONDS}
+                    connection.execute(sql.delete(_LOCKS).where(_LOCKS.c.owner == held.owner))
+                values = {"name": "storage", "owner": self.owner, "expires": expires}
                 connection.execute(sql.insert(_LOCKS).values(**values))
         except IntegrityError:  # another process was faster
             return False
@@ -111,33 +107,26 @@ class Leases:
     def lock_holder(self) -> sql.Row[tuple[str, str, float]] | None:
         """Return who holds the lock and until when, or None."""
         with self._engine.begin() as connection:
-            return connection.execute(sql.select(_LOCKS).where(_LOCKS.c.name == "storage")).first()
+            return connection.execute(_LOCK).first()
 
     def take(self, trial_id: int, attempt: int) -> None:
         """Take a trial's lease, from its dead holder if it had one; under the lock."""
+        row = {"trial_id": trial_id, "owner": self.owner, "attempt": attempt}
         with self._engine.begin() as connection:
             connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
-            expires = time.time() + LEASE_SECONDS
-            values = {"trial_id": trial_id, "owner": self.owner, "expires": expires, "attempt": attempt}
-            connection.execute(sql.insert(_LEASES).values(**values))
+            connection.execute(sql.insert(_LEASES).values(**row, expires=time.time() + LEASE_SECONDS))
 
     def requeue(self, trial_id: int, attempt: int) -> None:
         """Requeue a trial that has not ended: the next claim takes it up, and this counts as no attempt."""
+        mine = sql.and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
+        nobody = {"owner": f"{socket.gethostname()}|0|0|", "expires": 0.0, "attempt": attempt - 1}
         with self._engine.begin() as connection:
-            mine = sql.and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
-            nobody = f"{socket.gethostname()}|0|0|"
-            values = {"owner": nobody, "expires": 0.0, "attempt": attempt - 1}
-            connection.execute(sql.update(_LEASES).where(mine).values(**values))
+            connection.execute(sql.update(_LEASES).where(mine).values(**nobody))
 
     def drop(self, trial_id: int) -> None:
         """Remove the lease of a trial that has ended."""
         with self._engine.begin() as connection:
             connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
-
-    def holds(self, trial_id: int) -> bool:
-        """Say whether the owner still holds a trial."""
-        lease = self.all().get(trial_id)
-        return lease is not None and lease.owner == self.owner
 
     def renew(self) -> set[int]:
         """Extend all of the owner's leases and return the trials it still holds."""

@@ -1,4 +1,4 @@
-"""The trials of a study in Optuna's storage, and the four calls by which workers share them.
+"""The trials of a study in Optuna's storage, and the calls by which workers share them.
 
 `claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage decides a trial's state; a lease beside it says
 which process may change it. A trial that runs under nobody's lease belongs to the next claim.
@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna.storages import RDBStorage
@@ -30,12 +29,9 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, make_sampler
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space, cells
-from sweeplab.study.spec import Budget
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.trials.leases import Leases, is_dead
-
-if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.trials.leases import TABLES, Leases, is_dead
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -46,14 +42,11 @@ OPTUNA_STATES = {
     RunState.DIVERGED: TrialState.PRUNED,
     RunState.FAILED: TrialState.FAIL,
 }
-COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 MOST_DRAWS = 100
 # A trial that never came to its first checkpoint is given up after so many workers died with it.
 MOST_ATTEMPTS = 10
 # A cell gets no more trials from a worker that saw so many of them fail.
 MOST_FAILURES = 3
-# The commands that ask for trials.
-ASKED_BY = ("enqueue", "retry")
 # Optuna's own number of trials before TPE models anything.
 TPE_STARTUP_TRIALS = 10
 
@@ -62,34 +55,16 @@ class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
     """Say that a trial belongs to another worker by now; nothing of it may be written."""
 
 
-class NoValidSample(Exception):  # noqa: N818 - named for what is missing
-    """Say that a cell's constraints leave the sampler nothing to find."""
-
-
-@dataclass(frozen=True)
 class CellCounts:
     """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
 
-    cell: Cell
-    counted: int
-    running: int
-    waiting: int
-    failed: int
-    best: float | None
-
-
-def count(cell: Cell, trials: Sequence[FrozenTrial]) -> CellCounts:
-    """Count a cell's own trials."""
-    states = Counter(trial.state for trial in trials)
-    best = best_trial(trials)
-    return CellCounts(
-        cell=cell,
-        counted=sum(states[state] for state in COUNTED),
-        running=states[TrialState.RUNNING],
-        waiting=states[TrialState.WAITING],
-        failed=len(failed_trials(trials)),
-        best=best.value if best else None,
-    )
+    def __init__(self, cell: Cell, trials: Sequence[FrozenTrial]) -> None:
+        states, best = Counter(trial.state for trial in trials), best_trial(trials)
+        self.cell = cell
+        self.counted = states[TrialState.COMPLETE] + states[TrialState.PRUNED]
+        self.running, self.waiting = states[TrialState.RUNNING], states[TrialState.WAITING]
+        self.failed = len(failed_trials(trials))
+        self.best = best.value if best else None
 
 
 def failed_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
@@ -137,7 +112,7 @@ class Store:
         self.cells = list(cells)
         self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
         self.storage = open_storage(url)
-        self._leases = Leases(self.storage.engine)
+        self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine)
         self.budget = spec.budget
         self._studies: dict[int, optuna.Study] = {}
@@ -152,24 +127,19 @@ class Store:
         if url.startswith("sqlite"):
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, cells, vocab_size, url)
-        store._leases.create_tables()
-        store.commands.create_table()
+        TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))
         for cell in cells:
-            if (name := store._study_name(cell)) not in known:
+            if (name := f"{spec.name}/{cell.key}") not in known:
                 store.storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
         return store
-
-    def _study_name(self, cell: Cell) -> str:
-        return f"{self.spec.name}/{cell.key}"
 
     def study(self, cell: Cell) -> optuna.Study:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
-            name, pruner = self._study_name(cell), make_pruner(self.spec.pruner)
-            self._studies[cell.index] = optuna.load_study(
-                study_name=name, storage=self.storage, pruner=pruner
-            )
+            name, pruner = f"{self.spec.name}/{cell.key}", make_pruner(self.spec.pruner)
+            found = optuna.load_study(study_name=name, storage=self.storage, pruner=pruner)
+            self._studies[cell.index] = found
         return self._studies[cell.index]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
@@ -181,40 +151,31 @@ class Store:
         """Read what has been asked of the study since the last time; say whether that was anything."""
         if not (news := self.commands.read()):
             return False
-        self._asked |= {
-            cell for command in news if command.kind in ASKED_BY for cell, _ in command.value["trials"]
-        }
-        budget = self.commands.state.budget
-        self.budget = self.spec.budget if budget is None else Budget.model_validate(dict(budget))
+        for command in news:
+            if command.kind in ("enqueue", "retry"):
+                self._asked |= {cell for cell, _ in command.value["trials"]}
+        self.budget = self.commands.state.budget or self.spec.budget
         self._finished.clear()
         self._failed_before.clear()
         return True
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Hold the storage's one lock, while no worker claims or ends a trial."""
-        return self._leases.lock()
-
-    # claim
 
     def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
         """Take up a trial that nobody holds, or ask for a new one in a cell with room; None when there is none.
 
         `fits` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
-        with self._leases.lock():
+        with self.leases.lock():
             self.poll_commands()
-            if self.commands.state.phase != "run":
+            if self.commands.state.phase != "run" or self._is_asked_for_elsewhere(fits):
                 return None
-            if self._is_asked_for_elsewhere(fits):
-                return None
-            leases = self._leases.all()
+            leases = self.leases.all()
             counts = []
             for cell in self.cells:
                 if cell.index in self._finished or not fits(cell):
                     continue
                 if found := self._abandoned(cell, leases):
                     return found
-                counts.append(count(cell, self.trials(cell)))
+                counts.append(self._count(cell))
                 if self._is_full(counts[-1]):
                     self._finished.add(cell.index)
             return self._ask_where_there_is_room(counts)
@@ -222,7 +183,7 @@ class Store:
     def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
         """Say whether a person's trial waits in a cell that does not fit: this worker's stack has to end first."""
         asked = [cell for cell in self.cells if cell.key in self._asked]
-        waiting = [cell for cell in asked if count(cell, self.trials(cell)).waiting]
+        waiting = [cell for cell in asked if self._count(cell).waiting]
         self._asked = {cell.key for cell in waiting}
         return not all(map(fits, waiting))
 
@@ -240,11 +201,10 @@ class Store:
             return not each.waiting, each.running, each.counted if limit is None else 0, each.cell.index
 
         for each in sorted(filter(has_room, counts), key=place):
-            try:
-                return self._ask(each.cell)
-            except NoValidSample as error:
-                self._finished.add(each.cell.index)
-                self._notices.append(str(error))
+            if claim := self._ask(each.cell):
+                return claim
+            self._finished.add(each.cell.index)
+            self._notices.append(f"cell {each.cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
         return None
 
     def take_notices(self) -> list[str]:
@@ -254,15 +214,13 @@ class Store:
 
     def _is_spent(self) -> bool:
         """Say whether the trials so far, and those that run, take up the budget of FLOPs."""
-        budget = self.budget.flops
-        if budget is None:
+        if self.budget.flops is None:
             return False
         trials = [trial for cell in self.cells for trial in self.trials(cell)]
+        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         spent = sum(trial.user_attrs.get("train_flops", 0) for trial in trials)
-        running = sum(
-            trial.user_attrs.get("planned_flops", 0) for trial in trials if trial.state == TrialState.RUNNING
-        )
-        return bool(spent + running >= budget)
+        planned = sum(trial.user_attrs.get("planned_flops", 0) for trial in running)
+        return bool(spent + planned >= self.budget.flops)
 
     def _abandoned(self, cell: Cell, leases: Mapping[int, Any]) -> Claim | None:
         """Take up a trial of a cell that runs under nobody's lease."""
@@ -271,16 +229,16 @@ class Store:
             if frozen.state != TrialState.RUNNING or (lease and not is_dead(lease.owner, lease.expires)):
                 continue
             attempt = lease.attempt + 1 if lease else 1
-            self._leases.take(frozen._trial_id, attempt)
-            self._study_with_sampler(cell, frozen.number)
-            with _without_warnings():
-                trial = optuna.Trial(self.study(cell), frozen._trial_id)
+            self.leases.take(frozen._trial_id, attempt)
+            with warnings.catch_warnings(action="ignore"):
+                trial = optuna.Trial(self._study_with_sampler(cell, frozen.number), frozen._trial_id)
             if claim := self._claimed(cell, trial, attempt, set(frozen.intermediate_values)):
                 return claim
-            self._leases.drop(frozen._trial_id)
+            self.leases.drop(frozen._trial_id)
         return None
 
-    def _ask(self, cell: Cell) -> Claim:
+    def _ask(self, cell: Cell) -> Claim | None:
+        """Ask for a new trial; None where the cell's constraints leave the sampler nothing to find."""
         space = self.spaces[cell.index]
         for left in reversed(range(MOST_DRAWS)):
             known = self.study(cell).get_trials(deepcopy=False)
@@ -289,23 +247,23 @@ class Store:
             study = self._study_with_sampler(cell, min(waiting, default=len(known)))
             if not waiting and (point := self._first_point(space, len(known))):
                 study.enqueue_trial(point)
-            with _without_warnings():
+            with warnings.catch_warnings(action="ignore"):
                 trial = study.ask()
             if claim := self._claimed(cell, trial):
-                self._leases.take(trial._trial_id, 1)
+                self.leases.take(trial._trial_id, 1)
                 return claim
             # The values that a person left to the sampler are drawn again.
             if left and (asked := _asked(trial)):
                 given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
                 study.enqueue_trial(given, asked)
-        raise NoValidSample(f"cell {cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
+        return None
 
     def _claimed(
         self, cell: Cell, trial: optuna.Trial, attempt: int = 1, reported: Set[int] = frozenset()
     ) -> Claim | None:
         """Return a trial that meets the constraints as a claim; end one that does not, so that it never counts."""
         space = self.spaces[cell.index]
-        with _without_warnings():
+        with warnings.catch_warnings(action="ignore"):
             sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
         if space.broken(values):
@@ -333,12 +291,11 @@ class Store:
         return space.quasi_random([float(each) for each in point])
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
-        finished = [
-            (_distance(cell, other), other.index, best)
-            for other in filter(self.is_finished, self.cells)
-            if (best := best_trial(self.trials(other)))
-        ]
-        return min(finished, key=lambda each: each[:2])[2] if finished else None
+        for other in sorted(self.cells, key=lambda each: _distance(cell, each)):
+            is_finished = other.index in self._finished or self._is_full(self._count(other))
+            if is_finished and (best := best_trial(self.trials(other))):
+                return best
+        return None
 
     def _study_with_sampler(self, cell: Cell, number: int) -> optuna.Study:
         """Give the study a sampler seeded for this one trial: what it draws depends on no process' history."""
@@ -347,8 +304,6 @@ class Store:
         cell_seed = generator_key(self.spec.first_seed, cell.key) % 2**31
         study.sampler = make_sampler(self.spec.sampler, seed, self.spaces[cell.index], cell_seed)
         return study
-
-    # report, finish, renew
 
     def report(self, claim: Claim, iteration: int, value: float) -> bool:
         """Report a trial's value at an iteration and say whether it should be pruned."""
@@ -361,22 +316,21 @@ class Store:
         return self.spec.pruner.type != "none" and claim.trial.should_prune()
 
     def finish(
-        self, claim: Claim, outcome: RunState, value: float | None, attributes: Mapping[str, Any]
+        self, claim: Claim, outcome: RunState, value: float | None, totals: Mapping[str, float]
     ) -> None:
-        """Tell Optuna how a trial ended.
+        """Tell Optuna how a trial ended, and what it took in all.
 
         Raises:
             LeaseLost: another worker holds the trial by now.
         """
-        with self._leases.lock():
+        with self.leases.lock():
             self.check_lease(claim)
-            for name, attribute in {"outcome": str(outcome), **attributes}.items():
+            for name, attribute in {"outcome": str(outcome), **totals}.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             state = OPTUNA_STATES[outcome]
-            self.study(claim.cell).tell(
-                claim.number, value if state == TrialState.COMPLETE else None, state=state
-            )
-            self._leases.drop(claim.trial_id)
+            told = value if state == TrialState.COMPLETE else None
+            self.study(claim.cell).tell(claim.number, told, state=state)
+            self.leases.drop(claim.trial_id)
 
     def check_lease(self, claim: Claim) -> None:
         """Make sure that this worker still holds a trial.
@@ -384,26 +338,24 @@ class Store:
         Raises:
             LeaseLost: another worker holds it by now.
         """
-        if not self._leases.holds(claim.trial_id):
+        lease = self.leases.all().get(claim.trial_id)
+        if lease is None or lease.owner != self.leases.owner:
             raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
 
     def renew(self) -> set[int]:
         """Extend this worker's leases and return the ids of the trials it still holds."""
-        return self._leases.renew()
+        return self.leases.renew()
 
     def requeue(self, claim: Claim) -> None:
         """Requeue a trial that has not ended, for the next claim to take up."""
-        self._leases.requeue(claim.trial_id, claim.attempt)
+        self.leases.requeue(claim.trial_id, claim.attempt)
 
-    # what stands in the storage
+    def _count(self, cell: Cell) -> CellCounts:
+        return CellCounts(cell, self.trials(cell))
 
     def counts(self) -> list[CellCounts]:
         """Return how far each cell is."""
-        return [count(cell, self.trials(cell)) for cell in self.cells]
-
-    def is_finished(self, cell: Cell) -> bool:
-        """Say whether a cell has all the trials that its budget allows."""
-        return cell.index in self._finished or self._is_full(count(cell, self.trials(cell)))
+        return [self._count(cell) for cell in self.cells]
 
     def _is_full(self, counts: CellCounts) -> bool:
         limit = self.budget.trials_per_cell
@@ -419,7 +371,7 @@ class Store:
 
     def n_held(self) -> int:
         """Return how many trials some process, here or elsewhere, holds."""
-        return sum(not is_dead(lease.owner, lease.expires) for lease in self._leases.all().values())
+        return sum(not is_dead(lease.owner, lease.expires) for lease in self.leases.all().values())
 
 
 def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
@@ -429,13 +381,6 @@ def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.poll_commands()
     return store
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _asked(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:

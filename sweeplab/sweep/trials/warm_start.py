@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,25 +26,21 @@ from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.lab.storage import WARM_START
-from sweeplab.records.data import DataDescription
-from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState
+from sweeplab.records.folders import DataDescription, StudyFolder
+from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.problems import shown
 from sweeplab.study.search import Scalar
-from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import TABLE_SUFFIX
+from sweeplab.study.space import Space
+from sweeplab.study.spec import TABLE_SUFFIX, ObjectiveSpec, StudySpec
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from sweeplab.study.spec import ObjectiveSpec, StudySpec
     from sweeplab.sweep.trials.store import Store
 
 # Outcomes of trials that a sampler can learn from.
 LEARNABLE = {state for state in RunState if state.counts_towards_budget}
-# Which column of a table values a trial: the first that is there; losses where the study values a trial by them.
-VALUES, LOSSES = ("value",), ("val_loss",)
 # A loss does not rest on these.
 _IDLE = frozenset(
     row.name
@@ -67,20 +63,14 @@ class FinishedTrial:
 
 
 @dataclass(frozen=True)
-class FittingTrial:
-    """A finished trial that fits: the cell that it comes into, and its parameters as Optuna stores them."""
-
-    trial: FinishedTrial
-    cell: Cell
-    parameters: dict[str, Scalar]
-
-
-@dataclass(frozen=True)
 class WarmStartSource:
-    """A study, or a table at its absolute path: its trials that fit, and why the others do not, with their places."""
+    """A study, or a table at its absolute path: its trials that fit, and why the others do not, with their places.
+
+    Those that fit are Optuna trials, each with the index of the cell that it comes into.
+    """
 
     name: str
-    fitting: list[FittingTrial]
+    fitting: list[tuple[int, FrozenTrial]]
     refused: list[str]
 
 
@@ -94,12 +84,17 @@ def read_warm_starts(
     Raises:
         BadInput: a source cannot be read, is of other data, or has no trial that fits; says which trials and why.
     """
-    known = {source for sources in _recorded(folder).values() for source in sources}
+    recorded = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
+    known = {source for sources in recorded.values() for source in sources}
     found: list[WarmStartSource] = []
     problems: list[Problem] = []
     for index, name in enumerate(spec.warm_starts):
+        if name.endswith(TABLE_SUFFIX):
+            trials = _table_trials(Path(name), spec.objective)
+        else:
+            trials = _study_trials(spec, folder.lab, name, data)
         try:
-            found.append(_fitted(name, list(_trials(spec, folder.lab, name, data)), spaces))
+            found.append(_fitted(name, trials, spaces))
         except BadInput as error:
             if not (isinstance(error, _Missing) and name in known):
                 place = ("warm_start", index)
@@ -113,15 +108,15 @@ class _Missing(BadInput):
     """There is nothing where a source should be."""
 
 
-def _fitted(name: str, trials: Sequence[FinishedTrial], spaces: Sequence[Space]) -> WarmStartSource:
+def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space]) -> WarmStartSource:
     fitting, refused = [], defaultdict[str, list[str]](list)
     for trial in trials:
         try:
-            cell, parameters = _fit(trial, spaces)
-        except _Unfit as reason:
+            space, parameters = _fit(trial, spaces)
+        except ValueError as reason:
             refused[str(reason)].append(trial.place)
         else:
-            fitting.append(FittingTrial(trial, cell, parameters))
+            fitting.append((space.cell.index, _optuna_trial(name, trial, space, parameters)))
     reasons = [f"{_places(places)}: {reason}" for reason, places in refused.items()]
     if not fitting:
         raise BadInput(f"no trial of {name} fits: {'; '.join(reasons) or 'it has none'}")
@@ -133,42 +128,31 @@ def _places(places: Sequence[str]) -> str:
     return f"{len(places)} ({some})" if len(places) > 1 else some
 
 
-# ------------------------------------------------------------------ does a trial fit?
-
-
-class _Unfit(Exception):  # noqa: N818 - a finding, not a failure
-    """Says why a trial does not fit, in words that are the same for all trials of this kind."""
-
-
-def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Cell, dict[str, Scalar]]:
-    """Return the cell of a trial and its parameters.
+def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
+    """Return the cell's space that a trial comes into, and its parameters as Optuna stores them.
 
     Raises:
-        _Unfit: it has none.
+        ValueError: it fits nowhere; says why, in words that are the same for all trials of this kind.
     """
     if trial.outcome not in LEARNABLE:
-        raise _Unfit(f"{trial.outcome}, not finished")
+        raise ValueError(f"{trial.outcome}, not finished")
     if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
-        raise _Unfit("without a value that is a number")
+        raise ValueError("without a value that is a number")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
-    for name in grid:
-        if name not in trial.values:
-            raise _Unfit(f"without {name}, which is in the grid")
+    if missing := [name for name in grid if name not in trial.values]:
+        raise ValueError(f"without {missing[0]}, which is in the grid")
     agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
     if not agreeing:
-        raise _Unfit(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
+        raise ValueError(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
     space = max(agreeing, key=lambda each: len(each.cell.values))  # one that changes nothing agrees with all
-    try:
-        parameters, ours = space.fitted(trial.values)
-    except ValueError as error:
-        raise _Unfit(str(error)) from error
+    parameters, ours = space.fitted(trial.values)
     settled = settle_devices(ours)
     for name, value in trial.values.items():
         if name not in _IDLE and not _same(value, getattr(settled, name)):
-            raise _Unfit(f"{name} is {shown(value)} there and {shown(getattr(settled, name))} here")
+            raise ValueError(f"{name} is {shown(value)} there and {shown(getattr(settled, name))} here")
     if rule := space.broken(ours):
-        raise _Unfit(f"breaks {rule}")
-    return space.cell, parameters
+        raise ValueError(f"breaks {rule}")
+    return space, parameters
 
 
 def _agrees(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -180,15 +164,6 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other))
     return math.isclose(one, other, rel_tol=_CLOSE) if numbers else bool(one == other)
-
-
-# ------------------------------------------------------------------ where trials come from
-
-
-def _trials(spec: StudySpec, lab: Path, source: str, data: DataDescription) -> Iterator[FinishedTrial]:
-    if source.endswith(TABLE_SUFFIX):
-        return _table_trials(Path(source), spec.objective)
-    return _study_trials(spec, lab, source, data)
 
 
 def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
@@ -208,17 +183,13 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
         raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
     if described.init_digest != data.init_digest:
         raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
-    seen = set()
+    first: dict[str, RunFolder] = {}
     for run in folder.runs():
-        place = f"{run.cell}/{run.trial}"
-        if place in seen:
-            continue
-        seen.add(place)
+        first.setdefault(f"{run.cell}/{run.trial}", run)
+    for place, run in first.items():
         values, end = run.read_start().values.as_dict(), run.read_end()
-        if end:
-            yield FinishedTrial(place, values, end.ending.outcome, end.value, end.iteration)
-        else:
-            yield FinishedTrial(place, values, folder.unfinished, None)
+        outcome, value = (end.ending.outcome, end.value) if end else (folder.unfinished, None)
+        yield FinishedTrial(place, values, outcome, value, end.iteration if end else None)
 
 
 def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
@@ -235,8 +206,8 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
         raise _Missing(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{file} cannot be read as a table: {error}") from error
-    losses = (*LOSSES, f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
-    columns = (*VALUES, *losses)
+    losses = ("val_loss", f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
+    columns = ("value", *losses)  # the first that is there values a trial
     column = next((name for name in columns if name in known), None)
     if column is None:
         raise BadInput(Problem(f"{file} does not say what its trials came to", " | ".join(columns)))
@@ -246,18 +217,14 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
             if trial in seen:
                 continue
             seen.add(trial)
-        values = {name: text for name, text in row.items() if name in TABLE and text is not None}
-        read = {
-            name: _read(TABLE[name], text) for name, text in values.items() if text or TABLE[name].optional
+        texts = {name: text for name, text in row.items() if name in TABLE and text is not None}
+        values = {
+            name: _read(TABLE[name], each) for name, each in texts.items() if each or TABLE[name].optional
         }
         iteration = _number(row.get("iterations") or "")
-        yield FinishedTrial(
-            f"line {line}",
-            read,
-            row.get("state") or "complete",
-            _number(row[column] or ""),
-            None if iteration is None or not math.isfinite(iteration) else int(iteration),
-        )
+        ended = int(iteration) if iteration is not None and math.isfinite(iteration) else None
+        state = row.get("state") or "complete"
+        yield FinishedTrial(f"line {line}", values, state, _number(row[column] or ""), ended)
 
 
 def _read(row: Hyperparameter, text: str) -> Any:
@@ -285,43 +252,42 @@ def _number(text: str) -> float | None:
         return None
 
 
-# ------------------------------------------------------------------ into the study
-
-
 def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
     """Add the trials to the cells that have none of their own; those that are there already are not added again."""
-    for space in store.spaces:
-        new = [
-            _optuna_trial(source.name, each, space)
-            for source in sources
-            for each in source.fitting
-            if each.cell.index == space.cell.index
-        ]
-        study = store.study(space.cell)
-        there = study.get_trials(deepcopy=False) if new else []
-        if any(WARM_START not in trial.user_attrs for trial in there):
-            continue  # the cell has started
-        known = {_content(trial) for trial in there}
-        for trial in new:
-            if (content := _content(trial)) not in known:
-                known.add(content)
-                study.add_trial(trial)
-    _record(store, folder)
+    recorded: dict[str, dict[str, int]] = {}
+    for cell in store.cells:
+        study = store.study(cell)
+        new = [trial for source in sources for index, trial in source.fitting if index == cell.index]
+        there = [*study.get_trials(deepcopy=False)]
+        if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
+            known = {_content(trial) for trial in there}
+            for trial in new:
+                if (content := _content(trial)) not in known:
+                    known.add(content)
+                    study.add_trial(trial)
+                    there.append(trial)
+        marks = [trial.user_attrs[WARM_START] for trial in there if WARM_START in trial.user_attrs]
+        if marks:
+            recorded[cell.key] = dict(Counter(mark["from"] for mark in marks))
+    # For what shows the study without its storage.
+    if recorded or folder.warm_start_file.exists():
+        write_whole(folder.warm_start_file, json.dumps(recorded, indent=1).encode())
 
 
-def _optuna_trial(source: str, fitting: FittingTrial, space: Space) -> FrozenTrial:
+def _optuna_trial(
+    source: str, trial: FinishedTrial, space: Space, parameters: Mapping[str, Scalar]
+) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial  # slow to import
 
-    trial, distributions = fitting.trial, space.distributions()
-    is_valued = RunState(trial.outcome).has_value
-    last: dict[int, float] = {}
+    distributions = space.distributions()
+    is_valued, last = RunState(trial.outcome).has_value, dict[int, float]()
     if not is_valued and trial.iteration is not None and trial.value is not None:
         last = {trial.iteration: trial.value} if math.isfinite(trial.value) else {}
     return create_trial(
         state=TrialState.COMPLETE if is_valued else TrialState.PRUNED,
         value=trial.value if is_valued else None,
-        params=fitting.parameters,
-        distributions={name: distributions[name] for name in fitting.parameters},
+        params=dict(parameters),
+        distributions={name: distributions[name] for name in parameters},
         user_attrs={WARM_START: {"from": source, "place": trial.place}, "outcome": str(trial.outcome)},
         intermediate_values=last,
     )
@@ -331,19 +297,3 @@ def _content(trial: FrozenTrial) -> str:
     """Return what makes a trial the same as another, wherever either was found."""
     parameters, reported = sorted(trial.params.items()), sorted(trial.intermediate_values.items())
     return json.dumps([parameters, trial.state.name, trial.values, reported])
-
-
-def _record(store: Store, folder: StudyFolder) -> None:
-    """Write how many trials of each source the cells have by now, for what shows the study without its storage."""
-    cells: dict[str, dict[str, int]] = {}
-    for cell in store.cells:
-        trials = store.study(cell).get_trials(deepcopy=False)
-        marks = [trial.user_attrs[WARM_START] for trial in trials if WARM_START in trial.user_attrs]
-        if marks:
-            cells[cell.key] = dict(Counter(mark["from"] for mark in marks))
-    if cells or folder.warm_start_file.exists():
-        write_whole(folder.warm_start_file, json.dumps(cells, indent=1).encode())
-
-
-def _recorded(folder: StudyFolder) -> dict[str, dict[str, int]]:
-    return folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}

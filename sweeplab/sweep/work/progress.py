@@ -6,25 +6,25 @@ study file is recorded.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import counts
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.showing import summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
-from sweeplab.study.spec import Budget
+from sweeplab.study.spec import StudySpec
 
 if TYPE_CHECKING:
     from apprise import Apprise
 
-    from sweeplab.study.spec import StudySpec
     from sweeplab.sweep.trials.commands import ControlState
 
 # A study without an event for so long is idle: far longer than an evaluation should take.
@@ -67,10 +67,8 @@ class StudyProgress:
                 self.live.pop(event.place, None)
             case StudyError():
                 self.errors.append(event.message)
-        if isinstance(event, TrialEnded):
-            self._take_in_end(event)
-
-    def _take_in_end(self, event: TrialEnded) -> None:
+        if not isinstance(event, TrialEnded):
+            return
         ending = event.ending
         self.states[ending.outcome] = self.states.get(ending.outcome, 0) + 1
         if ending.outcome is RunState.FAILED:
@@ -86,7 +84,7 @@ class StudyProgress:
         """Take over the phase and the budget that the study's commands have set."""
         self.phase = state.phase
         if state.budget is not None:
-            self.plan = self.plan.with_budget(Budget.model_validate(dict(state.budget)))
+            self.plan = self.plan.with_budget(state.budget)
 
 
 class Notifier:
@@ -98,31 +96,31 @@ class Notifier:
 
     def __init__(self, spec: StudySpec) -> None:
         self._study = spec.name
-        self._targets = _targets(spec)
+        self._targets = _targets(spec) if spec.notify else {}
         self._last_event = time.monotonic()
-        self._is_idle = False
         self.errors: list[str] = []
 
     def note_event(self) -> None:
         """Take note that something happened."""
-        self._last_event, self._is_idle = time.monotonic(), False
+        self._last_event = time.monotonic()
 
     def notify_if_idle(self, phase: str) -> None:
         """Notify once when nothing has happened for long; `phase` is what is asked of the study."""
         seconds = time.monotonic() - self._last_event
-        if seconds > IDLE_SECONDS and not self._is_idle:
-            self._is_idle = True
+        if seconds > IDLE_SECONDS:
+            self._last_event = math.inf
             why = "" if phase == "run" else f"; {phase} was asked for"
             self._notify("idle", f"nothing happened for {round(seconds / 60)} minutes{why}")
 
-    def notify_end(
-        self, folder: StudyFolder, status: str, summary: Mapping[str, Any], errors: list[str]
-    ) -> None:
+    def notify_end(self, folder: StudyFolder, status: str, errors: list[str]) -> None:
         """Notify how the study ended: its runs by state, its best value, and the first error."""
+        if not self._targets:
+            return  # a summary reads every run's folder
+        summary = summarize(folder, status)
         lines = [f"runs: {counts(summary['counts']) or 'none'}"]
         if summary["best_value"] is not None:
             lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
-        lines += [f"error: {errors[0]}"] if errors else []
+        lines += [f"error: {each}" for each in errors[:1]]
         lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
         lines.append(f"show it: {folder.command('study show')}")
         self._notify(status, "\n".join(lines))
@@ -134,8 +132,6 @@ class Notifier:
 
 
 def _targets(spec: StudySpec) -> dict[str, Apprise]:
-    if not spec.notify:
-        return {}
     try:
         from apprise import Apprise
     except ImportError:
@@ -143,21 +139,17 @@ def _targets(spec: StudySpec) -> dict[str, Apprise]:
         raise BadInput(spec.problem(("notify",), "notify needs Apprise", how)) from None
     targets, problems = {}, list[Problem]()
     for index, variable in enumerate(spec.notify):
-        place, target, urls = ("notify", index), Apprise(), os.environ.get(variable, "")
+        place, urls = ("notify", index), os.environ.get(variable, "")
+        target = targets[variable] = Apprise()
+        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            is_known = target.add(urls)
         if not urls.strip():
             allowed = "one or more URLs of Apprise's in it"
             problems.append(spec.problem(place, f"{variable} is not set", allowed))
-        elif not _add(target, urls):
+        elif not is_known:
             what = f"{variable} holds no URL that Apprise knows"
             problems.append(spec.problem(place, what, "such as ntfys://my-topic"))
-        targets[variable] = target
     if problems:
         raise BadInput(*problems)
     return targets
-
-
-def _add(target: Apprise, urls: str) -> bool:
-    with warnings.catch_warnings():
-        # Apprise's plug-ins, which it imports when it first sees a URL, use what Python is about to drop.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return bool(target.add(urls))

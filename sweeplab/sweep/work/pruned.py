@@ -7,7 +7,6 @@ Their records stand in `audit/` in the study's folder, in folders like those of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,10 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.spec import StudySpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sweeplab.data.dataset import Dataset
-    from sweeplab.study.spec import StudySpec
 
 AUDIT = "audit"
 
@@ -43,14 +40,11 @@ class Audited:
     value: float | None
 
 
-Trial = tuple[str, int]
+Trial = tuple[str, int]  # its cell and number
 
 
 def audit_pruning(
-    folder: StudyFolder,
-    n: int,
-    say: Callable[[str], None] = lambda text: None,
-    allow_plugins: bool = False,
+    folder: StudyFolder, n: int, say: Callable[[str], None] = lambda text: None, allow_plugins: bool = False
 ) -> list[Audited]:
     """Train up to `n` of a study's pruned trials to their end and return all that have been, now or before.
 
@@ -63,11 +57,18 @@ def audit_pruning(
     """
     spec = read_spec(folder, allow_plugins)
     check_imported(spec)
-    chosen = _chosen(folder, spec)[:n]
+    ends = ((run, run.read_end()) for run in folder.runs())
+    pruned = {(run.cell, run.trial) for run, end in ends if end and end.ending.outcome is RunState.PRUNED}
+    keys = {trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}") for trial in pruned}
+    chosen = sorted(keys, key=keys.__getitem__)[:n]
     if not chosen:
         raise BadInput(f"study {folder.name} has no pruned trial whose pruning could be audited")
-    with _only_one(folder):
-        waiting = [trial for trial in chosen if not _is_done(folder, trial)]
+    try:
+        lock = FileLock(folder.path / "audit.lock", blocking=False).acquire()
+    except Timeout:
+        raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
+    with lock:
+        waiting = [trial for trial in chosen if not _audited(folder, trial)]
         from sweeplab.study.inputs import recorded_dataset  # numpy with it: slow to import
 
         dataset = recorded_dataset(folder, spec)
@@ -81,29 +82,13 @@ def audited_trials(folder: StudyFolder) -> list[Audited]:
     """Return the pruned trials that have been trained to their end."""
     files = sorted((folder.path / AUDIT).glob("*/*/run.json"))
     trials = dict.fromkeys((run.cell, run.trial) for run in (RunFolder(file.parent) for file in files))
-    return [_audited(folder, trial) for trial in trials if _is_done(folder, trial)]
-
-
-def _chosen(folder: StudyFolder, spec: StudySpec) -> list[Trial]:
-    """Return the pruned trials in the order in which they are audited."""
-    trials: dict[Trial, None] = {}
-    for run in folder.runs():
-        end = run.read_end()
-        if end and end.ending.outcome is RunState.PRUNED:
-            trials[run.cell, run.trial] = None
-    return sorted(trials, key=lambda trial: generator_key(spec.first_seed, f"{AUDIT}/{trial[0]}/{trial[1]}"))
+    return [found for trial in trials if (found := _audited(folder, trial))]
 
 
 def _runs(folder: StudyFolder, trial: Trial) -> list[tuple[RunFolder, RunFolder]]:
     """Return the runs of a trial, one per seed, and beside each the folder of its audit."""
-    cell, number = trial
-    runs = folder.runs_of(cell, number)
-    return [(run, RunFolder(folder.path / AUDIT / cell / run.path.name)) for run in runs]
-
-
-def _is_done(folder: StudyFolder, trial: Trial) -> bool:
-    runs = _runs(folder, trial)
-    return bool(runs) and all(audit.read_end() for _, audit in runs)
+    audits = folder.path / AUDIT / trial[0]
+    return [(run, RunFolder(audits / run.path.name)) for run in folder.runs_of(*trial)]
 
 
 def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial) -> None:
@@ -128,29 +113,16 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
             runs.write_down(record)
             if record.state != "running":
                 stack.release(record.key)
-    outcome = runs.outcome
-    assert outcome is not None
-    runs.write_ends(runs.ending(outcome, runs.error))
+    assert runs.outcome is not None
+    runs.write_ends(runs.ending(runs.outcome))
 
 
-def _audited(folder: StudyFolder, trial: Trial) -> Audited:
+def _audited(folder: StudyFolder, trial: Trial) -> Audited | None:
+    """Return what is known of a trial all of whose seeds have been trained to their end, None of another."""
     runs = _runs(folder, trial)
     ends = [end for run, _ in runs if (end := run.read_end())]
-    audit = runs[0][1].read_end()
-    return Audited(
-        *trial,
-        iteration=max(end.iteration for end in ends),
-        value_then=ends[0].value,
-        value=audit.value if audit and audit.ending.outcome.has_value else None,
-    )
-
-
-@contextmanager
-def _only_one(folder: StudyFolder) -> Iterator[None]:
-    lock = FileLock(folder.path / "audit.lock", blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise BadInput(f"the pruning of study {folder.name} is being audited by another process") from None
-    with lock:
-        yield
+    audits = [end for _, audit in runs if (end := audit.read_end())]
+    if not runs or len(audits) < len(runs):
+        return None
+    value = audits[0].value if audits[0].ending.outcome.has_value else None
+    return Audited(*trial, max(end.iteration for end in ends), ends[0].value, value)

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from typing import Any
-
-from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
-from sweeplab.lab.events import Event, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import stack_capacity
@@ -45,7 +42,7 @@ class Runner:
         store: Store,
         dataset: Dataset,
         folder: StudyFolder,
-        emit: Callable[[Event], None] = lambda event: None,
+        emit: Callable[[events.Event], None] = lambda event: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
@@ -54,6 +51,7 @@ class Runner:
         self._waiting: list[Training] = []  # runs of these that are in no stack
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         self._renewed = time.monotonic()
+        self._start_weights = cache(lambda: start_weights(spec))
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
         unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
@@ -65,7 +63,7 @@ class Runner:
         try:
             while not self._is_leaving and (self._waiting or self._claim()):
                 if self._waiting:
-                    self._train_stack(self._trials[self._waiting[0].run.key])
+                    self._train_stack(self._waiting[0])
         finally:
             for trial in set(self._trials.values()):
                 self.store.requeue(trial.claim)
@@ -75,43 +73,39 @@ class Runner:
     def _is_leaving(self) -> bool:
         return self.stopping() or self.store.commands.state.phase != "run"
 
-    def _train_stack(self, first: ClaimedTrial) -> None:
+    def _train_stack(self, first: Training) -> None:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
-        cell = first.claim.cell
+        trial, values = self._trials[first.run.key], first.run.values
+        wanted = 1 if self._one_at_a_time else self.spec.engine.stack
         try:
-            stack = self._new_stack(len(first.trainings))
+            free = free_memory_bytes(values.device)
+            capacity = stack_capacity(wanted, values, len(trial.trainings), free)
+            stack = Stack(values, self.dataset.train, self.dataset.val, capacity)
         except Exception as error:  # such as no memory
-            return self._handle_error([self._waiting[0].run.key], error, is_alone=self._one_at_a_time)
+            return self._handle_error([first.run.key], error, is_alone=self._one_at_a_time)
+        cell = trial.claim.cell
         self._fill(stack, cell)
         while len(stack):
             n_live = len(stack)
             try:
-                records = stack.advance(self._pause)
+                records = stack.advance(lambda: self.stopping() or not self._trials or self._is_renewal_due)
             except Exception as error:  # whatever a model or a device may raise
                 return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
             self._renew_in_time()
             has_commands = self.store.poll_commands()
-            self._release_forgotten(stack, stack.keys)  # those whose lease was lost
             known = [self._as_commanded(record) for record in records if record.key in self._trials]
             behind = {self._trials[record.key] for record in known if self._record(stack, record)}
             # Judged when all is written down: what one seed ends is another one's trial too.
             for trial in dict.fromkeys(self._trials[record.key] for record in known):
                 if outcome := trial.outcome or (RunState.PRUNED if trial in behind else None):
-                    self._end(trial, outcome, trial.error)
-                    self._release_forgotten(stack, trial.trainings)
+                    self._finish(trial, trial.ending(outcome))
+            for key in [key for key in stack.keys if key not in self._trials]:  # ended, or its lease was lost
+                stack.release(key)
             if self._is_leaving:
                 return self._save(stack, stack.keys)
             if has_commands or len(stack) < n_live:  # else there was nothing to claim the last time either
                 self._fill(stack, cell)
         return None
-
-    # which runs enter a stack
-
-    def _new_stack(self, n_seeds: int) -> Stack:
-        values = self._waiting[0].run.values
-        wanted = 1 if self._one_at_a_time else self.spec.engine.stack
-        capacity = stack_capacity(wanted, values, n_seeds, free_memory_bytes(values.device))
-        return Stack(values, self.dataset.train, self.dataset.val, capacity)
 
     def _fill(self, stack: Stack, cell: Cell) -> None:
         """Admit runs that wait and fit the stack, then those of newly claimed trials of its shape."""
@@ -123,13 +117,9 @@ class Runner:
             fitting = (each for each in self._waiting if shape_key(each.run.values) == stack.key)
             if training := next(fitting, None):
                 self._waiting.remove(training)
-                stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights)
+                stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
             elif self._one_at_a_time or self._waiting or not self._claim(fits):
                 return
-
-    @cached_property
-    def _start_weights(self) -> Mapping[str, Tensor] | None:
-        return start_weights(self.spec)
 
     def _claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
         """Claim a trial and let its runs wait here; say whether there was one."""
@@ -142,20 +132,18 @@ class Runner:
         trial = ClaimedTrial(self.spec, self.dataset, self.folder, claim, space)
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
-        if ending := trial.recorded_ending():
-            self._finish(trial, ending)
+        ends = [end for each in trial.trainings.values() if (end := each.folder.read_end())]
+        if ends:  # an earlier worker has written it, perhaps without telling the storage
+            self._finish(trial, ends[0].ending)
             return True
-        snapshots = {
-            training: snapshot
-            for training in trial.trainings.values()
-            if (snapshot := read_snapshot(training.folder.path))
-        }
-        if claim.attempt > MOST_ATTEMPTS and not snapshots:
-            died = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
-            self._end(trial, RunState.FAILED, died)
+        snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
+        if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
+            trial.error = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
+            self._finish(trial, trial.ending(RunState.FAILED))
             return True
         for training, snapshot in snapshots.items():
-            trial.restore_curve(training, until=snapshot.numbers["evaluated"])
+            if snapshot:
+                trial.restore_curve(training, until=snapshot.numbers["evaluated"])
         self._waiting += trial.trainings.values()
         return True
 
@@ -163,8 +151,6 @@ class Runner:
     def _one_at_a_time(self) -> bool:
         """Say whether runs train alone: after an error in a stack, to see whose it is."""
         return not self._suspects.isdisjoint(self._trials)
-
-    # what an evaluation leads to
 
     def _as_commanded(self, record: Record) -> Record:
         """End a run here whose trial is to be stopped."""
@@ -185,20 +171,20 @@ class Runner:
         if RunState(record.state).has_value:
             self._write_checkpoint(stack, training, record)
             stack.release(record.key)
-        elif record.state == "running" and _is_save_due(training, record.iteration):
-            self._save(stack, [record.key])
+        elif record.state == "running":
+            every = training.run.values.save_interval
+            before = max(0, record.iteration - training.run.values.eval_interval)
+            if record.iteration // every > before // every:
+                self._save(stack, [record.key])
         return any(verdicts)
-
-    def _end(self, trial: ClaimedTrial, outcome: RunState, error: str | None) -> None:
-        self._finish(trial, trial.ending(outcome, error))
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
         try:
             self.store.check_lease(trial.claim)
             ends = trial.write_ends(ending)
-            train_flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
-            totals = {"train_flops": train_flops, "wall_seconds": seconds}
+            flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
+            totals = {"train_flops": flops, "wall_seconds": seconds}
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)
         except LeaseLost:
             self._emit(events.TrialLost, trial)
@@ -211,23 +197,16 @@ class Runner:
             self._trials.pop(key, None)
         self._waiting = [training for training in self._waiting if training.run.key in self._trials]
 
-    def _release_forgotten(self, stack: Stack, keys: Collection[str]) -> None:
-        for key in [key for key in stack.keys if key in keys and key not in self._trials]:
-            stack.release(key)
-
     def _handle_error(self, keys: Collection[str], error: Exception, is_alone: bool) -> None:
         """After an error fail the run that raised it; of several, try each alone first."""
-        live = [key for key in keys if key in self._trials]
-        if is_alone:
-            text = "".join(traceback.format_exception(error))
-            for key in live:
-                self._end(self._trials[key], RunState.FAILED, text)
-            return
-        self._suspects |= set(live)
-        trainings = [self._trials[key].trainings[key] for key in live]
-        self._waiting += [training for training in trainings if training not in self._waiting]
-
-    # what lasts: snapshots, checkpoints, leases
+        for key, trial in [(key, self._trials[key]) for key in keys if key in self._trials]:
+            if is_alone:
+                trial.error = "".join(traceback.format_exception(error))
+                self._finish(trial, trial.ending(RunState.FAILED))
+                continue
+            self._suspects.add(key)
+            if trial.trainings[key] not in self._waiting:
+                self._waiting.append(trial.trainings[key])
 
     def _save(self, stack: Stack, keys: Collection[str]) -> None:
         for key in keys:
@@ -250,9 +229,6 @@ class Runner:
         weights = stack.weights(record.key, best=kind == "best")
         write_checkpoint(training.folder.path / kind, "model", weights, facts)
 
-    def _pause(self) -> bool:
-        return self.stopping() or not self._trials or self._is_renewal_due
-
     @property
     def _is_renewal_due(self) -> bool:
         return time.monotonic() - self._renewed > RENEW_SECONDS
@@ -267,12 +243,6 @@ class Runner:
                 self._emit(events.TrialLost, trial)
                 self._forget(trial)
 
-    def _emit(self, kind: type[TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
+    def _emit(self, kind: type[events.TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
         cell, number = trial.place
         self.emit(kind(cell=cell, trial=number, **more))
-
-
-def _is_save_due(training: Training, iteration: int) -> bool:
-    values = training.run.values
-    before = max(0, iteration - values.eval_interval)
-    return bool(iteration // values.save_interval > before // values.save_interval)

@@ -13,19 +13,19 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
-from sweeplab.lab.events import Event, EventStream, TrialEvent
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
 from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
@@ -34,7 +34,6 @@ from sweeplab.sweep.work.worker import WorkerPool
 from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
-    from sweeplab.study.spec import StudySpec
     from sweeplab.sweep.trials.store import Store
 
 SEND_SECONDS = 5.0
@@ -52,7 +51,7 @@ class StudyEnd:
 def run_study(
     spec: StudySpec,
     lab: Path,
-    listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
+    listen: Callable[[events.Event, StudyProgress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
 ) -> StudyEnd:
     """Run a study to the end of its budget, or continue it.
@@ -67,10 +66,7 @@ def run_study(
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
-    made = _make(folder)
-    running = f"study {folder.name} is being run by another process; wait for it or give another --name"
-    # Two that ship the same runs would double them.
-    with folder.held(running), _unmaking_if_refused(folder, made):
+    with _held(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.lab.storage import choose_storage
@@ -82,7 +78,7 @@ def run_study(
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        return _Supervisor(spec, folder, plan, store, notifier, listen, interrupts).run()
+        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run()
 
 
 class _Supervisor:
@@ -90,27 +86,25 @@ class _Supervisor:
 
     def __init__(
         self,
-        spec: StudySpec,
         folder: StudyFolder,
         plan: Plan,
         store: Store,
         notifier: Notifier,
-        listen: Callable[[Event, StudyProgress], None],
+        listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.spec, self.folder, self.store, self.notifier = spec, folder, store, notifier
-        self.listen, self.interrupts = listen, interrupts
-        self.tracker = open_tracker(folder.lab, spec.name, spec.track.uri)
-        self.trackers = [self.tracker, *open_mirrors(spec.fixed, folder.path)]
+        self.spec, self.folder, self.store, self.notifier = store.spec, folder, store, notifier
+        self.listen, self.interrupts, self.commands = listen, interrupts, store.commands
+        self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
+        self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
-        self.pool, self.commands = WorkerPool(folder, plan.workers, store, self._on_event), store.commands
-        self._stream = EventStream(folder)
+        self.pool = WorkerPool(folder, plan.workers, store, self._on_event)
+        self._stream = events.EventStream(folder)
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
-        self._is_over_time = False
 
     def run(self) -> StudyEnd:
         start = SupervisorStart(
@@ -128,20 +122,15 @@ class _Supervisor:
             list(self._stream.past())
             self._poll_commands()
             self._supervise()
-            end = self._finish()
-            status = end.status
+            status, errors = self._finish()
         except Exception as error:
-            self._notify_end("failed", [f"{type(error).__name__}: {error}"])
+            self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
             raise
         finally:
             self.pool.kill()
             self.commands.add("ended", status)
-        self._notify_end(status, end.errors)
-        return replace(end, errors=[*end.errors, *self.notifier.errors])
-
-    def _notify_end(self, status: str, errors: list[str]) -> None:
-        if self.spec.notify:  # a summary reads every run's folder
-            self.notifier.notify_end(self.folder, status, summarize(self.folder, status), errors)
+        self.notifier.notify_end(self.folder, status, errors)
+        return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
     def _open_tracking(self) -> None:
         description = describe(self.spec, self.folder, self.progress.plan)
@@ -157,8 +146,11 @@ class _Supervisor:
         n_interrupts = 0
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
-            self._add_time(time.monotonic() - now)
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if self.commands.state.phase == "pause" and not len(self.pool):
+                self.progress.started += now - before  # how fast trials come is computed without it
+            else:
+                self.elapsed += now - before
             self._poll_commands()
             self.listen(events.Tick(), self.progress)
             if self.interrupts() > n_interrupts:
@@ -190,23 +182,17 @@ class _Supervisor:
         return not self.commands.set_phase("closing", after=state.revision)
 
     def _has_work(self) -> bool:
-        return not self._is_time_over() and self.store.has_room()
+        return not self._is_over_time and self.store.has_room()
 
-    def _is_time_over(self) -> bool:
+    @property
+    def _is_over_time(self) -> bool:
         limit = self.store.budget.time
         return limit is not None and self.elapsed >= limit
-
-    def _add_time(self, seconds: float) -> None:
-        if self.commands.state.phase == "pause" and not len(self.pool):
-            self.progress.started += seconds  # how fast trials come is computed without it
-        else:
-            self.elapsed += seconds
 
     def _poll_commands(self) -> None:
         """Do what the commands since the last time ask for, and end what the budget of time ends."""
         if self.store.poll_commands():
             self.progress.follow(self.commands.state)
-        self._is_over_time = self._is_time_over()
         if self._is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers that joined from elsewhere
             self.pool.stop()
@@ -215,16 +201,18 @@ class _Supervisor:
         if self.pool.has_new_command and not self.interrupts() and self._has_work():
             self.pool.start()
 
-    # what workers do, as they say or as their runs' folders say
-
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.TrialClaimed | events.RunEvaluated):
             self._ours.add(event.place)
-        elif isinstance(event, TrialEvent):
+        elif isinstance(event, events.TrialEvent):
             self._ours.discard(event.place)
         self._take_in(event)
         if isinstance(event, events.TrialRequeued):
-            self._show_as_waiting(event)
+            # Tracking shows its runs as waiting, with all their points.
+            for run in self.folder.runs_of(*event.place):
+                with suppress(TrackingUnavailable):
+                    self.tracker.ship(run.path)
+                    self.tracker.wait(run.path)
 
     def _read_feed(self) -> None:
         """Take in what workers that joined from elsewhere have left in the study's folder."""
@@ -232,17 +220,15 @@ class _Supervisor:
             if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
 
-    def _take_in(self, event: Event) -> None:
+    def _take_in(self, event: events.Event) -> None:
         """Follow an event; a trial's end comes from its worker and from the folder, and counts once."""
-        if isinstance(event, TrialEvent) and event.place in self._ended:
+        if isinstance(event, events.TrialEvent) and event.place in self._ended:
             return
         if isinstance(event, events.TrialEnded):
             self._ended.add(event.place)
         self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)
-
-    # what tracking has
 
     def _send(self) -> list[str]:
         """Bring tracking up to date with every run, and return what it did not take: it may the next time."""
@@ -255,20 +241,14 @@ class _Supervisor:
                     refused.append(str(error))
         return refused
 
-    def _show_as_waiting(self, event: events.TrialRequeued) -> None:
-        """Let tracking show the runs of a requeued trial as waiting, with all their points."""
-        for run in self.folder.runs_of(*event.place):
-            with suppress(TrackingUnavailable):
-                self.tracker.ship(run.path)
-                self.tracker.wait(run.path)
-
-    def _finish(self) -> StudyEnd:
+    def _finish(self) -> tuple[str, list[str]]:
+        """Bring tracking up to date and close it; return how the study ends, and what went wrong."""
         for _ in range(2):  # a run's end is looked for once it has been found
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]
         if refused := self._send():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
-            return StudyEnd(self.folder, "failed", [*errors, f"{refused[0]}; {kept}"])
+            return "failed", [*errors, f"{refused[0]}; {kept}"]
         left = not self._is_over_time and self.store.n_running()
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
@@ -280,31 +260,28 @@ class _Supervisor:
             if self.folder.sample.exists():
                 self.tracker.attach(self.folder.sample, "sample")
         except TrackingUnavailable as error:
-            return StudyEnd(self.folder, "failed", [*errors, str(error)])
-        return StudyEnd(self.folder, status, errors)
+            return "failed", [*errors, str(error)]
+        return status, errors
 
 
-def _make(folder: StudyFolder) -> list[Path]:
-    """Make the study's folder and return the folders that were not there, the innermost first."""
-    missing = [each for each in (folder.path, *folder.path.parents) if not each.exists()]
+@contextmanager
+def _held(folder: StudyFolder) -> Iterator[None]:
+    """Make the study's folder and hold it; a study that is refused leaves none, but for what another has put there."""
+    made = [each for each in (folder.path, *folder.path.parents) if not each.exists()]  # the innermost first
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
-    return missing
-
-
-@contextmanager
-def _unmaking_if_refused(folder: StudyFolder, made: list[Path]) -> Iterator[None]:
-    """Remove the folders that `_make` made where the study is refused, but for what another study has put there."""
-    try:
-        yield
-    except BadInput:
-        if folder.path in made:
-            shutil.rmtree(folder.path)
-        if folder.lab in made and not any((folder.lab / "studies").iterdir()):
-            shutil.rmtree(folder.lab)
-        for each in made:
-            with suppress(OSError):
-                each.rmdir()
-        raise
+    running = f"study {folder.name} is being run by another process; wait for it or give another --name"
+    with folder.held(running):  # two that ship the same runs would double them
+        try:
+            yield
+        except BadInput:
+            if folder.path in made:
+                shutil.rmtree(folder.path)
+            if folder.lab in made and not any((folder.lab / "studies").iterdir()):
+                shutil.rmtree(folder.lab)
+            for each in made:
+                with suppress(OSError):
+                    each.rmdir()
+            raise

@@ -12,17 +12,9 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
+from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import (
-    MEASURES,
-    CurvePoint,
-    RunEnd,
-    RunFolder,
-    RunStart,
-    RunState,
-    TrialEnding,
-    run_key,
-)
+from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
@@ -69,10 +61,10 @@ class SeedCurves:
 
     def _at(self, seed: int, iteration: int) -> float | None:
         losses = self._losses[seed]
-        if iteration in losses:
-            return losses[iteration]
-        last = max(losses, default=None)
-        return losses[last] if last is not None and seed in self._ended and last < iteration else None
+        if iteration in losses or seed not in self._ended:
+            return losses.get(iteration)
+        last = max(losses)
+        return losses[last] if last < iteration else None
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
@@ -85,7 +77,6 @@ class SeedCurves:
 class Training:
     """One run of a trial: what is trained, and the folder of its records."""
 
-    trial: TrialRuns
     run: Run
     folder: RunFolder
 
@@ -97,18 +88,16 @@ class TrialRuns:
         self, spec: StudySpec, dataset: Dataset, starts: Iterable[tuple[RunFolder, RunStart]]
     ) -> None:
         self.spec, self.dataset = spec, dataset
-        self.error: str | None = None  # raised by the metric
+        self.error: str | None = None  # a traceback, or why it failed without one
         self.is_stopped = False  # by the study's owner
         self.states: dict[int, RunState] = {}  # of the runs that have come to their own end, by seed
         self.trainings: dict[str, Training] = {}
         for folder, start in starts:
             folder.write_start(start)
-            self.trainings[start.key] = Training(self, Run(start.key, start.values), folder)
-        self.curves = SeedCurves([each.folder.seed for each in self.trainings.values()], self._worth)
-
-    def _worth(self, loss: float, iteration: int) -> float:
-        shared = next(iter(self.trainings.values())).run.values
-        return worth(self.spec.objective.metric, loss, iteration, shared)
+            self.trainings[start.key] = Training(Run(start.key, start.values), folder)
+        metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
+        seeds = [each.folder.seed for each in self.trainings.values()]
+        self.curves = SeedCurves(seeds, lambda loss, iteration: worth(metric, loss, iteration, values))
 
     @property
     def outcome(self) -> RunState | None:
@@ -137,7 +126,7 @@ class TrialRuns:
             **record.measures,
         )
         training.folder.append(
-            CurvePoint(**point, train_tokens=train_tokens(values, iteration))
+            runs.CurvePoint(**point, train_tokens=train_tokens(values, iteration))
             for iteration, point in sorted(points.items())
         )
         has_ended = record.state != "running"
@@ -151,15 +140,14 @@ class TrialRuns:
             self.error = "".join(traceback.format_exception(error))
             return []
 
-    def ending(self, outcome: RunState, error: str | None = None) -> TrialEnding:
+    def ending(self, outcome: RunState) -> TrialEnding:
         """Return how the trial ends: its outcome and value, and each seed's own state."""
         cut_short = RunState.PRUNED if outcome is RunState.DIVERGED else outcome
         seeds = [training.folder.seed for training in self.trainings.values()]
         states = {seed: self.states.get(seed, cut_short) for seed in seeds}
         # Optuna values what was cut short by its last report.
-        is_cut_short = outcome in (RunState.PRUNED, RunState.DIVERGED)
-        value = self.curves.value("final" if is_cut_short else self.spec.objective.at)
-        return TrialEnding(outcome, value, states, error)
+        value = self.curves.value("final" if cut_short is RunState.PRUNED else self.spec.objective.at)
+        return TrialEnding(outcome, value, states, self.error)
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
         """Write and return how every run ended, unless an earlier worker has written it."""
@@ -175,7 +163,7 @@ class TrialRuns:
         points = training.folder.points()
         evaluated = [(each.val_loss, each) for each in points if each.val_loss is not None]
         best = min(evaluated, key=lambda each: each[0])[1] if evaluated else None
-        last = points[-1] if points else CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
+        last = points[-1] if points else runs.CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
         state = ending.states[training.folder.seed]
         return RunEnd(
             state=state,
@@ -183,8 +171,7 @@ class TrialRuns:
             is_asked_for=self.is_stopped,
             ended=time.time(),
             iteration=last.iteration,
-            best_val_loss=best.val_loss if best else None,
-            **{f"best_{name}": getattr(best, name, None) for name in MEASURES},
+            **{f"best_{name}": getattr(best, name, None) for name in ("val_loss", *runs.MEASURES)},
             final_val_loss=evaluated[-1][0] if evaluated else None,
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
@@ -197,14 +184,13 @@ class TrialRuns:
     def _stop_reason(self, state: RunState, iteration: int) -> str:
         at = f"at iteration {iteration}"
         why = "asked to stop" if self.is_stopped else "no improvement within its patience"
-        reasons = {
+        return {
             RunState.COMPLETE: "reached max_iters",
             RunState.STOPPED: f"{why}, {at}",
             RunState.PRUNED: f"behind the other trials of its cell, or ended with another seed, {at}",
             RunState.DIVERGED: f"loss not finite, or far above its start, {at}",
             RunState.FAILED: f"an error after iteration {iteration}",
-        }
-        return reasons[state]
+        }[state]
 
 
 class ClaimedTrial(TrialRuns):
@@ -220,7 +206,7 @@ class ClaimedTrial(TrialRuns):
             values = settle_devices(space.resolve(claim.sampled, seed))
             start = RunStart(
                 study=spec.name,
-                key=run_key(*self.place, seed),
+                key=runs.run_key(*self.place, seed),
                 cell=claim.cell.key,
                 trial=claim.number,
                 seed=seed,
@@ -233,11 +219,6 @@ class ClaimedTrial(TrialRuns):
             )
             starts.append((folder.run(*self.place, seed), start))
         super().__init__(spec, dataset, starts)
-
-    def recorded_ending(self) -> TrialEnding | None:
-        """Return the ending that an earlier worker has written, perhaps without telling the storage, or None."""
-        ends = (training.folder.read_end() for training in self.trainings.values())
-        return next((end.ending for end in ends if end), None)
 
     def restore_curve(self, training: Training, until: int) -> None:
         """Take in a run's losses up to an iteration, as an earlier worker has written them."""

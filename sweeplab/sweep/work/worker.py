@@ -193,16 +193,15 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     import torch
 
     from sweeplab.lab.identity import version_differences, versions
-    from sweeplab.runs.sample import keep_sample
+    from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.sweep.work.runner import Runner
 
     torch.set_num_threads(int(threads))
     folder = StudyFolder(Path(lab), name)
-    store = open_store(
-        folder, allow_plugins=True
-    )  # whoever runs the study has allowed these, by their digests
+    # By their digests: whoever runs the study has allowed them.
+    store = open_store(folder, allow_plugins=True)
     dataset = study_dataset(store.spec)
     theirs = store.commands.state.start.versions
     if not force and (different := version_differences(versions(dataset.token_digest), theirs)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sweeplab.train.optimizers.adafactor import Adafactor
 from sweeplab.train.optimizers.base import Optimizer
 from sweeplab.train.optimizers.elementwise import SGD, Adam, AdamW, Lion
-from sweeplab.train.optimizers.muon import Muon
+from sweeplab.train.optimizers.matrixwise import Adafactor, Muon
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,

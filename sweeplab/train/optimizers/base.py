@@ -13,14 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from sweeplab.model.layout import BLOCK, Layout
-from sweeplab.model.weights import Weight, learning_rate_factor
+from sweeplab.model.layout import BLOCK, Layout, Weight
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 else:
     Rows = Tensor
 
+State = Mapping[str, Tensor]
 _Key = TypeVar("_Key")
 
 
@@ -63,12 +63,10 @@ class Optimizer(ABC):
     def learning_rate_spans(self) -> list[tuple[slice, float]]:
         """Return the stretches of a row that share a learning rate, and its factor: one stretch, but under muP."""
         ratio = self.layout.shape.width_ratio
-        return spans(self.layout, lambda weight: learning_rate_factor(weight.name, len(weight.shape), ratio))
+        return spans(self.layout, lambda weight: weight.width_factors(ratio)[1])
 
     @abstractmethod
-    def update_(
-        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
-    ) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
         """Update weights and state in place; the gradient is used up."""
 
 
@@ -91,17 +89,12 @@ def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: Sequence[Rates
 
 def spans(layout: Layout, key: Callable[[Weight], _Key]) -> list[tuple[slice, _Key]]:
     """Return the stretches of a row whose weights have one key; the last has the padding too."""
-    found: list[tuple[slice, _Key]] = []
-    begin = 0
-    for weight in layout.weights:
-        end, own = begin + weight.size, key(weight)
-        if found and found[-1][1] == own:
-            found[-1] = (slice(found[-1][0].start, end), own)
-        else:
-            found.append((slice(begin, end), own))
-        begin = end
-    last, own = found[-1]
-    return [*found[:-1], (slice(last.start, layout.row_size), own)]
+    keys, sizes = [], []
+    for own, weights in groupby(layout.weights, key):
+        keys.append(own)
+        sizes.append(sum(weight.size for weight in weights))
+    sizes[-1] += layout.row_size - layout.n_params
+    return list(zip(places(sizes)[0], keys, strict=True))
 
 
 def places(sizes: Sequence[int]) -> tuple[list[slice], int]:

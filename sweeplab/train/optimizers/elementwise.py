@@ -9,12 +9,11 @@ than AdamW's, a weight decay as many times larger, and betas (0.9, 0.99).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, add_l2_, column, decay_
+from sweeplab.train.optimizers.base import Optimizer, Rates, Rows, State, add_l2_, column, decay_
 
 
 class SGD(Optimizer):
@@ -22,9 +21,7 @@ class SGD(Optimizer):
 
     rows = ("momentum",)
 
-    def update_(
-        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
-    ) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
         """Update weights and momentum in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
         momentum = state["momentum"]
@@ -37,9 +34,7 @@ class Adam(Optimizer):
 
     rows = ("first", "second")
 
-    def update_(
-        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
-    ) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
         """Update weights and moments in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
         adam_(weights, gradient, state["first"], state["second"], rates)
@@ -50,9 +45,7 @@ class AdamW(Optimizer):
 
     rows = ("first", "second")
 
-    def update_(
-        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
-    ) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
         """Update weights and moments in place."""
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
@@ -65,9 +58,7 @@ class Lion(Optimizer):
 
     rows = ("momentum",)
 
-    def update_(
-        self, weights: Rows, gradient: Rows, state: Mapping[str, Tensor], rates: Sequence[Rates]
-    ) -> None:
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Sequence[Rates]) -> None:
         """Update weights and momentum in place."""
         momentum = state["momentum"]
         beta1 = column((rate.beta1 for rate in rates), weights)
@@ -85,34 +76,20 @@ def adam_(
     weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float = 1.0
 ) -> None:
     """Take Adam's step without any decay, with `factor` times the learning rate of each run."""
-    update = _fused_rows if weights.device.type == "cpu" else _together
-    update(weights, gradient, first, second, rates, factor)
-
-
-def _fused_rows(
-    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float
-) -> None:
-    """Update row by row with torch's fused kernel: on a CPU one pass over memory instead of eight."""
+    if weights.device.type != "cpu":
+        _together(weights, gradient, first, second, rates, factor)
+        return
+    # Row by row with torch's fused kernel: one pass over memory instead of eight.
     for row, rate in enumerate(rates):
         torch._fused_adamw_(
-            [weights[row]],
-            [gradient[row]],
-            [first[row]],
-            [second[row]],
-            [],
-            [torch.tensor(float(rate.step))],
-            lr=rate.learning_rate * factor,
-            beta1=rate.beta1,
-            beta2=rate.beta2,
-            weight_decay=0.0,
-            eps=rate.eps,
-            amsgrad=False,
-            maximize=False,
-        )
+            [weights[row]], [gradient[row]], [first[row]], [second[row]], [], [torch.tensor(float(rate.step))],
+            lr=rate.learning_rate * factor, beta1=rate.beta1, beta2=rate.beta2, eps=rate.eps,
+            weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
 
 def _together(
-    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float
+    weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Sequence[Rates], factor: float = 1.0
 ) -> None:
     """Update all rows at once: on a GPU a few kernels instead of a few a row."""
     first.lerp_(gradient, column((1.0 - rate.beta1 for rate in rates), weights))

@@ -14,30 +14,204 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
-from sweeplab.analysis.conventions import STUDY_COLUMNS
-from sweeplab.analysis.trials import COUNTED, POINT
+from sweeplab.analysis.columns import Array, numbers
+from sweeplab.analysis.conventions import STUDY_COLUMNS, Conventions
+from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
+from sweeplab.analysis.fit.fitting import fit
+from sweeplab.analysis.points import Points, points_of_trials, select_trials, study_points
+from sweeplab.analysis.trials import COUNTED, POINT, Selection, StudyDesign, with_models
+from sweeplab.errors import BadInput
+from sweeplab.formatting import counts, listed, several
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.search import Choices, Range, SearchSpec
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.study.search import SearchSpec
-
+FOUND: Final = "found"
+CLEAR: Final = "clear"
+UNKNOWN: Final = "cannot be told"
+_LAWS = ("chinchilla", "power-n", "power-d")  # the first that the points allow
+_SHOWN = ("value", "low", "high", "verdict", "why")
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
 LONGEST_WARM_UP = 0.1  # of a run
 HIGHEST_END = 0.2  # of the peak; Hoffmann et al. end at 0.1
 LEAST_FREEDOM = 4  # a standard deviation from 4 degrees of freedom is known to a third
 EDGE = 0.05  # of a range, at either end
 _READ = ("learning_rate", "warmup_iters", "lr_decay", "min_lr", "scheduler_type", "max_iters", "iterations")
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What the exponents were and become when something is changed; `why` says why there are none."""
+
+    change: str
+    n_points: int = 0
+    before: Mapping[str, Estimate] = field(default_factory=dict)
+    after: Mapping[str, Estimate] = field(default_factory=dict)
+    why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values: each exponent before and after, and whether the two differ by more than noise.
+
+        An exponent that is not identified has no value.
+        """
+        both = {name: (old, self.after[name]) for name, old in self.before.items() if name in self.after}
+        exponents = {
+            name: {"before": _shown(old), "after": _shown(new), "differs": _differs(old, new)}
+            for name, (old, new) in both.items()
+        }
+        return {"change": self.change, "n_points": self.n_points, "exponents": exponents, "why": self.why}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found, in a sentence, with the points that it touches and what it does to the exponents."""
+
+    state: str
+    sentence: str
+    points: tuple[str, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return vars(self) | {"effects": [effect.as_dict() for effect in self.effects]}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs of a study, those that became points, and the means to fit these in another way.
+
+    `designs` says by study what is searched in a cell; empty where nobody knows.
+    """
+
+    runs: pd.DataFrame
+    chosen: Selection
+    points: Points
+    conventions: Conventions
+    designs: Mapping[str, StudyDesign]
+    recount: Callable[[Conventions], Points]
+
+    @cached_property
+    def used(self) -> pd.DataFrame:
+        """Return the runs of the points, one row per run; `point` names it."""
+        runs = self.chosen.runs
+        return runs[runs["point"].isin(self.points.names)]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Return one row per point, by its name: its first seed's settings, the mean of its seeds' numbers."""
+        return self.chosen.table.set_index("point").loc[list(self.points.names)]
+
+    def numbers(self, name: str) -> Array:
+        """Return a number of each point, [n], true as 1, NaN where there is none."""
+        return numbers(self.table, name)
+
+    def names(self, touched: Sequence[bool] | NDArray[np.bool_]) -> tuple[str, ...]:
+        """Return the names of the points that are touched, [n]."""
+        return tuple(name for name, here in zip(self.points.names, touched, strict=True) if here)
+
+    def found(self, sentence: str, names: tuple[str, ...]) -> Finding:
+        """Return what is wrong at some points, and what the exponents are without these."""
+        keep = np.array([name not in names for name in self.points.names])
+        change = f"without {(~keep).sum()} of {len(keep)} points"
+        if keep.any():
+            effect = self._effect(change, lambda: self.points.only(keep))
+        else:
+            effect = Effect(change, why="every point is touched: there is no fit without them")
+        return Finding(FOUND, sentence, names, (effect,))
+
+    def counting(self, words: str, **choices: str) -> tuple[Effect, ...]:
+        """Return what the exponents are under other conventions; `words` say which."""
+        return (self._effect(words, lambda: self.recount(replace(self.conventions, **choices))),)
+
+    @cached_property
+    def base(self) -> tuple[str, dict[str, Estimate], str]:
+        """Return the law whose exponents are looked at, these, and why there are none of either."""
+        why = []
+        for name in _LAWS:
+            try:
+                fit(self.points, find_law(name))
+            except BadInput as error:
+                why.append(str(error.problems[0]))
+            else:
+                return name, _exponents(self.points, name), ""
+        return "", {}, why[-1]
+
+    def _effect(self, change: str, other: Callable[[], Points]) -> Effect:
+        law, before, why = self.base
+        if not law:
+            return Effect(change, why=why)
+        try:
+            points = other()
+            return Effect(change, points.n, before, _exponents(points, law))
+        except BadInput as error:
+            return Effect(change, why=str(error.problems[0]))
+
+
+def gather(
+    runs: pd.DataFrame,
+    designs: Mapping[str, StudyDesign] | None = None,
+    conventions: Conventions | None = None,
+) -> Evidence:
+    """Return what the checks look at, of runs as `runs_table` gives them.
+
+    Raises:
+        BadInput: no run has ended, or the runs are refused.
+    """
+    settled = conventions or Conventions()
+    chosen, columns, said = select_trials(runs, None, settled)
+    return Evidence(
+        runs=with_models(runs),
+        chosen=chosen,
+        points=points_of_trials(chosen, columns, said),
+        conventions=settled,
+        designs=designs or {},
+        recount=lambda how: study_points(runs, None, how),
+    )
+
+
+def share(value: float) -> str:
+    """Write a share as a person reads it: 12%, 0.4%."""
+    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
+
+
+def ends(values: Array) -> str:
+    """Write the smallest and the largest of some shares, once where they read alike."""
+    return " to ".join(dict.fromkeys((share(float(values.min())), share(float(values.max())))))
+
+
+def _exponents(points: Points, law: str) -> dict[str, Estimate]:
+    estimates = assess(points, find_law(law)).estimates
+    return {each.quantity.name: each for each in estimates if each.quantity.kind == "exponent"}
+
+
+def _shown(estimate: Estimate) -> dict[str, Any]:
+    said = estimate.as_dict()
+    return {name: said[name] for name in _SHOWN}
+
+
+def _differs(before: Estimate, after: Estimate) -> bool | None:
+    """Say whether each value is outside of the other's interval; None where one of the two is no value.
+
+    Of the other's too: fewer points move a number by more than the interval of all points says.
+    """
+    if not (before.identified and after.identified):
+        return None
+    pairs = ((before.interval, after.interval.value), (after.interval, before.interval.value))
+    return not any(ends.low <= value <= ends.high for ends, value in pairs)
+
+
+# ------------------------------------------------------------------ the checks
 
 
 def embeddings_in_n(evidence: Evidence) -> Finding:
@@ -49,7 +223,7 @@ def embeddings_in_n(evidence: Evidence) -> Finding:
     part = embeddings / evidence.numbers(counted)
     if np.isnan(part).any():
         return Finding(UNKNOWN, "the runs do not say how many of their parameters are embeddings")
-    names, said = evidence.names(part > LARGE), f"embeddings are {ends(part, share)} of N"
+    names, said = evidence.names(part > LARGE), f"embeddings are {ends(part)} of N"
     if not names:
         return Finding(CLEAR, said)
     said += f", and over {share(LARGE)} of it in {len(names)} of {len(part)} points"
@@ -69,8 +243,8 @@ def head_left_out(evidence: Evidence) -> Finding:
     names = evidence.names(left_out & (part > LARGE))
     if not names:
         how = "left out of C, but small" if left_out.any() else "in C"
-        return Finding(CLEAR, f"the head's products, {ends(part, share)} of all, are {how}")
-    said = f"C is 6 N D with an N that leaves out the head, whose products are {ends(part, share)} of all"
+        return Finding(CLEAR, f"the head's products, {ends(part)} of all, are {how}")
+    said = f"C is 6 N D with an N that leaves out the head, whose products are {ends(part)} of all"
     effects = evidence.counting("with N, and so C, with the head", params="with-head")
     return Finding(FOUND, said, names, effects)
 
@@ -80,11 +254,11 @@ def warm_up(evidence: Evidence) -> Finding:
     part = evidence.numbers("warmup_iters") / evidence.numbers("max_iters")
     if np.isnan(part).any():
         return Finding(UNKNOWN, "the runs do not say how long their warm-up is")
-    names, said = evidence.names(part > LONGEST_WARM_UP), f"the warm-up is {ends(part, share)} of a run"
+    names, said = evidence.names(part > LONGEST_WARM_UP), f"the warm-up is {ends(part)} of a run"
     if not names:
         return Finding(CLEAR, said)
-    over = f"over {share(LONGEST_WARM_UP)} of it in {len(names)} of {len(part)} points"
-    return evidence.found(f"{said}, and {over}: the shortest are held back most", names)
+    said += f", and over {share(LONGEST_WARM_UP)} of it in {len(names)} of {len(part)} points"
+    return evidence.found(f"{said}: the shortest are held back most", names)
 
 
 def decay(evidence: Evidence) -> Finding:
@@ -109,7 +283,7 @@ def decay(evidence: Evidence) -> Finding:
         return Finding(UNKNOWN, said, tuple(unknown))
     if not why:
         return Finding(CLEAR, f"every rate has come down to {share(HIGHEST_END)} of its peak or less")
-    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(why.values()).most_common())
+    reasons = counts(dict(Counter(why.values()).most_common()))
     names = tuple(name for name in evidence.points.names if name in why)
     over = f"{len(names)} of {evidence.points.n} points end with over {share(HIGHEST_END)} of the peak rate"
     return evidence.found(f"{over}: {reasons}", names)
@@ -157,12 +331,11 @@ def seeds(evidence: Evidence) -> Finding:
     points, chosen = evidence.points, evidence.chosen
     alone = evidence.names(points.weights < 2)
     if chosen.freedom == 0:
-        said = "no point has a second seed"
         why = "what a law leaves may be noise or its own fault, and nobody can tell"
-        return Finding(FOUND, f"{said}: {why}", alone)
+        return Finding(FOUND, f"no point has a second seed: {why}", alone)
     sizes = len(np.unique(points.columns["params"][points.weights > 1]))
-    said = f"one seed differs by {share(chosen.spread)} of the loss from the next"
-    said += f", seen at {points.n - len(alone)} points"
+    spread = f"one seed differs by {share(chosen.spread)} of the loss from the next"
+    said = f"{spread}, seen at {points.n - len(alone)} points"
     if chosen.freedom < LEAST_FREEDOM:
         few = f"{chosen.freedom} degrees of freedom are too few, {LEAST_FREEDOM} are needed"
         return Finding(FOUND, f"{said}: {few}", alone)
@@ -210,11 +383,11 @@ class Tuned:
         if not judged:
             return Finding(UNKNOWN, f"no size tried three values of {self.name}: there is no inside to be in")
         names = evidence.names([bool(side) for side in sides])
+        of_all = f"{several(len(judged), 'point')} with a range"
         if not names:
-            return Finding(CLEAR, f"the best {self.name} lies inside of its range in {_all(judged)}")
-        counts = ((judged.count("low"), "low"), (judged.count("high"), "high"))
-        where = " and ".join(f"{count} at the {end}" for count, end in counts if count)
-        said = f"the best {self.name} lies at an end of its range in {len(names)} of {_all(judged)}"
+            return Finding(CLEAR, f"the best {self.name} lies inside of its range in {of_all}")
+        where = listed([f"{n} at the {end}" for end in ("low", "high") if (n := judged.count(end))])
+        said = f"the best {self.name} lies at an end of its range in {len(names)} of {of_all}"
         return evidence.found(f"{said}, {where}: a better one may lie beyond", names)
 
     def _tried(self, evidence: Evidence) -> list[set[Any]]:
@@ -222,8 +395,7 @@ class Tuned:
         runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
         by = list(self.across)
         groups = {key: set(group[self.name].dropna()) for key, group in runs.groupby(by, sort=False)}
-        keys: pd.DataFrame = evidence.table[by]
-        return [groups.get(tuple(key), set()) for key in keys.itertuples(index=False)]
+        return [groups.get(tuple(key), set()) for key in evidence.table[by].itertuples(index=False)]
 
 
 TUNED = {
@@ -264,10 +436,6 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _all(judged: Sequence[str]) -> str:
-    return f"{len(judged)} point{'s' if len(judged) > 1 else ''} with a range"
-
-
 @dataclass(frozen=True)
 class Check:
     """One question to a study, and the function that answers it."""
@@ -277,7 +445,6 @@ class Check:
     look: Callable[[Evidence], Finding]
 
 
-_TOO_SOON = "or left out that were pruned too soon"
 CHECKS: tuple[Check, ...] = (
     Check("embeddings", "Are embeddings a large part of N?", embeddings_in_n),
     Check("head", "Does C leave the head's FLOPs out?", head_left_out),
@@ -288,35 +455,24 @@ CHECKS: tuple[Check, ...] = (
         Check(f"{name}-edge", f"Is the best {each.name} inside of its range?", each.is_inside)
         for name, each in TUNED.items()
     ),
-    Check("cut-short", f"Are runs in the fit that stopped early, {_TOO_SOON}?", cut_short),
+    Check(
+        "cut-short",
+        "Are runs in the fit that stopped early, or left out that were pruned too soon?",
+        cut_short,
+    ),
     Check("seeds", "Do seeds show the noise?", seeds),
 )
 
 
-@dataclass(frozen=True)
-class Audit:
-    """What every check said of a study; `law` is the one whose exponents stand in the effects."""
-
-    law: str
-    evidence: Evidence
-    findings: tuple[tuple[Check, Finding], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        points = self.evidence.points
-        return {
-            "law": self.law or None,
-            "n_points": points.n,
-            "conventions": points.conventions,
-            "dropped": points.dropped,
-            "findings": [
-                {"name": check.name, "question": check.question, **finding.as_dict()}
-                for check, finding in self.findings
-            ],
-        }
-
-
-def audit(evidence: Evidence) -> Audit:
-    """Return what every check says."""
-    findings = tuple((check, check.look(evidence)) for check in CHECKS)
-    return Audit(evidence.law, evidence, findings)
+def audit(evidence: Evidence) -> dict[str, Any]:
+    """Return what every check says, as plain values; `law` is the one whose exponents stand in the effects."""
+    return {
+        "law": evidence.base[0] or None,
+        "n_points": evidence.points.n,
+        "conventions": evidence.points.conventions,
+        "dropped": evidence.points.dropped,
+        "findings": [
+            {"name": check.name, "question": check.question, **check.look(evidence).as_dict()}
+            for check in CHECKS
+        ],
+    }

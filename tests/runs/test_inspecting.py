@@ -16,7 +16,7 @@ from sweeplab.hyperparameters import Hyperparameters, defaults
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.report.models import write_attention
-from sweeplab.runs.attending import AttentionMap, attention_maps
+from sweeplab.runs.inspecting import AttentionMap, attention_maps
 from sweeplab.tracking.loading import LoadedRun, Model
 
 SYMBOLS = "abcdef \n"

@@ -5,21 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from sweeplab.cli.options import (
-    AsJson,
-    Lab,
-    OneCell,
-    Overrides,
-    Preset,
-    StudyFile,
-    argument,
-    option,
-    whole_numbers,
-)
-from sweeplab.cli.printing import print_found, print_json, print_rows, say
+from sweeplab.cli.options import Lab, OneCell, Overrides, Preset, StudyFile, argument, option, whole_numbers
+from sweeplab.cli.printing import Answer, print_rows, say
 from sweeplab.errors import BadInput, Problem
+from sweeplab.records.folders import lab_folder
 
 
 def params(
@@ -27,8 +16,7 @@ def params(
     preset: Preset = None,
     override: Overrides = None,
     cell: OneCell = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Count a model's parameters, part by part.
 
     Each part has its closed formula, per layer and in total. Without file and preset it is
@@ -48,9 +36,8 @@ def params(
     found = models_of(file, override or (), cell) if file else [model_of(preset, override or ())]
     counted = [each.as_dict() for each in found]
     if len(counted) == 1:
-        print_found(counted[0], as_json, _print_parts)
-    else:
-        print_found({"cells": counted}, as_json, _print_cells)
+        return counted[0], _print_parts
+    return {"cells": counted}, _print_cells
 
 
 def _print_parts(found: dict[str, Any]) -> None:
@@ -108,8 +95,7 @@ def trace(
     seed: Annotated[int, option("N", "Seed of the other tokens, and of weights without a run.", min=0)] = 0,
     values: Annotated[int, option("N", "Numbers to show of each step.", min=1)] = 5,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Follow one token through a model, step by step.
 
     Each step shows the shape of its value and the first numbers of the token's row, in float64 by the
@@ -127,12 +113,6 @@ def trace(
     from sweeplab.model.tracing import trace_token
 
     steps = trace_token(shape, weights, token, position, source_length, seed, values)
-    if as_json:
-        asked = {"model": name, "token": token, "position": position, "seed": seed}
-        print_json({**asked, "steps": [step._asdict() for step in steps]})
-        return
-    of = "its weights" if run else f"random weights, seed {seed}"
-    say(f"{name}: token {token} at position {position}, {of}\n")
     rows = [
         {
             "step": step.name,
@@ -141,7 +121,14 @@ def trace(
         }
         for step in steps
     ]
-    print_rows(rows, text=("step", "values"))
+
+    def told(found: dict[str, Any]) -> None:
+        of = "its weights" if run else f"random weights, seed {seed}"
+        say(f"{name}: token {token} at position {position}, {of}\n")
+        print_rows(rows, text=("step", "values"))
+
+    asked = {"model": name, "token": token, "position": position, "seed": seed}
+    return asked | {"steps": [step._asdict() for step in steps]}, told
 
 
 def coordinates(
@@ -156,8 +143,7 @@ def coordinates(
         Path | None, option("FILE", "The page.  [default: LAB/reports/coordinates.html]")
     ] = None,
     lab: Lab = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Check how activations grow with width.
 
     muP's coordinate check: the study's model trains for a few steps at each width, under standard and
@@ -169,7 +155,6 @@ def coordinates(
     """
     from rich.console import Console
 
-    from sweeplab.records.folders import lab_folder
     from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.models import check_coordinates
 
@@ -179,15 +164,17 @@ def coordinates(
         found = check_coordinates(file, override or (), cell, asked, steps, status.update)
     page = output or lab_folder(lab) / "reports" / "coordinates.html"
     write_coordinates(found, page)
-    if as_json:
-        powers = [
-            {"parametrization": name, "step": step, "layer": layer, "power": power}
-            for (name, step, layer), power in found.powers.items()
-        ]
-        sizes = [row._asdict() for row in found.rows]
-        about = {"output": str(page), "study": found.study, "values": found.values}
-        print_json({**about, "sizes": sizes, "powers": powers})
-        return
-    for name, words in steepest_in_words(found):
-        typer.echo(f"{name}: {words}")
-    typer.echo(f"{page} written")
+    powers = [
+        {"parametrization": name, "step": step, "layer": layer, "power": power}
+        for (name, step, layer), power in found.powers.items()
+    ]
+    sizes = [row._asdict() for row in found.rows]
+    answer = {
+        "output": str(page),
+        "study": found.study,
+        "values": found.values,
+        "sizes": sizes,
+        "powers": powers,
+    }
+    steepest = [f"{name}: {words}" for name, words in steepest_in_words(found)]
+    return answer, "\n".join([*steepest, f"{page} written"])

@@ -1,1 +1,0 @@
-"""`sweeplab model`: what a model is made of, and what it computes."""

@@ -1,0 +1,306 @@
+"""A study's storage, the workers that hold its trials, the folders of its runs, and what MLflow has of them.
+
+Optuna knows how a trial ended, MLflow has its numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sweeplab.doctor.check import Check, OpenedStudy, Place, Verdict, named
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.lab.listing import read_spec
+from sweeplab.lab.storage import count_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunEnd, RunFolder, RunState
+from sweeplab.sweep.trials.leases import Leases, is_dead
+from sweeplab.sweep.trials.store import OPTUNA_STATES, open_storage
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.connection import tracking_uri, without_password
+from sweeplab.tracking.tracker import TrackedRun
+
+NOBODY = "0"  # the process that a trial is given back to
+RELATIVE_TOLERANCE = 1e-9
+FINISHED = {state for state in RunState if state.is_finished}
+FROM_A_COPY = "put them back from a copy of the lab; MLflow still has what was sent"
+# Kind of fault -> what it is, how bad, and the cure, in which {paths} are those found and {again} runs the study again.
+FAULTS: dict[str, tuple[str, Verdict, str]] = {
+    "damaged": ("files that are no JSON", "bad", FROM_A_COPY),
+    "cut off": ("files that are no JSON, of runs that have not ended", "warn", "rm {paths} && {again}"),
+    "lost": ("trials that have ended, whose runs' descriptions or ends are gone", "bad", FROM_A_COPY),
+    "no_weights": (
+        "checkpoints without their weights",
+        "bad",
+        "put there what artifact `checkpoint` of the run has in MLflow",
+    ),
+    "unreported": ("runs that ended, of which the storage was not told", "warn", "{again}"),
+    "temporary": ("files that a kill left unfinished", "warn", "rm {paths}"),
+    "orphaned": ("folders of no trial", "warn", "rm -r {paths}"),
+}
+
+
+def storage_check(study: StudyFolder) -> Check:
+    """Read the study's descriptions and go through its database."""
+    cure = f"put a copy of it back, or move {study.path} away and run the study again"
+    try:
+        read_spec(study)
+        json.loads(study.data_file.read_bytes())
+    except (BadInput, OSError, ValueError) as error:
+        return Check("storage", str(study.path), "bad", f"its description cannot be read: {error}", cure)
+    if study.storage_file.exists():  # a database elsewhere
+        place = str(study.storage_file)
+        try:
+            n_trials = sum(each.states.total() for each in count_trials(study).values())
+        except BadInput as error:
+            return Check("storage", place, "bad", str(error), "start the database")
+        return Check("storage", place, "ok", f"answers; trials: {n_trials}")
+    place = str(study.database)
+    try:
+        # Read-only: a missing file is not to be made here.
+        with closing(sqlite3.connect(f"{study.database.as_uri()}?mode=ro", uri=True)) as connection:
+            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            n_trials = connection.execute("SELECT count(*) FROM trials").fetchone()[0] if said == "ok" else 0
+    except sqlite3.Error as error:
+        said = str(error)
+    if said != "ok":
+        return Check("storage", place, "bad", str(said).partition("\n")[0], cure)
+    return Check("storage", place, "ok", f"whole; trials: {n_trials}")
+
+
+def unstarted_checks(lab: Path) -> Iterator[Check]:
+    """Yield a check where a study was killed before it had written what it is."""
+    place = lab / "studies"
+    if folders := [each for each in sorted(place.glob("*/")) if not (each / "study.json").exists()]:
+        found = named("folders of studies that never started", [each.name for each in folders])
+        yield Check("storage", str(place), "warn", found, shlex.join(["rm", "-r", *map(str, folders)]))
+
+
+def version_check(study: StudyFolder) -> Iterator[Check]:
+    """Yield a check where the database is another Optuna's, whose tables this one does not read."""
+    try:
+        open_storage(study.storage_url).engine.dispose()
+    except RuntimeError as error:
+        cure = shlex.join(["optuna", "storage", "upgrade", "--storage", study.storage_url])
+        found = str(error).partition(". ")[0]
+        yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
+
+
+# ------------------------------------------------------------------ workers
+
+
+def worker_checks(study: OpenedStudy) -> Iterator[Check]:
+    """Look for trials whose worker is gone or hangs, and for a worker that keeps all others waiting."""
+    check = partial(Check, "workers", "who holds which trial")
+    leases = Leases(study.store.storage.engine)
+    held_by, lock = leases.all(), leases.lock_holder()
+    names: dict[str, list[str]] = {"held": [], "waiting": [], "gone": [], "stuck": []}
+    stuck = set()
+    for (cell, number), trial in study.trials.items():
+        if trial.state.name == "RUNNING":
+            lease = held_by.get(trial._trial_id)
+            standing = _standing(lease.owner, lease.expires) if lease else "gone"
+            names[standing].append(f"{cell} #{number}")
+            if lease and standing == "stuck":
+                stuck.add(_pid(lease.owner))
+    if names["stuck"]:
+        found = named("trials of workers that are there and do nothing", names["stuck"])
+        yield check("bad", found, _kill(stuck, study))
+    if lock and _standing(lock.owner, lock.expires) == "stuck":
+        found = f"process {_pid(lock.owner)} keeps the storage's lock: no trial starts or ends"
+        yield check("bad", found, _kill({_pid(lock.owner)}, study))
+    if names["gone"] and study.is_running:
+        yield check("ok", named("trials wait to be taken over from a worker that is gone", names["gone"]))
+    elif names["gone"]:
+        yield check("warn", named("trials of workers that are gone", names["gone"]), study.run_again)
+    elif not names["stuck"]:
+        trained = f"trials being trained: {len(names['held'])}"
+        yield check("ok", f"{trained}, waiting to be continued: {len(names['waiting'])}")
+
+
+def _standing(owner: str, expires: float) -> str:
+    """Say how a holder stands: it works on what it holds, gave it back, is gone, or is there and hangs."""
+    if _pid(owner) == NOBODY:
+        return "waiting"
+    if is_dead(owner, expires):
+        return "gone"
+    return "held" if expires > time.time() else "stuck"
+
+
+def _pid(owner: str) -> str:
+    return owner.split("|")[1]
+
+
+def _kill(pids: Iterable[str], study: OpenedStudy) -> str:
+    """Return the command that ends processes; whoever runs the study starts others, else running it again does."""
+    kill = f"kill -9 {' '.join(sorted(pids))}"
+    return kill if study.is_running else f"{kill} && {study.run_again}"
+
+
+# ------------------------------------------------------------------ folders of runs
+
+
+def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
+    """Look for what is missing, cut off, or contradicts the storage; one check per kind."""
+    check = partial(Check, "runs", "folders of runs")
+    found: dict[str, list[Path]] = {kind: [] for kind in FAULTS}
+    n_unfinished = 0
+    places = {(*trial, seed) for trial in study.trials for seed in study.seeds[trial[0]]} | {*study.runs}
+    for place in sorted(places):
+        trial = study.trials.get(place[:2])
+        state = trial.state.name if trial else "none"
+        faults = list(_faults(study.folder.run(*place), state))
+        n_unfinished += state == "RUNNING" and not faults
+        for kind, path in faults:
+            # What a command mends, those that work on the study are about to mend.
+            if not (study.is_running and FAULTS[kind][1] == "warn"):
+                found[kind].append(path)
+    for kind, paths in found.items():
+        if paths:
+            what, verdict, cure = FAULTS[kind]
+            names = [str(path.relative_to(study.folder.path / "runs")) for path in paths]
+            written = cure.format(paths=shlex.join(map(str, paths)), again=study.run_again)
+            yield check(verdict, named(what, names), written)
+    if not any(found.values()):
+        doing = "running" if study.is_running else "waiting to be continued"
+        rest = f", of them {doing}: {n_unfinished}" if n_unfinished else ""
+        yield check("ok", f"whole: {len(study.runs)}{rest}")
+
+
+def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
+    described, ended = run.start_file, run.end_file
+    if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
+        # A trial that runs comes to its folder, or to what is missing there, when it is continued.
+        if state != "RUNNING":
+            yield ("orphaned" if state == "none" else "lost"), run.path
+        return
+    for file in (described, ended):
+        if file.exists() and _said(file) is None:
+            yield ("cut off" if state == "RUNNING" else "damaged"), file
+    for file in run.path.glob("*.tmp"):
+        yield "temporary", file
+    if state == "RUNNING" and end_of(run):
+        yield "unreported", run.path
+    for name in ("best", "last"):
+        facts = run.path / name / "model.json"
+        if facts.exists():
+            weights = facts.parent / (_said(facts) or {}).get("tensors", "")
+            if not (weights.is_file() and weights.stat().st_size):
+                yield "no_weights", facts.parent
+
+
+def _said(file: Path) -> dict[str, Any] | None:
+    """Return what a JSON file says; None where it is torn."""
+    try:
+        said = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def end_of(run: RunFolder) -> RunEnd | None:
+    """Return how a run ended; None where it has not, or where that cannot be read."""
+    try:
+        return run.read_end()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+# ------------------------------------------------------------------ Optuna and MLflow
+
+
+def agreement_checks(study: OpenedStudy) -> Iterator[Check]:
+    """Compare state and value of every run whose trial has ended with what MLflow has of it."""
+    check = partial(Check, "agreement", "Optuna's values and states against MLflow's")
+    tracked: dict[Place, list[TrackedRun]] = defaultdict(list)
+    try:
+        for run in open_tracker(study.folder.lab, study.folder.name, study.spec.track.uri).runs():
+            tracked[run.cell, run.trial, run.seed].append(run)
+    except BadInput as error:
+        # Runs are only sent once the study is there.
+        if study.runs:
+            yield check("bad", str(error), study.run_again)
+        return
+    except TrackingUnavailable as error:
+        yield check("bad", str(error), "start the tracking server")
+        return
+    yield from _compare(study, {place: runs[0] for place, runs in tracked.items()}, check)
+    if twice := {place: runs[1:] for place, runs in tracked.items() if runs[1:]}:
+        found = named("runs are more than once in MLflow", [*map(_name, twice)])
+        yield check("bad", found, _delete(study, [run for runs in twice.values() for run in runs]))
+
+
+def _compare(
+    study: OpenedStudy, tracked: Mapping[Place, TrackedRun], check: Callable[..., Check]
+) -> Iterator[Check]:
+    agreed = 0
+    unsent: list[Place] = []
+    lost: list[Place] = []
+    differing: dict[Place, str] = {}
+    for (cell, number), trial in study.trials.items():
+        for seed in study.seeds[cell] if trial.state.is_finished() else ():
+            place = cell, number, seed
+            run, there = study.runs.get(place), tracked.get(place)
+            if there is None or there.state not in FINISHED:
+                is_marked = run is not None and (run.path / "shipped").exists()
+                (lost if is_marked else unsent).append(place)
+            elif said := _difference(trial.state.name, trial.value, end_of(run) if run else None, there):
+                differing[place] = said
+            else:
+                agreed += 1
+    if differing:
+        found = named("runs differ", [f"{_name(place)} ({said})" for place, said in differing.items()])
+        delete = _delete(study, [tracked[place] for place in differing])
+        yield check("bad", found, f"{delete} && {_send_again(study, [*differing])}")
+    if lost:
+        found = named("runs were sent and are not whole in MLflow", [*map(_name, lost)])
+        yield check("bad", found, _send_again(study, lost))
+    if study.is_running:
+        unsent.clear()  # they are on their way
+    if unsent:
+        found = named("runs have not been sent to MLflow yet", [*map(_name, unsent)])
+        yield check("warn", found, study.run_again)
+    if not (differing or lost or unsent):
+        yield check("ok", f"runs that agree: {agreed}")
+
+
+def _difference(state: str, value: float | None, end: RunEnd | None, there: TrackedRun) -> str:
+    """Say in what a run differs, or nothing; a run may have its own end inside a trial that ended otherwise."""
+    if end and end.state != there.state:
+        return f"{end.state} on disk, {there.state} in MLflow"
+    if not end and OPTUNA_STATES[RunState(there.state)].name != state:
+        return f"{state} in Optuna, {there.state} in MLflow"
+    sent = there.metrics.get("value")
+    if state != "COMPLETE" or value is None:
+        return ""
+    if sent is not None and math.isclose(sent, value, rel_tol=RELATIVE_TOLERANCE):
+        return ""
+    return f"value {value:.6g} in Optuna, {sent} in MLflow"
+
+
+def _delete(study: OpenedStudy, runs: Sequence[TrackedRun]) -> str:
+    """Return the command that takes runs out of MLflow."""
+    uri = without_password(tracking_uri(study.folder.lab, study.spec.track.uri))
+    ids = " ".join(run.run_id for run in runs)
+    delete = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow runs delete --run-id $run"
+    return f"for run in {ids}; do {delete}; done"
+
+
+def _send_again(study: OpenedStudy, places: Sequence[Place]) -> str:
+    """Return the commands that send runs again: MLflow finds those that it has, and gets what it lacks."""
+    markers = [str(study.folder.run(*place).path / "shipped") for place in places]
+    return f"rm -f {shlex.join(markers)} && {study.run_again}"
+
+
+def _name(place: Place) -> str:
+    cell, number, seed = place
+    return f"{cell} #{number} seed {seed}"

@@ -1,0 +1,165 @@
+"""A trained run looked at: what it attends to in a text, and what its study's validation split says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeplab.data.batches import Batch
+from sweeplab.data.objectives import check_fits, make_objective, objective_of
+from sweeplab.data.prompts import check_room
+from sweeplab.errors import BadInput, Problem
+from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.runs.generating import Writer, fills_holes, named
+from sweeplab.runs.opening import open_run
+from sweeplab.study.inputs import recorded_dataset
+
+if TYPE_CHECKING:
+    from sweeplab.data.dataset import Dataset
+    from sweeplab.tracking.loading import LoadedRun
+
+Rows = list[dict[str, Any]]
+# Blanks and what else a label would not show.
+_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """The weights [heads, queries, keys] of one layer's attention, and the tokens that attend and are attended to.
+
+    `place` is encoder, decoder or cross, from decoder to encoder.
+    """
+
+    place: str
+    layer: int
+    heads: Sequence[int]
+    queries: Sequence[str]
+    keys: Sequence[str]
+    weights: Any
+
+    @property
+    def title(self) -> str:
+        """Return the name of the layer."""
+        return f"{self.place.capitalize()}{'-attention' if self.place == 'cross' else ''}, layer {self.layer}"
+
+
+def attention_maps(
+    run: LoadedRun, text: str, layer: int | None = None, head: int | None = None
+) -> list[AttentionMap]:
+    """Return the attention of each layer, or of one layer or head, over a prompt.
+
+    Where the run finds a target from a source, the prompt is followed by the target that it finds, greedily.
+
+    Raises:
+        BadInput: the run cannot read the prompt, or has no such layer or head.
+    """
+    from sweeplab.model.generation import Sampling
+    from sweeplab.model.tracing import attention_weights
+
+    shape = run.model.shape
+    _check("head", head, shape.n_head)
+    _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
+    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values.block_size)
+    prompt = writer.prompt
+    check_room(prompt.start, run.values)
+    tokens = list(prompt.start)
+    if prompt.source is not None or (objective_of(run.values).of_pairs and not fills_holes(run)):
+        tokens = [*tokens, *writer.tokens()][: run.values.block_size]
+    inputs = np.array([tokens])
+    source = None if prompt.source is None else np.array([prompt.source])
+    found = attention_weights(shape, run.model.weights, Batch(inputs, inputs, source))
+    words = {"": _words(run, tokens), "encoder.": _words(run, prompt.source or ())}
+    heads = range(shape.n_head) if head is None else [head]
+    maps = []
+    for side in shape.of_family.sides:
+        own = words[side.prefix]
+        for index in range(shape.layers(side)) if layer is None else [layer]:
+            name = f"{side.prefix}blocks.{index}"
+            for part, place, keys in (
+                ("attention", "decoder" if side.causal else "encoder", own),
+                ("cross", "cross", words["encoder."]),
+            ):
+                if (weights := found.get(f"{name}.{part}")) is not None:
+                    maps.append(AttentionMap(place, index, heads, own, keys, weights[list(heads)]))
+    return maps
+
+
+def _check(what: str, number: int | None, count: int) -> None:
+    if number is not None and not 0 <= number < count:
+        raise BadInput(Problem(f"there is no {what} {number}", f"0 to {count - 1}"))
+
+
+def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
+    return [named(run, token).translate(_VISIBLE) for token in tokens]
+
+
+def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = None) -> dict[str, Any]:
+    """Return as plain values what an evaluation of a run finds, and its loss on sequences of `times` block_size.
+
+    `study` is whose data are read; without it those of the study that the run is named by. A length that cannot be
+    is among `left_out`, with the reason.
+
+    Raises:
+        BadInput: there is no such run, or no such study; its data are not what the run reads.
+    """
+    run = open_run(text, lab)
+    own = text.partition("/")[0]
+    if study is None and own not in study_names(lab):
+        raise BadInput(f"run {text} does not say whose data it reads: --study NAME does")
+    study = study or own
+    folder = find_study(lab, study)
+    dataset = recorded_dataset(folder, read_spec(folder))
+    if dataset.tokenizer.to_json() != run.tokenizer.to_json():
+        raise BadInput(f"run {text} reads other tokens than study {study}")
+    if (of_pairs := objective_of(run.values).of_pairs) != dataset.of_pairs:
+        learned, has = ("pairs", "one text") if of_pairs else ("one text", "pairs")
+        raise BadInput(f"run {text} has learned from {learned}, and study {study} has {has}")
+    check_fits({"validation": dataset.val}, run.values)
+    lengths, left_out = _lengths(run, dataset, times)
+    said = {"run": run.run_id, "study": study, "block_size": run.values.block_size}
+    found = {"measures": _measures(run, dataset), "length_extrapolation": lengths}
+    return {**said, **found, "left_out": left_out}
+
+
+def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
+    import torch
+
+    from sweeplab.train.evaluating import Evaluation
+
+    model, values = run.model, run.values
+    evaluation = Evaluation(
+        model.transformer,
+        model.transformer.losses,
+        make_objective(dataset.val, values, run.own_special),
+        values.evaluated_tokens,
+    )
+    with torch.no_grad():
+        found = {name: each[0] for name, each in evaluation(model.stacked).items()}
+    loss = found["val_loss"]
+    perplexity, bits = math.exp(min(loss, 700.0)), dataset.bits_per_byte(loss, values)
+    return {**found, "perplexity": perplexity, "bits_per_byte": bits}
+
+
+def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:
+    """Return the losses at each length that can be, and why each of the others cannot."""
+    from sweeplab.train.evaluating import losses_at, why_not_longer
+
+    found, left_out = [], []
+    model, bounded = run.model, why_not_longer(run.values)
+    for each in times:
+        try:
+            if each > 1 and bounded:
+                raise ValueError(bounded)
+            at = losses_at(model.transformer, model.stacked, dataset.val, run.values, each, run.own_special)
+        except ValueError as error:
+            left_out.append({"times": each, "why": str(error)})
+            continue
+        row = {"times": each, "length": len(at.by_position), "targets": int(at.counts.sum())}
+        losses = {"val_loss": at.loss, "bits_per_byte": dataset.bits_per_byte(at.loss, run.values)}
+        found.append({**row, **losses, "by_position": at.by_position.tolist()})
+    return found, left_out
