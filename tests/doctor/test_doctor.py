@@ -62,7 +62,8 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "ill.yaml").write_text(STUDY)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        assert load_study(place / "ill.yaml", lab=place / "lab").run().status == "complete"
+        result = load_study(place / "ill.yaml", lab=place / "lab").run()
+        assert result.status == "complete", result.errors
     return place / "lab"
 
 

@@ -156,11 +156,20 @@ def test_four_workers_share_two_hundred_trials_each_exactly_once(tmp_path: Path)
 @pytest.mark.timeout(900)
 def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_bit(tmp_path: Path) -> None:
     file = STUDIES / "small.yaml"
-    shorter = ("-o", "max_iters=120", "-o", "engine.workers=1", "-o", "n_layer=1")
+    shorter = (
+        "-o",
+        "max_iters=120",
+        "-o",
+        "engine.workers=1",
+        "-o",
+        "n_layer=1",
+        "-o",
+        "budget.trials_per_cell=2",
+    )
     found = []
     for name in ("one", "two"):
         finish(file, tmp_path / name, *shorter)
-        trials = assert_whole(tmp_path / name, "small", 12)
+        trials = assert_whole(tmp_path / name, "small", 6)
         found.append(
             {key: (trial.params, trial.intermediate_values, trial.value) for key, trial in trials.items()}
         )
