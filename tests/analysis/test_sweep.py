@@ -173,7 +173,7 @@ def test_compute_is_told_by_state_and_phase() -> None:
     assert found["complete", "training"].n_runs == complete
     assert found["complete", "training"].seconds == pytest.approx(2.4 * complete)
     assert found["complete", "evaluation"].seconds == pytest.approx(0.6 * complete)
-    # Four evaluations of two batches, forward alone, against 300 steps forward and backward.
+    # Four evaluations of two batches of 128 tokens, forward alone, against 300 steps forward and backward.
     share = found["complete", "evaluation"].flops / found["complete", "training"].flops
     assert share == pytest.approx(4 * 2 / (300 * 3))
     without = spent(sweep_of(runs, DESIGN), speeds.iloc[:0])
