@@ -78,7 +78,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     )  # fmt: skip
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))
-    probe = next(make_objective(tokens, values).evaluation(1))
+    probe = make_objective(tokens, values).training(0, 0)
     batch = changed(probe, lambda each: torch.from_numpy(each[None]).to(values.device))
     while len(stack):
         for record in stack.advance():

@@ -44,14 +44,17 @@ def test_json(cli, finished) -> None:
 
 
 def test_a_study_in_bits_a_byte(finished) -> None:
-    """Python's documentation has characters of several bytes, so a token is a little more than one."""
+    """Python's documentation has characters of several bytes, so a token may be a little more than one."""
     nats, bits, final = (
         read_source("tiny", None, count, finished.lab).points
         for count in (None, "loss=bits-per-byte", "at=final")
     )
     per_token = nats.columns["loss"] / np.log(2) / bits.columns["loss"]
-    assert 1 < per_token[0] < 1.05 and per_token[0] == pytest.approx(per_token[1])
+    assert 1 <= per_token[0] < 1.05 and per_token[0] == pytest.approx(per_token[1])
     assert final.conventions["loss"].endswith("last evaluation of a run")
+
+
+LOSSES = ("best_val_loss", "best_bits_per_byte")
 
 
 def two(finished, data: dict[str, str] | None = None, at: str = "best") -> Studies:
@@ -62,7 +65,7 @@ def two(finished, data: dict[str, str] | None = None, at: str = "best") -> Studi
         update={"name": "other", "objective": spec.objective.model_copy(update={"at": at})}
     )
     runs = pd.concat(
-        [one.runs, one.runs.assign(study="other", best_val_loss=one.runs["best_val_loss"] + 0.5)]
+        [one.runs, one.runs.assign(study="other", **{name: 1.1 * one.runs[name] for name in LOSSES})]
     )
     return Studies(
         runs.reset_index(drop=True),

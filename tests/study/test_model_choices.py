@@ -112,6 +112,7 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
         "embedding_dropout": 0.3,
         "attention_dropout": 0.3,
         "residual_dropout": 0.3,
+        "eval_tokens": 20 * 1024,
     }
     assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0}).attention_dropout == 0.0
 

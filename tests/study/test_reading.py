@@ -158,6 +158,8 @@ def test_scalars_are_yaml_1_2(write):
         ("search: {dropout: §sugested}", "did you mean 'suggested'"),
         ("search: {norm: §suggested}", "suggests no range"),
         ("search: {§device: [cpu]}", "the machine's"),
+        ("grid: {§eval_tokens: [1024, 2048]}", "losses are compared on the same tokens"),
+        ("search: {§eval_iters: [10, 20]}", "losses are compared on the same tokens"),
         ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
         ("search: {dropout: {divides: §n_embd}}", "dropout divides nothing"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}", "505 values"),

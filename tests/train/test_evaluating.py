@@ -99,3 +99,24 @@ def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:
     even, uneven = (record.measures for record in stack.advance())
     assert uneven == {"expert_use_max": pytest.approx(0.5), "expert_use_entropy": pytest.approx(0.5)}
     assert 0.25 <= even["expert_use_max"] < 0.5 and 0.5 < even["expert_use_entropy"] <= 1
+
+
+def test_a_checkpoint_scores_the_same_whatever_batch_size_and_accumulation(values_of, tokens) -> None:
+    found = set()
+    for batching in ({"batch_size": 4}, {"batch_size": 32}, {"batch_size": 24, "grad_accum": 3}):
+        values = values_of(**batching)
+        stack = Stack(values, tokens, tokens)
+        stack.admit(Run("run", values))
+        (record,) = stack.advance()
+        assert record.iteration == 0
+        found.add(record.val_loss)
+    assert len(found) == 1
+
+
+def test_longer_contexts_find_the_same_targets(values_of, tokens) -> None:
+    counts = set()
+    for block_size in (16, 48, 64, 1024):
+        objective = make_objective(tokens, values_of(block_size=block_size))
+        targets = [batch.targets[batch.targets != NO_TARGET] for batch in objective.evaluation(4 * 1024)]
+        counts.add(tuple(np.bincount(np.concatenate(targets)).tolist()))
+    assert len(counts) == 1
