@@ -117,6 +117,7 @@ def test_refused_with_nothing_written(command: str, said: str, cli, lab: Path, f
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_clone_is_the_file_with_what_was_laid_over_it(cli, finished, lab: Path, folder: Path) -> None:
     text = "# Mine.\n" + finished.file.read_text().replace("grid:", "# sizes\ngrid:") + "seeds: [0]  # one\n"
     (folder / "tiny.yaml").write_text(text)

@@ -130,6 +130,7 @@ def test_a_worker_that_is_gone(study: StudyFolder) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_there(study: StudyFolder) -> None:
     command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:

@@ -51,6 +51,7 @@ def files_of(folder: StudyFolder) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in files}
 
 
+@pytest.mark.slow
 def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(copied: StudyFolder) -> None:
     before, said = files_of(copied), []
     found = audit_pruning(copied, 2, said.append)
@@ -68,6 +69,7 @@ def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(copied
             assert [point["val_loss"] for point in points[:2]] == pytest.approx([then[0], then[10]], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_more_trials_begin_with_the_same_ones_and_train_only_the_new(copied: StudyFolder) -> None:
     first = audit_pruning(copied, 1)
     said: list[str] = []
@@ -77,6 +79,7 @@ def test_more_trials_begin_with_the_same_ones_and_train_only_the_new(copied: Stu
     assert len(audit_pruning(copied, 99)) == 4
 
 
+@pytest.mark.slow
 def test_an_interrupted_audit_is_begun_again(copied: StudyFolder) -> None:
     (done,) = audit_pruning(copied, 1)
     place = copied.path / "audit" / done.cell / f"{done.trial}-1"
@@ -85,6 +88,7 @@ def test_an_interrupted_audit_is_begun_again(copied: StudyFolder) -> None:
     assert audit_pruning(copied, 1) == [done]
 
 
+@pytest.mark.slow
 def test_a_study_without_pruned_trials_has_nothing_to_audit(copied: StudyFolder) -> None:
     shutil.rmtree(copied.path / "runs")
     with pytest.raises(BadInput, match="no pruned trial"):

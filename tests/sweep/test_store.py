@@ -133,7 +133,14 @@ def spec():
 """
 
 
-@pytest.mark.parametrize("where", ["held", "asked", "suggesting", "enqueued", "told"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "asked",
+        "told",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("held", "suggesting", "enqueued")),
+    ],
+)
 def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path, dataset) -> None:
     folder, store = opened(tiny())
     (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=4))
