@@ -11,6 +11,7 @@ from optuna.trial import FixedTrial
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
+from sweeplab.study.file.entries import is_searched
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space, cells
@@ -314,11 +315,7 @@ def _entries(row):
 # Of these any value goes with the others' defaults.
 _WITH_DEFAULTS = {"block_size", "batch_size", "mask_share", "span_length", "optimizer"}
 _TOGETHER = set().union(*(rule.names for rule in rules(study(), 65) if len(rule.names) > 1)) - _WITH_DEFAULTS
-_FREE = [
-    row
-    for row in TABLE.values()
-    if row.name not in {"seed", "wandb_project", "eval_full"} | _TOGETHER and row.category != "precision"
-]
+_FREE = [row for row in TABLE.values() if is_searched(row) and row.name not in {"wandb_project"} | _TOGETHER]
 _SEARCHES = st.lists(st.sampled_from(_FREE), min_size=1, max_size=6, unique_by=lambda row: row.name).flatmap(
     lambda rows: st.fixed_dictionaries({row.name: _entries(row) for row in rows})
 )
