@@ -227,6 +227,14 @@ def test_correlations() -> None:
     assert matrix[e, alpha] > 0.8, "a lower floor takes a slower fall"
 
 
+def test_a_group_column_of_one_value_does_not_hide_what_sizes_share() -> None:
+    points = table("30 points, 6 x 5", 0.01, shared=0.8)
+    alike = assess(replace(points, groups=("a",) * points.n), CHINCHILLA)
+    plain = assess(points, CHINCHILLA)
+    assert alike.shared is not None and alike.grouped_by == plain.grouped_by == "params"
+    assert alike.warnings == plain.warnings and alike.as_dict()["parameters"] == plain.as_dict()["parameters"]
+
+
 def test_what_the_page_warns_of() -> None:
     found = assess(table("30 points, 6 x 5"), LAWS["power-n"])
     assert any("power-n does not see tokens, which vary by a factor 1e+04" in each for each in found.warnings)

@@ -137,9 +137,10 @@ def shared_errors(fit: Fit, groups: Sequence[str]) -> Shared:
 def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
     """Return each row's group, and what the groups are: the table's own, or else the sizes.
 
-    None where hardly any size has two rows, or there are only two sizes.
+    A column with one value in all rows groups nothing: then it is the sizes too. None where hardly any size has two
+    rows, or there are only two sizes.
     """
-    if points.groups:
+    if points.groups and len(set(points.groups)) > 1:
         return points.groups, points.conventions.get("group", "group")
     names = tuple(f"{size:.6g}" for size in points.columns.get("params", ()))
     alike = 3 <= len(set(names)) <= 0.75 * len(names)
