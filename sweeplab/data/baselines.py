@@ -20,7 +20,7 @@ from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
-from sweeplab.data.objectives import SETTINGS, make_objective, special_tokens
+from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
 from sweeplab.data.objectives.pairs import FORMS, PairsObjective
 from sweeplab.data.objectives.span import Span
 from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken
@@ -225,8 +225,6 @@ TASKS: dict[str, type[Task]] = {
 FORMAT = 3  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
-# What decides which targets there are, and on which of them runs are evaluated.
-DECIDING = (*SETTINGS, "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -248,12 +246,7 @@ def find_baseline(dataset: Dataset, values: Hyperparameters, cache: Path | None 
     """Return the baseline of a run's objective, from the cache if it has it; None where there is none for it."""
     if values.objective not in TASKS:
         return None
-    deciding = [
-        FORMAT,
-        dataset.token_digest,
-        values.evaluated_tokens,
-        *(getattr(values, name) for name in DECIDING),
-    ]
+    deciding = [FORMAT, dataset.token_digest, *evaluated_on(values)]
     digest = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:

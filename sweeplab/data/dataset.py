@@ -22,7 +22,7 @@ from filelock import FileLock
 
 from sweeplab.data.batches import NO_TARGET, Pairs, Split
 from sweeplab.data.corpora import CORPORA, Texts
-from sweeplab.data.objectives import SETTINGS, check_fits, make_objective
+from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
 from sweeplab.data.tokenizers import TOKENIZERS, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, write_whole
@@ -73,7 +73,7 @@ class Dataset:
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
-        asked = tuple(getattr(values, name) for name in SETTINGS), values.vocab_size, values.evaluated_tokens
+        asked = evaluated_on(values)
         if asked not in self._bytes_per_target:
             lengths = self.tokenizer.byte_lengths()
             n_bytes = n_targets = 0

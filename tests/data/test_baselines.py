@@ -31,8 +31,8 @@ def chain(order: int, n: int, seed: int = 0) -> tuple[np.ndarray, float]:
     return text, nats / n
 
 
-def dataset_of(text: np.ndarray, digest: str = "") -> Dataset:
-    cut = len(text) * 9 // 10
+def dataset_of(text: np.ndarray, digest: str = "", tenths: int = 9) -> Dataset:
+    cut = len(text) * tenths // 10
     tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int))
     return Dataset(tokenizer, text[:cut], text[cut:], digest, digest, len(text), len(text) - cut)
 
@@ -48,8 +48,8 @@ def with_special(values: Hyperparameters) -> Hyperparameters:
     return values.replace(vocab_size=values.vocab_size + n_special(values))
 
 
-def loss(text, objective, tmp_path, **changed):
-    return find_baseline(dataset_of(text), values_of(objective, **changed), tmp_path)
+def loss(text, objective, tmp_path, tenths=9, **changed):
+    return find_baseline(dataset_of(text, tenths=tenths), values_of(objective, **changed), tmp_path)
 
 
 def test_every_objective_has_a_baseline():
@@ -91,28 +91,29 @@ def test_a_chains_entropy_and_order_are_found(order, tmp_path):
 
 def test_both_sides_tell_more_than_one(tmp_path):
     """Of a chain of order 1 the entropy of a hidden symbol between two is known: H(x | l, r) = 2 H1 - H2."""
-    text, _ = chain(1, 80_000)
+    text, _ = chain(1, 320_000)
     counts = np.zeros((N_SYMBOLS,) * 3)
     np.add.at(counts, (text[:-2], text[1:-1], text[2:]), 1)
     between = counts / counts.sum()
     given = between.sum(axis=1, keepdims=True)
     entropy = -(between * np.log(between / given, where=between > 0, out=np.zeros_like(between))).sum()
     alone = loss(text, "next_token", tmp_path).loss
-    found = loss(text, "masked", tmp_path, mask_share=0.03, eval_iters=300).loss
+    found = loss(text, "masked", tmp_path, tenths=5, mask_share=0.01, eval_iters=300).loss
+    # So few are hidden that hardly any has a hidden neighbor.
     # One target in ten is shown as it is and one replaced: what is shown tells something too.
-    assert entropy * 0.75 < found < entropy * 1.1 < alone
+    assert entropy * 0.75 < found < entropy * 1.05 < alone
 
 
 def test_a_shown_token_is_weighed_by_how_often_one_is_kept(tmp_path):
     """Of independent symbols a hidden one costs the entropy h; a shown one what is left after a look at it."""
     random = np.random.default_rng(3)
-    text = random.integers(0, N_SYMBOLS, 60_000).astype(np.uint16)
+    text = random.integers(0, N_SYMBOLS, 400_000).astype(np.uint16)
     right = 0.1 + 0.1 / N_SYMBOLS
     likely = np.array([right, *[0.1 / N_SYMBOLS] * (N_SYMBOLS - 1)]) / 0.2
     shown = -(likely * np.log(likely)).sum()
-    found = loss(text, "masked", tmp_path, eval_iters=200)
+    found = loss(text, "masked", tmp_path, tenths=5, eval_iters=200)
     assert found.order == 1
-    assert found.loss == pytest.approx(0.8 * np.log(N_SYMBOLS) + 0.2 * shown, rel=0.02)
+    assert found.loss == pytest.approx(0.8 * np.log(N_SYMBOLS) + 0.2 * shown, rel=0.01)
 
 
 def test_a_spans_tokens_follow_the_text_before_and_its_end_their_number(tmp_path):

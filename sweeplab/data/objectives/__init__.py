@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sweeplab.data.batches import Pairs, Split
 from sweeplab.data.objectives.base import Objective
@@ -18,6 +19,11 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 # What decides how a split is cut, and into how many special tokens.
 SETTINGS = ("objective", "family", "block_size", "mask_share", "span_length")
+
+
+def evaluated_on(values: Hyperparameters) -> tuple[Any, ...]:
+    """Return what decides which targets a run is evaluated on: equal values have the same ones of a split."""
+    return (*(getattr(values, name) for name in SETTINGS), values.vocab_size, values.evaluated_tokens)
 
 
 def settled_objective(values: Hyperparameters, of_pairs: bool) -> str:

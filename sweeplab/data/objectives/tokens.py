@@ -54,7 +54,8 @@ HIDDEN, REPLACED = 8, 1
 class Masked(TextObjective):
     """A share of a window's tokens are targets: 80% of them hidden, 10% replaced by any token, 10% left as they are.
 
-    BERT's own count, the share rounded and at least one: each sequence has as many targets as every other.
+    BERT's own count, the share rounded and at least one: each sequence has as many targets as every other. In an
+    evaluation each stretch of the split has, so that its windows, of any length, find the same tokens.
     """
 
     name = "masked"
