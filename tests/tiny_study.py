@@ -10,7 +10,7 @@ from sweeplab.data.dataset import prepare
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
+from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
 from sweeplab.sweep.trials.store import Store
 
 FIXED = {
@@ -21,7 +21,7 @@ FIXED = {
 
 @pytest.fixture
 def tiny():
-    """Return a typed study of one-second runs, with changes."""
+    """Return a typed study of one-second runs, with changes; no trial waits for what another one finds."""
 
     def make(**changed) -> StudySpec:
         given = {
@@ -30,6 +30,7 @@ def tiny():
             "fixed": FIXED | changed.pop("values", {}),
             "search": {"learning_rate": Range(3e-4, 1e-2, log=True)},
             "budget": Budget(trials_per_cell=4),
+            "sampler": Sampler(type="random"),
             "pruner": Pruner(type="none"),
         }
         return StudySpec(**given | changed)

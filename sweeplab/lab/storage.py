@@ -28,8 +28,10 @@ READS = {"sweeplab_reads": True}
 
 # What marks a trial in Optuna's storage that came from elsewhere; its value there says where it is from.
 WARM_START = "warm_start"
+# What marks one whose values another trial of its cell has: its value is that trial's number.
+REPEATS = "repeats"
 # Trials of Optuna's that are none of the study's own: known from elsewhere, or left over of what came to nothing.
-VOID = ("infeasible", "withdrawn", WARM_START)
+VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 
 _QUERY = f"""
 SELECT study_name, state, outcome.value_json, COUNT(*), MIN(value)

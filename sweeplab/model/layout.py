@@ -29,7 +29,7 @@ Legend: K runs, P row_size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Literal
@@ -96,24 +96,52 @@ class Weight:
         return width_ratio**std, width_ratio**rate
 
 
-class _Declarations:
-    """The weights of one model as its parts declare them.
+@dataclass(frozen=True)
+class Init:
+    """One way for weights to start: the deviations of a matrix by its inputs and outputs, and of tables by n_embd.
 
-    `normal` starts as GPT-2: deviation 0.02, and projections back into the residual stream smaller by the root
-    of their number. `xavier` starts as the original: matrices by Glorot and Bengio (2010), uniform, with the
-    joined query, key and value taken for three matrices as wide as the queries, also where n_kv_head is less than
-    n_head and keys and values are narrower; embeddings normally with deviation n_embd^-0.5.
+    `relative` is that of the table of relative biases. Projections back into the residual stream are smaller by the
+    root of their number where it `shrinks` them.
     """
 
+    matrix: Callable[[int, int], float]
+    embedding: Callable[[int], float]
+    relative: Callable[[int], float]
+    shrinks: bool = False
+    uniform: bool = False
+
+
+def _constant(*_: int) -> float:
+    return NORMAL_STD
+
+
+def _by_root(width: int, _: int = 0) -> float:
+    return 1 / math.sqrt(width)
+
+
+# GPT-2's, as OpenAI released it; BERT's, which truncates the normal at two deviations (not done here); T5's, with
+# queries that are not divided by the root of head_dim, for attention's scores are; and the original's: matrices by
+# Glorot and Bengio (2010), with the joined query, key and value taken for three matrices as wide as the queries, also
+# where n_kv_head is less than n_head and keys and values are narrower.
+INITS: dict[str, Init] = {
+    "normal": Init(_constant, _constant, _constant, shrinks=True),
+    "bert": Init(_constant, _constant, _constant),
+    "t5": Init(_by_root, lambda n_embd: 1.0, _by_root),
+    "xavier": Init(lambda n_in, n_out: math.sqrt(2.0 / (n_in + n_out)), _by_root, _by_root, uniform=True),
+}
+
+
+class _Declarations:
+    """The weights of one model as its parts declare them."""
+
     def __init__(self, shape: ModelShape) -> None:
-        self.shape, self._xavier = shape, shape.init == "xavier"
+        self.shape, self._init = shape, INITS[shape.init]
         self.weights: list[Weight] = []
-        n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
-        self._residual_std = NORMAL_STD / math.sqrt(n_residual)
+        self._n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
 
     def table(self, name: str, rows: int, width: int) -> None:
-        std = self.shape.n_embd**-0.5 if self._xavier else NORMAL_STD
-        self.weights.append(Weight(name, (rows, width), std))
+        std = self._init.relative if name.endswith("relative_bias") else self._init.embedding
+        self.weights.append(Weight(name, (rows, width), std(self.shape.n_embd)))
 
     def gain(self, name: str, width: int) -> None:
         self.weights.append(Weight(f"{name}.gain", (width,), fill=1.0))
@@ -131,10 +159,10 @@ class _Declarations:
     ) -> None:
         """Declare a matrix [..., in, out] and its bias; `residual` ones lead back into the residual stream."""
         n_in, n_out = size[-2:]
-        std = self._residual_std if residual else NORMAL_STD
-        if self._xavier:
-            std = math.sqrt(2.0 / (n_in + (fan_out or n_out)))
-        self.weights.append(Weight(f"{name}.weight", size, std, uniform=self._xavier))
+        std = self._init.matrix(n_in, fan_out or n_out)
+        if residual and self._init.shrinks:
+            std /= math.sqrt(self._n_residual)
+        self.weights.append(Weight(f"{name}.weight", size, std, uniform=self._init.uniform))
         if bias:
             self.bias(name, n_out)
 

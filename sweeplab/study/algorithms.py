@@ -1,12 +1,14 @@
 """Samplers and pruners: which there are, which options they take, and Optuna's objects for them.
 
 Options are Optuna's own, by Optuna's names; what Optuna calls a resource is an iteration here, and has a
-second name that says so.
+second name that says so. What a study leaves open follows from its budget and from when runs are evaluated: how many
+of a cell's trials are spread evenly before a sampler models them, and at which iterations halving decides.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -57,7 +59,8 @@ class Option:
 class AlgorithmRow:
     """A sampler or pruner: Optuna's class, our names of its options, and what we give it unasked.
 
-    A `sequence` counts its trials through points that its seed fixes: all of a cell's trials need one seed.
+    A `sequence` counts its trials through points that its seed fixes: all of a cell's trials need one seed. One that
+    `halves` decides at rungs, iterations that grow by a factor.
     """
 
     optuna: str
@@ -65,6 +68,7 @@ class AlgorithmRow:
     aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     sequence: bool = False
+    halves: bool = False
 
     @property
     def optuna_class(self) -> type[Any]:
@@ -87,6 +91,11 @@ class AlgorithmRow:
             found[name] = Option(words, required)
         return found
 
+
+# Of a cell's trials at most this share is spread evenly, before the sampler models what they found.
+STARTUP_SHARE = 0.25
+# Halving first decides when this share of a run's iterations is done, rounded up to an evaluation.
+FIRST_RUNG_SHARE = 0.2
 
 # What a sampler's model cannot hold is drawn at random; Optuna would say so at every trial.
 _QUIET = {"warn_independent_sampling": False}
@@ -112,8 +121,10 @@ PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
     "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
     "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
-    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING),
-    "hyperband": AlgorithmRow("HyperbandPruner", "Several halvings with different starts", _HYPERBAND),
+    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, halves=True),
+    "hyperband": AlgorithmRow(
+        "HyperbandPruner", "Several halvings with different starts", _HYPERBAND, halves=True
+    ),
     "patient": AlgorithmRow(
         "PatientPruner", _PATIENT, {"wrapped": "wrapped_pruner"}, {"wrapped_pruner": None}
     ),
@@ -169,6 +180,20 @@ def _read_options(
     return found
 
 
+def n_startup_trials(sampler: Sampler, trials_per_cell: int | None) -> int:
+    """Return how many trials of a cell are spread evenly before the sampler models any; 0 where it models none.
+
+    As many as the study says; else Optuna's number, but no more than STARTUP_SHARE of the cell's trials, and 1.
+    """
+    name = "n_startup_trials"
+    if name in sampler.options:
+        return int(sampler.options[name])
+    option = inspect.signature(SAMPLERS[sampler.type].optuna_class.__init__).parameters.get(name)
+    if option is None or trials_per_cell is None:
+        return option.default if option else 0
+    return max(1, min(int(option.default), math.floor(STARTUP_SHARE * trials_per_cell)))
+
+
 def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int | None = None) -> BaseSampler:
     """Return Optuna's sampler for a cell.
 
@@ -198,6 +223,48 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
     if space.n_points is None:
         raise ValueError("a grid needs every parameter in every trial, with a step or as a list")
     return AskedGrid({name: list(stored_values(each)) for name, each in space.parameters.items()}, seed)
+
+
+def settled_pruner(pruner: Pruner, eval_interval: int, max_iters: int) -> Pruner:
+    """Return a pruner with what Optuna would guess from the first trials: when halving decides for the first time.
+
+    Left to itself Optuna takes a hundredth of a run (a single iteration for Hyperband), and an evaluation that comes
+    later decides several rungs at once, on one value.
+    """
+    options = {
+        name: settled_pruner(value, eval_interval, max_iters) if isinstance(value, Pruner) else value
+        for name, value in pruner.options.items()
+    }
+    if PRUNERS[pruner.type].halves:
+        if options.get("min_resource", "auto") == "auto":
+            share = math.ceil(FIRST_RUNG_SHARE * max_iters / eval_interval)
+            options["min_resource"] = min(max_iters, share * eval_interval)
+        if pruner.type == "hyperband" and options.get("max_resource", "auto") == "auto":
+            options["max_resource"] = max_iters
+    return Pruner(type=pruner.type, options=options)
+
+
+def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
+    """Return the iterations before the end at which a settled pruner halves, each that of an evaluation.
+
+    An evaluation is there as often as it decides: twice where two rungs fall between it and the one before.
+    """
+    row = PRUNERS[pruner.type]
+    if not row.halves:
+        return [
+            each
+            for value in pruner.options.values()
+            if isinstance(value, Pruner)
+            for each in rungs(value, eval_interval, max_iters)
+        ]
+    default = inspect.signature(row.optuna_class.__init__).parameters["reduction_factor"].default
+    factor = int(pruner.options.get("reduction_factor", default))
+    rate = int(pruner.options.get("min_early_stopping_rate", 0))
+    found, rung = list[int](), pruner.options["min_resource"] * factor**rate
+    while (at := math.ceil(rung / eval_interval) * eval_interval) < max_iters:
+        found.append(at)
+        rung *= factor
+    return found
 
 
 def make_pruner(pruner: Pruner) -> BasePruner:

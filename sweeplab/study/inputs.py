@@ -28,8 +28,6 @@ from sweeplab.study.rules import follows
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 
-# Draws of a cell's space until one meets the study's rules.
-N_DRAWS = 64
 # What `open_start` raises for a folder without a checkpoint, or with what is none.
 NO_CHECKPOINT = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
@@ -95,8 +93,7 @@ def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Datas
     """Keep the n-gram baseline of each cell, for a typical trial of it, beside the study's results."""
     found = {}
     for space in spaces:
-        valid = (each for each in space.draws(N_DRAWS) if space.broken(each) is None)
-        if (typical := next(valid, None)) and (baseline := find_baseline(dataset, typical)):
+        if baseline := find_baseline(dataset, space.typical):
             found[space.cell.key] = asdict(baseline)
     write_whole(folder.baselines_file, json.dumps(found, indent=1).encode())
 

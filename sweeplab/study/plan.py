@@ -12,12 +12,14 @@ from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
+from sweeplab.study.algorithms import n_startup_trials, rungs, settled_pruner
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Space, unmet
+from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import Budget, StudySpec
 from sweeplab.train.devices import cuda_count, free_memory_bytes, settle_devices
 from sweeplab.train.run import row_flops, train_memory_bytes
@@ -80,7 +82,9 @@ def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, mem
 class CellPlan:
     """One cell as it would be trained; sizes and costs are those of the median valid sample, of one run.
 
-    `max_iters` is None where trials differ in it.
+    `max_iters` is None where trials differ in it, `n_points` (how many different trials there are) where they cannot be
+    counted. `startup_trials` are spread evenly before the sampler models what they found. `rungs` are the iterations at
+    which halving decides, in a run of typical length.
     """
 
     cell: str
@@ -95,6 +99,13 @@ class CellPlan:
     valid_share: float
     seeds: list[int]
     search: dict[str, str]
+    n_points: int | None
+    startup_trials: int
+    rungs: list[int]
+
+    def n_trials(self, per_cell: int) -> int:
+        """Return how many trials the cell has under a budget: no more than it has points."""
+        return per_cell if self.n_points is None else min(per_cell, self.n_points)
 
 
 @dataclass(frozen=True)
@@ -148,12 +159,15 @@ def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
     if per_cell is None:
         return dict.fromkeys(("trials", "runs", "train_tokens", "train_flops"))
 
+    trials = [plan.n_trials(per_cell) for plan in plans]
+    runs = [own * len(plan.seeds) for own, plan in zip(trials, plans, strict=True)]
+
     def total(of: str) -> float:
-        return float(sum(getattr(plan, of) * per_cell * len(plan.seeds) for plan in plans))
+        return float(sum(getattr(plan, of) * own for own, plan in zip(runs, plans, strict=True)))
 
     return {
-        "trials": per_cell * len(plans),
-        "runs": per_cell * sum(len(plan.seeds) for plan in plans),
+        "trials": sum(trials),
+        "runs": sum(runs),
         "train_tokens": total("train_tokens"),
         "train_flops": total("train_flops"),
     }
@@ -165,7 +179,7 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
     per_cell, threads = spec.budget.trials_per_cell, spec.engine.threads
     n_stacks = n_cpus
     if per_cell is not None:
-        n_stacks = sum(-(-per_cell * len(cell.seeds) // cell.stack) for cell in cells)
+        n_stacks = sum(-(-cell.n_trials(per_cell) * len(cell.seeds) // cell.stack) for cell in cells)
     found = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
@@ -229,6 +243,9 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     own = facts(settled)
     free = free_memory_bytes(settled.device)
     iterations = {values.max_iters for values in samples.valid}
+    every, last = space.typical.eval_interval, space.typical.max_iters
+    # Only a few points are worth looking at one by one: rules rarely matter where there are more than trials.
+    is_small = (space.n_points or MOST_LISTED) < MOST_LISTED
     return CellPlan(
         cell=space.cell.key,
         values=dict(space.cell.values),
@@ -242,6 +259,9 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         valid_share=samples.share,
         seeds=list(space.seeds),
         search={name: str(each) for name, each in space.distributions().items()},
+        n_points=space.n_valid if is_small else space.n_points,
+        startup_trials=n_startup_trials(spec.sampler, spec.budget.trials_per_cell) if space.parameters else 0,
+        rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
     )
 
 
@@ -251,7 +271,12 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     def varies(name: str) -> bool:
         return any(len({getattr(each, name) for each in cell.valid}) > 1 for cell in cells)
 
-    found = []
+    found = list[str]()
+    counts = [cell.space.n_points for cell in cells if cell.space.n_points is not None]
+    asked = spec.budget.trials_per_cell
+    if counts and (asked is None or min(counts) < asked):
+        fewest = several(min(counts), "point")
+        found.append(f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise")
     varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))

@@ -33,6 +33,8 @@ WHOLE, BASE = "all", "base"
 LONGEST_KEY = 150
 # Values (or combinations of them) up to which a rule is tried on every one.
 MOST_LISTED = 500
+# Draws of a cell's space until one meets the rules.
+N_TYPICAL = 64
 # Points of a grid up to which every one is tried.
 MOST_TRIED = 10_000
 # As many values, or names of cells, are still read.
@@ -261,10 +263,32 @@ class Space:
         trials = (self._settled(self._constant | point, point) for point in points)
         return any(rule.holds(Hyperparameters.of(values)) for values in trials)
 
+    @cached_property
+    def typical(self) -> Hyperparameters:
+        """Return the effective hyperparameters of a trial that meets the rules, always the same one.
+
+        Where none of N_TYPICAL draws does, those of the last.
+        """
+        for values in self.draws(N_TYPICAL):
+            if self.broken_rule(values) is None:
+                break
+        return values
+
     def quasi_random(self, point: Sequence[float]) -> dict[str, Scalar]:
         """Map a point of the unit cube, a coordinate a distribution, to the parameters to enqueue."""
         pairs = zip(self.parameters.items(), point, strict=True)
         return {name: parameter.at(share) for (name, parameter), share in pairs}
+
+    def point(self, at: Sequence[float]) -> tuple[dict[str, Scalar], Hyperparameters]:
+        """Map a point of the unit cube to the parameters that Optuna stores of its trial, and all that follows."""
+        stored, own = self.quasi_random(at), dict[str, Scalar]()
+
+        def take(label: str) -> Any:
+            own[label] = stored[label]
+            return self.parameters[label].decoded(stored[label])
+
+        sampled = self._choose(take)
+        return own, self.resolve(sampled, seed=0)
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
         """Return the parameters to enqueue for one searched hyperparameter of a given value.

@@ -105,9 +105,9 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
     """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
-    n_kept = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
-    largest = max(each.n_params for each in plans)
-    return 4 * (n_copies * n_kept * sum(each.n_params * len(each.seeds) for each in plans) + 4 * largest)
+    per_cell = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
+    kept = sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
+    return 4 * (n_copies * kept + 4 * max(each.n_params for each in plans))
 
 
 def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:

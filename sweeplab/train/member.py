@@ -14,15 +14,15 @@ from sweeplab.data.generators import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers.base import Rates
 from sweeplab.train.run import Run, drop_chances, train_tokens
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.schedule import learning_rate, patience_begins
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 State = Literal["running", "complete", "stopped", "diverged"]
 
-# A run whose loss rises this far above where it started learns nothing any more.
-DIVERGED_ABOVE_START = 3.0
+# A run whose loss rises this far above that of a guess learns nothing any more.
+DIVERGED_ABOVE_GUESS = 3.0
 
 
 class Point(TypedDict):
@@ -69,7 +69,10 @@ class Snapshot:
 class Progress:
     """A run's evaluations in brief: its best, when to lower the rate, when to stop; part of every snapshot.
 
-    `reference` is the last loss that was an improvement by min_delta; `n_bad` counts evaluations since.
+    `reference` is the last loss that was an improvement by min_delta; `n_bad` counts evaluations since, but none before
+    the decay of a schedule that keeps its peak until then: most of what such a run gains comes in it. A run diverges
+    when its loss is not finite, or DIVERGED_ABOVE_GUESS times that of guessing tokens evenly, or of its own start where
+    that was worse: trained weights start near 0, and rise from there without being lost.
     """
 
     first: float = math.nan
@@ -84,7 +87,8 @@ class Progress:
         """Take in an evaluation and return the run's state after it."""
         if iteration == 0:
             self.first = val_loss
-        if not math.isfinite(val_loss) or val_loss > DIVERGED_ABOVE_START * self.first:
+        guess = max(math.log(values.vocab_size), self.first)
+        if not math.isfinite(val_loss) or val_loss > DIVERGED_ABOVE_GUESS * guess:
             return "diverged"
         if val_loss < self.best:
             self.best, self.best_iteration = val_loss, iteration
@@ -92,7 +96,7 @@ class Progress:
             self.reference = val_loss
             self.n_bad = self.n_bad_at_rate = 0
         else:
-            self.n_bad += 1
+            self.n_bad += iteration > patience_begins(values)
             self.n_bad_at_rate += 1
         if iteration >= values.max_iters:
             return "complete"

@@ -58,10 +58,14 @@ def _plateau(at: At) -> float:
     return max(at.floor, at.peak * PLATEAU_FACTOR**at.n_halvings) if at.n_halvings else at.between(1.0)
 
 
+def _decay_begins(values: Hyperparameters) -> float:
+    return max(values.warmup_iters, values.max_iters * (1.0 - values.decay_share))
+
+
 def _wsd(at: At) -> float:
     max_iters = at.values.max_iters
-    begin = max(at.values.warmup_iters, max_iters * (1.0 - at.values.decay_share))
-    return at.between(min(1.0, max(0.0, max_iters - at.iteration) / max(1.0, max_iters - begin)))
+    length = max(1.0, max_iters - _decay_begins(at.values))
+    return at.between(min(1.0, max(0.0, max_iters - at.iteration) / length))
 
 
 def _inverse_sqrt(at: At) -> float:
@@ -101,6 +105,11 @@ def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) 
         return peak
     at = At(values, iteration, n_halvings, peak, min(values.min_lr, peak))
     return SCHEDULES[values.scheduler_type].rate(at)
+
+
+def patience_begins(values: Hyperparameters) -> float:
+    """Return the iteration after which evaluations that bring nothing count: of `wsd` the begin of its decay."""
+    return _decay_begins(values) if values.lr_decay and values.scheduler_type == "wsd" else 0.0
 
 
 def rows_used(values: Hyperparameters, iteration: int) -> int:

@@ -129,6 +129,15 @@ def test_spread_narrows_with_more_trials() -> None:
     assert width(120) < 0.6 * width(20)
 
 
+@pytest.mark.parametrize("evaluator", ["ped-anova", "fanova"])
+def test_copies_of_a_trial_change_no_importance(evaluator) -> None:
+    runs = plant_sweep(20, ONE_CELL, loss=lambda _: 0.0)
+    best = runs[runs["value"] == runs["value"].min()]
+    copies = [best.assign(trial=100 + n) for n in range(12)]
+    with_copies = sweep_of(pd.concat([runs, *copies], ignore_index=True), DESIGN)
+    assert importances(with_copies, evaluator) == importances(sweep_of(runs, DESIGN), evaluator)
+
+
 def test_too_few_trials_have_no_importances() -> None:
     assert importances(sweep_of(plant_sweep(FEWEST_TRIALS - 1, ONE_CELL), DESIGN)) == []
 

@@ -98,6 +98,17 @@ def test_xavier_is_glorots_of_each_matrix() -> None:
     assert weights["token_embedding"].std().item() == pytest.approx(128**-0.5, rel=0.02)
 
 
+def test_bert_starts_every_matrix_alike_and_gpt2_those_into_the_residual_stream_smaller() -> None:
+    for init, expected in (("bert", 0.02), ("normal", 0.02 / math.sqrt(4))):
+        shape = ModelShape(vocab_size=500, block_size=64, n_layer=2, n_head=4, n_embd=128, init=init)
+        layout = Transformer(shape).layout
+        weights = {name: view[0] for name, view in layout.views(layout.initial_row(3)[None]).items()}
+        for part in ("attention.out", "feed_forward.down"):
+            assert weights[f"blocks.1.{part}.weight"].std().item() == pytest.approx(expected, rel=0.03)
+        for name in ("token_embedding", "blocks.0.feed_forward.up.weight", "blocks.1.attention.qkv.weight"):
+            assert weights[name].std().item() == pytest.approx(0.02, rel=0.03)
+
+
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
 @pytest.mark.parametrize("attention", ["full", "local", "strided", "linear"])
 def test_what_padding_holds_changes_nothing(family: str, attention: str) -> None:

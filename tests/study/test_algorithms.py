@@ -3,7 +3,15 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
-from sweeplab.study.algorithms import PRUNERS, SAMPLERS, make_pruner, make_sampler
+from sweeplab.study.algorithms import (
+    PRUNERS,
+    SAMPLERS,
+    make_pruner,
+    make_sampler,
+    n_startup_trials,
+    rungs,
+    settled_pruner,
+)
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.space import Space, cells
@@ -150,3 +158,42 @@ def test_both_names_of_an_option_mean_the_same():
 def test_optuna_words_reach_the_person():
     with pytest.raises(BadInput, match=r"Optuna refuses its options: .*bootstrap_count"):
         read(pruner={"type": "asha", "bootstrap_count": 1})
+
+
+@pytest.mark.parametrize(
+    ("sampler", "per_cell", "expected"),
+    [
+        ("tpe", 1, 1), ("tpe", 4, 1), ("tpe", 10, 2), ("tpe", 39, 9), ("tpe", 400, 10), ("tpe", None, 10),
+        ("gp", 10, 2), ("cmaes", 100, 1), ("random", 10, 0), ("grid", None, 0),
+        ({"type": "tpe", "n_startup_trials": 7}, 8, 7),
+    ],
+)  # fmt: skip
+def test_trials_spread_evenly_are_at_most_a_quarter(sampler, per_cell, expected):
+    assert n_startup_trials(read(sampler=sampler).sampler, per_cell) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, row in PRUNERS.items() if row.halves])
+@pytest.mark.parametrize(("every", "last"), [(50, 300), (10, 1000), (500, 500), (7, 100)])
+def test_halving_decides_one_rung_at_an_evaluation(name, every, last):
+    pruner = settled_pruner(read(pruner=name).pruner, every, last)
+    study = optuna.create_study(pruner=make_pruner(pruner))
+    trial = study.ask()
+    decided = []
+    for iteration in [*range(0, last, every), last]:
+        before = len(trial.storage.get_trial_system_attrs(trial._trial_id))
+        trial.report(1 / (1 + iteration), iteration)
+        assert not trial.should_prune()
+        decided += [iteration] * (len(trial.storage.get_trial_system_attrs(trial._trial_id)) - before)
+    assert len(decided) == len(set(decided))
+    expected = rungs(pruner, every, last)
+    own = [each for each in decided if each < last]
+    assert own == expected[len(expected) - len(own) :], "a bracket of Hyperband leaves early rungs out"
+
+
+def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
+    given = settled_pruner(read(pruner={"type": "asha", "min_iters": 30, "factor": 2}).pruner, 50, 300)
+    assert given.options == {"min_resource": 30, "reduction_factor": 2}
+    assert rungs(given, 50, 300) == [50, 100, 150, 250]
+    patient = {"type": "patient", "patience": 1, "wrapped": {"type": "asha", "min_iters": 100, "factor": 3}}
+    assert rungs(settled_pruner(read(pruner=patient).pruner, 50, 300), 50, 300) == [100]
+    assert rungs(settled_pruner(read(pruner="median").pruner, 50, 300), 50, 300) == []

@@ -15,7 +15,7 @@ from sweeplab.errors import BadInput
 from sweeplab.study.expressions import Expression
 from sweeplab.study.search import Choices, Derived
 from sweeplab.study.space import Space, cells
-from sweeplab.study.spec import DataSpec
+from sweeplab.study.spec import Budget, DataSpec
 from sweeplab.sweep.planning import make_plan
 
 
@@ -91,9 +91,10 @@ def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
 
 
 def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
-    plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"})
+    two = Budget(trials_per_cell=2)
+    plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"}, budget=two)
     assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of unlike tasks"
-    plan = planned(search={"family": Choices(("decoder", "encoder"))})
+    plan = planned(search={"family": Choices(("decoder", "encoder"))}, budget=two)
     assert plan.warnings[0] == "family searched: sampling and pruning compare losses of unlike tasks"
 
 

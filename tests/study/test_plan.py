@@ -113,7 +113,7 @@ def test_iterations_that_differ_between_trials_are_not_one_number(planned) -> No
     ("changed", "said"),
     [
         (
-            {"search": {"n_layer": Choices((1, 2))}},
+            {"search": {"n_layer": Choices((1, 2))}, "budget": Budget(trials_per_cell=2)},
             "n_layer searched: sampling and pruning compare unlike sizes",
         ),
         ({"values": {"warmup_iters": 20}}, "warmup_iters reaches max_iters"),
@@ -126,11 +126,16 @@ def test_what_is_unwise_is_warned_of(changed, said: str, planned) -> None:
 
 
 def test_nothing_is_warned_of_otherwise(planned) -> None:
-    assert planned(search={"activation": Choices(("relu", "gelu"))}).warnings == []
+    two = Budget(trials_per_cell=2)
+    assert planned(search={"activation": Choices(("relu", "gelu"))}, budget=two).warnings == []
 
 
 def test_workers_sampler_and_pruner_are_as_asked(planned) -> None:
-    plan = planned(engine=Engine(workers=3, stack=2), pruner=Pruner(type="asha", options={"min_iters": 5}))
+    plan = planned(
+        engine=Engine(workers=3, stack=2),
+        sampler=Sampler(type="tpe"),
+        pruner=Pruner(type="asha", options={"min_iters": 5}),
+    )
     assert len(plan.workers) == 3
     assert [cell.stack for cell in plan.cells] == [2]
     assert (plan.sampler, plan.pruner) == ("tpe", "asha(min_iters=5)")

@@ -17,7 +17,7 @@ from sweeplab.records.runs import CurvePoint
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Track
+from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
@@ -121,6 +121,15 @@ def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, d
     assert found[0] == found[1]
 
 
+def test_a_sampler_that_models_trials_has_some_to_model_in_a_stack_as_wide_as_the_cell(tiny, work) -> None:
+    spec = tiny(sampler=Sampler(type="tpe"), engine=Engine(stack=8), budget=Budget(trials_per_cell=8))
+    _, store, events = work(spec)
+    given = ["fixed_params" in trial.system_attrs for trial in store.trials(store.cells[0])]
+    assert given == [True] * 2 + [False] * 6
+    kinds = [type(event) for event in events if isinstance(event, TrialClaimed | TrialEnded)]
+    assert kinds == [TrialClaimed] * 2 + [TrialEnded] * 2 + [TrialClaimed] * 6 + [TrialEnded] * 6
+
+
 def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> None:
     folder, store, _ = work(tiny(seeds=[0, 5], budget=Budget(trials_per_cell=2)))
     found = outcomes(folder)
@@ -136,7 +145,11 @@ def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> No
 def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
     pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
     folder, store, _ = work(
-        tiny(pruner=pruner, search={"learning_rate": Choices((1e-6, 1e-2))}, budget=Budget(trials_per_cell=6))
+        tiny(
+            pruner=pruner,
+            search={"learning_rate": Choices((1e-6, 1e-2)), "weight_decay": Range(0.0, 0.1)},
+            budget=Budget(trials_per_cell=6),
+        )
     )
     states = Counter(outcome.state for outcome in outcomes(folder).values())
     assert set(states) == {"pruned", "complete"}
@@ -147,7 +160,7 @@ def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
 
 
 def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, work) -> None:
-    search = {"learning_rate": Choices((1e-3, 1e6))}
+    search = {"learning_rate": Choices((1e-3, 1e6)), "weight_decay": Range(0.0, 0.1)}
     folder, store, _ = work(
         tiny(search=search, values={"grad_clip": None}, budget=Budget(trials_per_cell=6), seeds=[1, 2])
     )

@@ -10,9 +10,10 @@ from collections import Counter
 import optuna
 import psutil
 import pytest
+from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
 
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.search import Choices, Divisors, Range
 from sweeplab.study.spec import Budget, Sampler
 from sweeplab.sweep.trials.leases import is_dead, owner_of_this_process
 from sweeplab.sweep.trials.store import LeaseLost
@@ -55,6 +56,22 @@ def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened
     assert trial.intermediate_values == {0: 4.0, 10: 3.5}
     assert trial.user_attrs["outcome"] == outcome
     assert trial.value == (None if outcome == "failed" else 3.5)
+
+
+def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened) -> None:
+    _, store = opened(tiny())
+    claims = [store.claim() for _ in range(3)]
+    for claim, iterations, outcome in zip(
+        claims, (10, 20, 10), ("pruned", "diverged", "pruned"), strict=True
+    ):
+        store.report(claim, 0, 4.0)
+        store.report(claim, iterations, 3.0)
+        store.finish(claim, outcome, None, {})
+    study = store.study(store.cells[0])
+    for n_best in (1, 2):
+        best, _ = _split_trials(study, study.get_trials(), n_best)
+        assert len(best) == n_best and 1 not in [trial.number for trial in best]
+    assert study.get_trials()[1].constraints == {"diverged": 1.0}
 
 
 def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
@@ -220,7 +237,7 @@ def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
 
 
 def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, opened) -> None:
-    spec = tiny(grid={"n_embd": [16, 32, 128]}, budget=Budget(trials_per_cell=2))
+    spec = tiny(grid={"n_embd": [16, 32, 128]}, budget=Budget(trials_per_cell=2), sampler=Sampler(type="tpe"))
     _, store = opened(spec)
     best = {}
     for cell in store.cells:
@@ -250,8 +267,50 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> Non
     claims = [store.claim() for _ in range(5)]
     assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
     (notice,) = store.take_notices()
-    assert "n_embd=16: 100 samples" in notice
+    assert notice == "cell n_embd=16: no sample that meets the constraints is new"
     assert store.take_notices() == []
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+def test_no_point_is_trained_twice(sampler, tiny, opened) -> None:
+    conditional = {"n_embd": Choices((4, 6)), "n_head": Divisors("n_embd", 1, 8)}
+    lists = {"activation": Choices(("relu", "gelu")), **conditional}
+    spec = tiny(search=lists, sampler=Sampler(type=sampler), budget=Budget(trials_per_cell=20))
+    _, store = opened(spec)
+    points = []
+    while claim := store.claim():
+        points.append(tuple(sorted(claim.sampled.items())))
+        store.finish(claim, "complete", 3.0 + claim.sampled["n_embd"], {})
+    assert len(points) == len(set(points)) == 2 * (3 + 4), "1, 2 and 4 divide 4, 1, 2, 3 and 6 divide 6"
+    assert not store.awaits_results
+
+
+def test_a_cell_ends_when_all_its_points_have(tiny, opened) -> None:
+    _, store = opened(tiny(search={"n_layer": Choices((1, 2, 3))}, budget=Budget(time=60.0)))
+    found = [claim.sampled["n_layer"] for _ in range(3) if (claim := store.claim())]
+    assert sorted(found) == [1, 2, 3] and store.claim() is None
+    assert store.take_notices() == []
+
+
+def test_a_model_of_trials_waits_for_those_spread_evenly_and_no_longer(tiny, opened) -> None:
+    spec = tiny(sampler=Sampler(type="tpe"), budget=Budget(trials_per_cell=8))
+    _, one = opened(spec)
+    _, two = opened(spec)
+
+    def attributes(claim):
+        return one.storage.get_trial_system_attrs(claim.trial_id)
+
+    first, second = one.claim(), two.claim()
+    assert two.claim() is None and two.awaits_results and two.has_room()
+    one.finish(first, "complete", 3.0, {})
+    assert two.claim() is None and two.awaits_results
+    two.finish(second, "failed", None, {})
+    third = two.claim()
+    assert "fixed_params" in attributes(third), "another one in place of what failed"
+    two.finish(third, "pruned", 3.5, {})
+    later = [two.claim() for _ in range(6)]
+    assert not any("fixed_params" in attributes(each) for each in later)
+    assert two.claim() is None and not two.awaits_results
 
 
 def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:

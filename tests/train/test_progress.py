@@ -7,7 +7,7 @@ from sweeplab.train.member import Progress
 
 VALUES = Hyperparameters.of({
     "max_iters": 1000, "patience": 3, "min_delta": 0.1, "lr_decay": True,
-    "scheduler_type": "constant", "patience_lr": 2,
+    "scheduler_type": "constant", "patience_lr": 2, "vocab_size": 50,
 })  # fmt: skip
 
 
@@ -40,6 +40,20 @@ def test_not_finite_or_far_above_the_start_is_diverged() -> None:
     assert states([math.nan])[0][-1] == "diverged"
     assert states([4.0, 11.9])[0][-1] == "running"
     assert states([4.0, 12.1])[0][-1] == "diverged"
+
+
+def test_trained_weights_that_lose_what_they_knew_have_not_diverged() -> None:
+    assert states([0.010, 0.031, 3.9, 11.7], patience=None)[0] == ["running"] * 4
+    assert states([0.010, 11.8])[0][-1] == "diverged", "three times a guess among 50 tokens, 3.91 nats"
+
+
+def test_wsd_waits_for_its_decay_before_it_runs_out_of_patience() -> None:
+    decays = {"scheduler_type": "wsd", "decay_share": 0.4}
+    found, _ = states([4.0] * 11, **decays)
+    assert found[:10] == ["running"] * 9 + ["stopped"], (
+        "the decay begins at 600, and three evaluations bring nothing"
+    )
+    assert states([4.0] * 11, **decays, lr_decay=False)[0][3] == "stopped"
 
 
 def test_plateau_halves_every_patience_lr_bad_evaluations() -> None:

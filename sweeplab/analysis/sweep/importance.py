@@ -72,7 +72,8 @@ class Importance:
 def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
     """Return the importances of every scope with enough trials: within all cells, over all, and each cell.
 
-    fANOVA judges only what every trial of a scope has: a hyperparameter with a condition is left out there.
+    fANOVA judges only what every trial of a scope has: a hyperparameter with a condition is left out there. Trials of
+    one point count as one, with their mean: copies would make any of their values look important.
     """
     # What a cell's trials are compared by: their losses, or their order where some have no end.
     by = "loss" if evaluator == "fanova" else "standing"
@@ -83,12 +84,19 @@ def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Import
             both = {each.name: each for each in (*sweep.grid, *sweep.dimensions)}
             scopes.insert(0, (OVER_ALL, sweep.ended, [*both.values()], "loss"))
         scopes.insert(0, (WITHIN, trials, [*sweep.dimensions], "standing"))
-    return [
-        each
-        for scope, own, dimensions, by in scopes
-        if len(own) >= FEWEST_TRIALS and dimensions
-        for each in _importances((sweep.name, scope), own, dimensions, own[by].to_numpy(float), evaluator)
-    ]
+    found = []
+    for scope, rows, dimensions, by in scopes:
+        own = _points(rows, dimensions, by)
+        if len(own) >= FEWEST_TRIALS and dimensions:
+            losses = own[by].to_numpy(float)
+            found += _importances((sweep.name, scope), own, dimensions, losses, evaluator)
+    return found
+
+
+def _points(trials: DataFrame, dimensions: Sequence[Dimension], by: str) -> DataFrame:
+    """Return one row per point of a cell, with the mean of its trials."""
+    point = trials[["cell", *(each.name for each in dimensions)]].astype(str).agg("|".join, axis=1)
+    return trials.assign(**{by: trials[by].groupby(point).transform("mean")})[~point.duplicated()]
 
 
 def _importances(

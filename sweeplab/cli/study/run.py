@@ -19,7 +19,7 @@ from sweeplab.cli.printing import (
     say_warnings,
     workers_in_words,
 )
-from sweeplab.formatting import bytes_in_words, duration
+from sweeplab.formatting import bytes_in_words, duration, several
 from sweeplab.lab.listing import find_study, read_spec
 
 if TYPE_CHECKING:
@@ -79,6 +79,16 @@ def _print_plan(plan: Plan) -> None:
     for source in plan.warm_start:
         say(f"warm start: {source.trials} trials of {source.source}")
     say(f"sampler {plan.sampler}, pruner {plan.pruner}")
+    phases = {(each.startup_trials, tuple(each.rungs), each.max_iters): each for each in plan.cells}
+    for cell in phases.values():
+        where = f" in {cell.cell}" if len(phases) > 1 else ""
+        if cell.startup_trials:
+            of = several(cell.startup_trials, "trial")
+            say(
+                f"startup{where}: the first {of} of a cell spread evenly, before the sampler models what they found"
+            )
+        if cell.rungs:
+            say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
     ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
     if (seconds := plan.budget.time) is not None:
         ends.append(duration(seconds))

@@ -116,7 +116,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     back = [word for name in given for word in (_option(name), _said(before[name]))]
     what = f"{folder.name} has {changes}"
     if spec.budget.trials_per_cell is not None:
-        to_go = sum(max(0, spec.budget.trials_per_cell - each.counted) for each in store.counts())
+        to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
         what += f": {to_go} trials to go"
     return Done(f"{what}; {_when(folder, store)}", [folder.command("study extend", *back)])
 

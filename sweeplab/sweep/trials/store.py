@@ -3,13 +3,16 @@
 `claim` (ask and lease), `report`, `finish`, `renew`. Optuna's storage decides a trial's state; a lease beside it says
 which process may change it. A trial that runs under nobody's lease belongs to the next claim.
 
-TPE draws its first trials at random. A cell of a scaling study has few trials: evenly spread points, and first the
-best of the nearest finished cell, serve it better, so these are enqueued in their place.
+A sampler that models trials draws its first ones at random. A cell of a scaling study has few: evenly spread points,
+and first the best of the nearest finished cell, serve it better, so these are enqueued in their place. The other trials
+wait until these have ended: a stack as wide as the cell would ask for all of them before there is anything to model. No
+point is trained twice.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -23,13 +26,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.storage import VOID, engine_arguments, serialize
+from sweeplab.lab.storage import REPEATS, VOID, engine_arguments, serialize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import make_pruner, make_sampler
+from sweeplab.study.algorithms import make_pruner, make_sampler, n_startup_trials, settled_pruner
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space, cells
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.spec import Sampler, StudySpec
 from sweeplab.sweep.trials.commands import Commands
 from sweeplab.sweep.trials.leases import TABLES, Leases, is_dead
 
@@ -43,12 +46,15 @@ OPTUNA_STATES = {
     RunState.FAILED: TrialState.FAIL,
 }
 MOST_DRAWS = 100
+# A sampler that repeats itself so many times is given a point that is new, of so many that are looked at.
+MOST_REPEATS = 3
+MOST_LOOKED_AT = 2_000
 # A trial that never came to its first checkpoint is given up after so many workers died with it.
 MOST_ATTEMPTS = 10
 # A cell gets no more trials from a worker that saw so many of them fail.
 MOST_FAILURES = 3
-# Optuna's own number of trials before TPE models anything.
-TPE_STARTUP_TRIALS = 10
+# Trials whose values no other trial of the cell gets.
+TRIED = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
@@ -115,6 +121,9 @@ class Store:
         self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine)
         self.budget = spec.budget
+        self.awaits_results = (
+            False  # there was nothing to claim, and will be when trials of the cells have ended
+        )
         self._studies: dict[int, optuna.Study] = {}
         self._finished: set[int] = set()  # cells that will never have room again
         self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
@@ -137,7 +146,9 @@ class Store:
     def study(self, cell: Cell) -> optuna.Study:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
-            name, pruner = f"{self.spec.name}/{cell.key}", make_pruner(self.spec.pruner)
+            values = self.spaces[cell.index].typical
+            pruner = make_pruner(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
+            name = f"{self.spec.name}/{cell.key}"
             found = optuna.load_study(study_name=name, storage=self.storage, pruner=pruner)
             self._studies[cell.index] = found
         return self._studies[cell.index]
@@ -164,6 +175,7 @@ class Store:
 
         `fits` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
+        self.awaits_results = False
         with self.leases.lock():
             self.poll_commands()
             if self.commands.state.phase != "run" or self._is_asked_for_elsewhere(fits):
@@ -194,8 +206,13 @@ class Store:
             failed_before = self._failed_before.setdefault(each.cell.index, each.failed)
             if each.waiting:  # a person asked for it: it is tried first, and whatever the budget says
                 return True
-            is_full = limit is not None and each.counted + each.running >= limit
-            return not (is_spent or is_full or each.failed - failed_before >= MOST_FAILURES)
+            is_full = each.counted + each.running >= self.limit(each.cell)
+            if is_spent or is_full or each.failed - failed_before >= MOST_FAILURES:
+                return False
+            n_ended, n_running = self._n_tried(each.cell)
+            if awaits := n_ended < self._n_startup <= n_ended + n_running:
+                self.awaits_results = True
+            return not awaits
 
         def place(each: CellCounts) -> tuple[bool, int, int, int]:
             return not each.waiting, each.running, each.counted if limit is None else 0, each.cell.index
@@ -204,8 +221,22 @@ class Store:
             if claim := self._ask(each.cell):
                 return claim
             self._finished.add(each.cell.index)
-            self._notices.append(f"cell {each.cell.key}: {MOST_DRAWS} samples in a row broke a constraint")
+            self._notices.append(f"cell {each.cell.key}: no sample that meets the constraints is new")
         return None
+
+    def limit(self, cell: Cell) -> float:
+        """Return how many trials a cell may have: those of the budget, and no more than it has points."""
+        given = (self.budget.trials_per_cell, self.spaces[cell.index].n_points)
+        return min((each for each in given if each is not None), default=math.inf)
+
+    @property
+    def _n_startup(self) -> int:
+        return n_startup_trials(self.spec.sampler, self.budget.trials_per_cell)
+
+    def _n_tried(self, cell: Cell) -> tuple[int, int]:
+        """Return how many trials of a cell have ended and run, those known from elsewhere included."""
+        states = Counter(trial.state for trial in self.study(cell).get_trials(deepcopy=False))
+        return states[TrialState.COMPLETE] + states[TrialState.PRUNED], states[TrialState.RUNNING]
 
     def take_notices(self) -> list[str]:
         """Return what the user should know of, once."""
@@ -238,14 +269,18 @@ class Store:
         return None
 
     def _ask(self, cell: Cell) -> Claim | None:
-        """Ask for a new trial; None where the cell's constraints leave the sampler nothing to find."""
+        """Ask for a new trial; None where nothing new is found that meets the cell's constraints."""
         space = self.spaces[cell.index]
         for left in reversed(range(MOST_DRAWS)):
             known = self.study(cell).get_trials(deepcopy=False)
             # One may be waiting already: a worker died between giving a point and asking for it.
             waiting = [each.number for each in known if each.state == TrialState.WAITING]
             study = self._study_with_sampler(cell, min(waiting, default=len(known)))
-            if not waiting and (point := self._first_point(space, len(known))):
+            if not waiting and len(known) >= MOST_REPEATS and all(map(_repeats, known[-MOST_REPEATS:])):
+                if (point := self._new_point(space, known)) is None:
+                    return None
+                study.enqueue_trial(point)
+            elif not waiting and (point := self._startup_point(space, len(known))):
                 study.enqueue_trial(point)
             with warnings.catch_warnings(action="ignore"):
                 trial = study.ask()
@@ -261,25 +296,44 @@ class Store:
     def _claimed(
         self, cell: Cell, trial: optuna.Trial, attempt: int = 1, reported: Set[int] = frozenset()
     ) -> Claim | None:
-        """Return a trial that meets the constraints as a claim; end one that does not, so that it never counts."""
+        """Return a trial that meets the constraints and is new as a claim; end another, so that it never counts.
+
+        What a person asks for need not be new.
+        """
         space = self.spaces[cell.index]
         with warnings.catch_warnings(action="ignore"):
             sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
-        if space.broken(values):
-            trial.set_user_attr("infeasible", True)
+        asked = _asked(trial)
+        twins = [other.number for other in self._tried(cell) if other.params == trial.params]
+        void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
+        if not asked and min(twins, default=trial.number) < trial.number:
+            void[REPEATS] = min(twins)
+        if void:
+            for name, value in void.items():
+                trial.set_user_attr(name, value)
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return None
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
-        return Claim(
-            cell, trial.number, trial._trial_id, sampled, attempt, trial, set(reported), _asked(trial)
-        )
+        return Claim(cell, trial.number, trial._trial_id, sampled, attempt, trial, set(reported), asked)
 
-    def _first_point(self, space: Space, number: int) -> dict[str, Any] | None:
-        """Return the parameters of one of a cell's first trials, or None to leave it to the sampler."""
-        startup = self.spec.sampler.options.get("n_startup_trials", TPE_STARTUP_TRIALS)
+    def _tried(self, cell: Cell) -> list[FrozenTrial]:
+        return [trial for trial in self.trials(cell) if trial.state in TRIED]
+
+    def _new_point(self, space: Space, known: Sequence[FrozenTrial]) -> dict[str, Any] | None:
+        """Return parameters that meet the constraints and no trial of the cell has; None where none are found."""
+        tried = [trial.params for trial in self._tried(space.cell)]
+        draw = random.Random(generator_key(self.spec.first_seed, f"{space.cell.key}/{len(known)}"))
+        for _ in range(MOST_LOOKED_AT):
+            point, values = space.point([draw.random() for _ in space.parameters])
+            if point not in tried and not space.broken(values):
+                return point
+        return None
+
+    def _startup_point(self, space: Space, number: int) -> dict[str, Any] | None:
+        """Return the parameters of a trial that comes before the sampler has anything to model; else None."""
         names = space.distributions()
-        if self.spec.sampler.type != "tpe" or number >= startup or not names:
+        if sum(self._n_tried(space.cell)) >= self._n_startup or not names:
             return None
         if number == 0 and (best := self._best_of_nearest_finished(space.cell)):
             return {name: value for name, value in best.params.items() if name in names}
@@ -302,7 +356,11 @@ class Store:
         study = self.study(cell)
         seed = generator_key(self.spec.first_seed, f"{cell.key}/{number}") % 2**31
         cell_seed = generator_key(self.spec.first_seed, cell.key) % 2**31
-        study.sampler = make_sampler(self.spec.sampler, seed, self.spaces[cell.index], cell_seed)
+        sampler = self.spec.sampler
+        if n_startup := self._n_startup:  # they are given to it: it models what there is
+            options = sampler.options | {"n_startup_trials": min(1, n_startup)}
+            sampler = Sampler(type=sampler.type, options=options)
+        study.sampler = make_sampler(sampler, seed, self.spaces[cell.index], cell_seed)
         return study
 
     def report(self, claim: Claim, iteration: int, value: float) -> bool:
@@ -327,6 +385,10 @@ class Store:
             self.check_lease(claim)
             for name, attribute in {"outcome": str(outcome), **totals}.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
+            if outcome == RunState.DIVERGED:
+                # Of trials that were cut short samplers prefer those that came further: not one that is lost.
+                with warnings.catch_warnings(action="ignore"):  # told by a worker that died of it
+                    claim.trial.set_constraint("diverged", 1.0)
             state = OPTUNA_STATES[outcome]
             told = value if state == TrialState.COMPLETE else None
             self.study(claim.cell).tell(claim.number, told, state=state)
@@ -358,8 +420,7 @@ class Store:
         return [self._count(cell) for cell in self.cells]
 
     def _is_full(self, counts: CellCounts) -> bool:
-        limit = self.budget.trials_per_cell
-        return limit is not None and counts.counted >= limit and not counts.running and not counts.waiting
+        return counts.counted >= self.limit(counts.cell) and not counts.running and not counts.waiting
 
     def has_room(self) -> bool:
         """Say whether there is a trial that runs or waits, or room for one in the budget of trials."""
@@ -385,6 +446,10 @@ def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
 
 def _asked(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     return {name: value for name, value in trial.user_attrs.items() if name in ("enqueued", "retries")}
+
+
+def _repeats(trial: FrozenTrial) -> bool:
+    return REPEATS in trial.user_attrs
 
 
 def _distance(one: Cell, other: Cell) -> float:

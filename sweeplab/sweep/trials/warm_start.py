@@ -280,8 +280,10 @@ def _optuna_trial(
     from optuna.trial import TrialState, create_trial  # slow to import
 
     distributions = space.distributions()
-    is_valued, last = RunState(trial.outcome).has_value, dict[int, float]()
-    if not is_valued and trial.iteration is not None and trial.value is not None:
+    outcome, last = RunState(trial.outcome), dict[int, float]()
+    is_valued = outcome.has_value
+    # Of trials without a value samplers prefer those that came further: one that diverged came nowhere.
+    if outcome == RunState.PRUNED and trial.iteration is not None and trial.value is not None:
         last = {trial.iteration: trial.value} if math.isfinite(trial.value) else {}
     return create_trial(
         state=TrialState.COMPLETE if is_valued else TrialState.PRUNED,

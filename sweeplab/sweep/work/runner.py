@@ -31,6 +31,8 @@ from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
 
 RENEW_SECONDS = 20.0
+# How often an idle worker asks whether the trials of others have ended that new ones wait for.
+AWAIT_SECONDS = 0.5
 
 
 class Runner:
@@ -61,9 +63,11 @@ class Runner:
         """Train trials until the store has no more of them, or it is time to stop."""
         self.store.poll_commands()
         try:
-            while not self._is_leaving and (self._waiting or self._claim()):
+            while not self._is_leaving and (self._waiting or self._claim() or self.store.awaits_results):
                 if self._waiting:
                     self._train_stack(self._waiting[0])
+                elif self.store.awaits_results:
+                    time.sleep(AWAIT_SECONDS)
         finally:
             for trial in set(self._trials.values()):
                 self.store.requeue(trial.claim)
@@ -103,7 +107,8 @@ class Runner:
                 stack.release(key)
             if self._is_leaving:
                 return self._save(stack, stack.keys)
-            if has_commands or len(stack) < n_live:  # else there was nothing to claim the last time either
+            # Else there was nothing to claim the last time either.
+            if has_commands or len(stack) < n_live or self.store.awaits_results:
                 self._fill(stack, cell)
         return None
 
