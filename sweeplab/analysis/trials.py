@@ -36,6 +36,8 @@ WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "w
 FEW = 10
 TRIAL = ["cell", "trial"]
 POINT = ["study", "model", "planned_tokens"]
+# Iterations are whole numbers: trainings planned on one number of tokens differ by so much, at most, of it.
+ROUNDING = 0.02
 # What makes another model; cells that differ in anything else differ in how it is trained.
 _MODEL = [name for name, row in TABLE.items() if row.shape and row.category in ("data", "model")]
 
@@ -44,17 +46,18 @@ _MODEL = [name for name, row in TABLE.items() if row.shape and row.category in (
 class StudyDesign:
     """What a study's own file says of its trials: the hyperparameters of its grid, and what a cell searches, and where.
 
-    `grid` is in the order in which a cell is named.
+    `grid` is in the order in which a cell is named; `train_tokens` is how many its training text has.
     """
 
     grid: tuple[str, ...]
     search: Mapping[str, SearchSpec]
+    train_tokens: int | None = None
 
     @classmethod
-    def of(cls, spec: StudySpec) -> StudyDesign:
+    def of(cls, spec: StudySpec, train_tokens: int | None = None) -> StudyDesign:
         """Return the design of a study."""
         changed = (name for cell in spec.cells for name in cell)
-        return cls(tuple(dict.fromkeys((*changed, *spec.grid))), spec.search)
+        return cls(tuple(dict.fromkeys((*changed, *spec.grid))), spec.search, train_tokens)
 
 
 def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
@@ -234,7 +237,8 @@ def select(runs: DataFrame, loss: str) -> Selection:
 def with_models(runs: DataFrame) -> DataFrame:
     """Return the runs with a mark of each one's model, and the tokens that each was to be trained on.
 
-    Models differ in what is one in each cell of their study; a size that is searched makes no model of its own.
+    Models differ in what is one in each cell of their study; a size that is searched makes no model of its own. Runs
+    of one model whose tokens differ by ROUNDING or less were planned on as many: the median of these.
     """
     trained = runs.assign(train_tokens=numbers(runs, "train_tokens")).fillna({"train_tokens": -1.0})
     planned = [_planned_tokens(run) for run in trained.to_dict("records")]
@@ -244,6 +248,10 @@ def with_models(runs: DataFrame) -> DataFrame:
     for _, own in runs.groupby("study", sort=False):
         settled = own[_settled_in_cells(own, names)].astype(object).map(str)
         runs.loc[own.index, "model"] = settled.agg(",".join, axis=1) if len(settled.columns) else "all"
+    for _, own in runs.groupby(["study", "model"], sort=False):
+        tokens = own["planned_tokens"].sort_values()
+        same = (tokens / tokens.shift() > 1.0 + ROUNDING).cumsum()
+        runs.loc[tokens.index, "planned_tokens"] = tokens.groupby(same).transform("median")
     return runs
 
 

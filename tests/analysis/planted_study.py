@@ -47,7 +47,7 @@ def plant(
                     run = _run(settled(defaults() | own), trial, seed)
                     away = abs(np.log(rate / rates[len(rates) // 2]))
                     run["best_val_loss"] *= np.exp(noise * random.standard_normal() + 0.05 * away)
-                    run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.01
+                    run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.001
                     rows.append(run | dict(change(run)))
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
     return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))

@@ -9,13 +9,15 @@ import pandas as pd
 import pytest
 from analysis.planted_study import ITERATIONS, SIZES, plant
 
-from sweeplab.analysis.audit import CHECKS, CLEAR, FOUND, UNKNOWN, Evidence, audit, gather
+from sweeplab.analysis.audit.checks import CHECKS, audit
+from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, gather
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.table import COLUMNS
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput
 from sweeplab.study.search import Choices, Range
 
+TEXT = 2_000_000  # tokens; the longest runs read 6.6 million
 CELLS = len(SIZES) * len(ITERATIONS)
 GRID = ("n_layer", "n_embd", "max_iters")
 TUNED = {
@@ -43,7 +45,7 @@ def clean(seeds: int = 3, change=lambda run: {}) -> pd.DataFrame:
 
 def look(name: str, runs: pd.DataFrame, conventions: Conventions | None = None, **search):
     """Return what one check says."""
-    evidence = gather(runs, {"planted": StudyDesign(GRID, TUNED | search)}, conventions)
+    evidence = gather(runs, {"planted": StudyDesign(GRID, TUNED | search, TEXT)}, conventions)
     (check,) = (check for check in CHECKS if check.name == name)
     return check.look(evidence)
 
@@ -84,7 +86,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
 
 
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
-    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED)}))
+    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED, TEXT)}))
     states = {each["name"]: each["state"] for each in found["findings"]}
     assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)
@@ -189,6 +191,55 @@ def test_what_was_planted_is_found_where_it_was(name: str) -> None:
     else:
         assert effect.n_points == CELLS - len(finding.points)
         assert effect.after.keys() >= {"alpha", "beta"}
+
+
+def test_a_loss_that_rose_again_was_not_got_from_all_tokens() -> None:
+    overfitted = clean(
+        change=lambda run: {"final_val_loss": 2.0 * run["best_val_loss"]} if run["n_layer"] == 6 else {}
+    )
+    finding = look("best-before-end", overfitted)
+    assert finding.sentence.startswith(
+        "the loss of a point is its best evaluation's, and its last one is over 0.5% higher in 4 of 20 points, "
+        "up to 100%"
+    )
+    assert all(name.startswith("n_layer=6") for name in finding.points) and finding.effects[0].n_points == 16
+    assert look("best-before-end", overfitted, Conventions(at="final")).state == CLEAR
+
+
+def test_text_that_is_read_many_times() -> None:
+    runs = clean()
+    few = gather(runs, {"planted": StudyDesign(GRID, TUNED, 1_000_000)})
+    (check,) = (check for check in CHECKS if check.name == "epochs")
+    finding = check.look(few)
+    assert finding.sentence.startswith("5 of 20 points read their text over 4 times, up to 6.6 times")
+    assert all("max_iters=6400" in name for name in finding.points)
+    assert look("epochs", runs).sentence == "runs read their text 3.3 times at most"
+    assert check.look(gather(runs)).state == UNKNOWN
+
+
+def test_points_that_are_the_best_of_unlike_numbers_of_trials() -> None:
+    runs = clean()
+    finding = look("chosen-among", runs[(runs["n_layer"] > 1) | (runs["trial"] == 1)])
+    assert finding.sentence.startswith("points are the best of 1 to 3 trials")
+    assert len(finding.points) == 4 and all(name.startswith("n_layer=1") for name in finding.points)
+    pruned = clean(
+        change=lambda run: {"state": "pruned"} if run["trial"] == 2 and run["n_layer"] == 1 else {}
+    )
+    assert look("chosen-among", pruned).state == CLEAR, "what was pruned was tried"
+
+
+def test_lengths_that_rounding_alone_keeps_apart_are_one_budget() -> None:
+    runs = clean()
+    # 100 iterations of 16 rows are 66.7 of 24: 67 of them read half a percent more.
+    rounded = clean(
+        change=lambda run: (
+            {"batch_size": 24, "max_iters": round(run["max_iters"] * run["batch_size"] / 24)}
+            if run["trial"] == 1
+            else {}
+        )
+    )
+    for table in (runs, rounded):
+        assert gather(table).points.n == CELLS
 
 
 def test_a_warm_up_that_hurts_moves_the_exponent_and_leaving_it_out_brings_it_back() -> None:

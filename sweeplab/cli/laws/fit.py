@@ -154,8 +154,8 @@ def audit(
     $ sweeplab laws audit small
     $ sweeplab laws audit small --count params=non-embedding,flops=6nd --json
     """
-    from sweeplab.analysis.audit import audit as audit_runs
-    from sweeplab.analysis.audit import gather
+    from sweeplab.analysis.audit.checks import audit as audit_runs
+    from sweeplab.analysis.audit.evidence import gather
 
     found = studies_from(study, lab)
     conventions = found.settled(counting_of(None, count).conventions)

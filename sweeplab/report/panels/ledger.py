@@ -9,7 +9,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.audit import FOUND, Evidence, audit, gather
+from sweeplab.analysis.audit.checks import audit
+from sweeplab.analysis.audit.evidence import FOUND, Evidence, gather
 from sweeplab.analysis.ledger.chain import FILE_NAME, read_chain
 from sweeplab.analysis.ledger.outcomes import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput

@@ -7,211 +7,37 @@
   to end there (Hoffmann et al. 2022, section 3 and figure A1); a warm-up of one length for all is a large part of the
   shortest.
 - The tuning: whether each size tried several values of a hyperparameter, and where its best lies.
-- The ends: runs that stopped early or were pruned, and seeds that show the noise.
+- The ends: runs that stopped early or were pruned, whose loss rose again, or that read their text many times
+  (Muennighoff et al. 2023, Scaling data-constrained language models), and seeds that show the noise.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import Array, numbers
-from sweeplab.analysis.conventions import STUDY_COLUMNS, Conventions
-from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
-from sweeplab.analysis.fit.fitting import fit
-from sweeplab.analysis.points import Points, points_of_trials, select_trials, study_points
-from sweeplab.analysis.trials import COUNTED, POINT, Selection, StudyDesign, with_models
-from sweeplab.errors import BadInput
+from sweeplab.analysis.audit.evidence import CLEAR, FOUND, UNKNOWN, Evidence, Finding, ends, share
+from sweeplab.analysis.conventions import STUDY_COLUMNS
+from sweeplab.analysis.trials import COUNTED, POINT
 from sweeplab.formatting import counts, listed, several
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.search import Choices, Range, SearchSpec
 from sweeplab.train.schedule import SCHEDULES, learning_rate
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-FOUND: Final = "found"
-CLEAR: Final = "clear"
-UNKNOWN: Final = "cannot be told"
-_LAWS = ("chinchilla", "power-n", "power-d")  # the first that the points allow
-_SHOWN = ("value", "low", "high", "verdict", "why")
 LARGE = 0.1  # a part of N or C from which on it shows in an exponent
 LONGEST_WARM_UP = 0.1  # of a run
 HIGHEST_END = 0.2  # of the peak; Hoffmann et al. end at 0.1
+MOST_EPOCHS = 4  # up to which repeated data are nearly as good as new: Muennighoff et al. 2023, figure 5
+HIGHEST_RISE = 0.005  # of the loss, from its best evaluation to its last
+UNLIKE = 2  # times as many trials as another point was chosen among
 LEAST_FREEDOM = 4  # a standard deviation from 4 degrees of freedom is known to a third
 EDGE = 0.05  # of a range, at either end
 _READ = ("learning_rate", "warmup_iters", "lr_decay", "min_lr", "scheduler_type", "max_iters", "iterations")
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What the exponents were and become when something is changed; `why` says why there are none."""
-
-    change: str
-    n_points: int = 0
-    before: Mapping[str, Estimate] = field(default_factory=dict)
-    after: Mapping[str, Estimate] = field(default_factory=dict)
-    why: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values: each exponent before and after, and whether the two differ by more than noise.
-
-        An exponent that is not identified has no value.
-        """
-        both = {name: (old, self.after[name]) for name, old in self.before.items() if name in self.after}
-        exponents = {
-            name: {"before": _shown(old), "after": _shown(new), "differs": _differs(old, new)}
-            for name, (old, new) in both.items()
-        }
-        return {"change": self.change, "n_points": self.n_points, "exponents": exponents, "why": self.why}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check has found, in a sentence, with the points that it touches and what it does to the exponents."""
-
-    state: str
-    sentence: str
-    points: tuple[str, ...] = ()
-    effects: tuple[Effect, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return vars(self) | {"effects": [effect.as_dict() for effect in self.effects]}
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The runs of a study, those that became points, and the means to fit these in another way.
-
-    `designs` says by study what is searched in a cell; empty where nobody knows.
-    """
-
-    runs: pd.DataFrame
-    chosen: Selection
-    points: Points
-    conventions: Conventions
-    designs: Mapping[str, StudyDesign]
-    recount: Callable[[Conventions], Points]
-
-    @cached_property
-    def used(self) -> pd.DataFrame:
-        """Return the runs of the points, one row per run; `point` names it."""
-        runs = self.chosen.runs
-        return runs[runs["point"].isin(self.points.names)]
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """Return one row per point, by its name: its first seed's settings, the mean of its seeds' numbers."""
-        return self.chosen.table.set_index("point").loc[list(self.points.names)]
-
-    def numbers(self, name: str) -> Array:
-        """Return a number of each point, [n], true as 1, NaN where there is none."""
-        return numbers(self.table, name)
-
-    def names(self, touched: Sequence[bool] | NDArray[np.bool_]) -> tuple[str, ...]:
-        """Return the names of the points that are touched, [n]."""
-        return tuple(name for name, here in zip(self.points.names, touched, strict=True) if here)
-
-    def found(self, sentence: str, names: tuple[str, ...]) -> Finding:
-        """Return what is wrong at some points, and what the exponents are without these."""
-        keep = np.array([name not in names for name in self.points.names])
-        change = f"without {(~keep).sum()} of {len(keep)} points"
-        if keep.any():
-            effect = self._effect(change, lambda: self.points.only(keep))
-        else:
-            effect = Effect(change, why="every point is touched: there is no fit without them")
-        return Finding(FOUND, sentence, names, (effect,))
-
-    def counting(self, words: str, **choices: str) -> tuple[Effect, ...]:
-        """Return what the exponents are under other conventions; `words` say which."""
-        return (self._effect(words, lambda: self.recount(replace(self.conventions, **choices))),)
-
-    @cached_property
-    def base(self) -> tuple[str, dict[str, Estimate], str]:
-        """Return the law whose exponents are looked at, these, and why there are none of either."""
-        why = []
-        for name in _LAWS:
-            try:
-                fit(self.points, find_law(name))
-            except BadInput as error:
-                why.append(str(error.problems[0]))
-            else:
-                return name, _exponents(self.points, name), ""
-        return "", {}, why[-1]
-
-    def _effect(self, change: str, other: Callable[[], Points]) -> Effect:
-        law, before, why = self.base
-        if not law:
-            return Effect(change, why=why)
-        try:
-            points = other()
-            return Effect(change, points.n, before, _exponents(points, law))
-        except BadInput as error:
-            return Effect(change, why=str(error.problems[0]))
-
-
-def gather(
-    runs: pd.DataFrame,
-    designs: Mapping[str, StudyDesign] | None = None,
-    conventions: Conventions | None = None,
-) -> Evidence:
-    """Return what the checks look at, of runs as `runs_table` gives them.
-
-    Raises:
-        BadInput: no run has ended, or the runs are refused.
-    """
-    settled = conventions or Conventions()
-    chosen, columns, said = select_trials(runs, None, settled)
-    return Evidence(
-        runs=with_models(runs),
-        chosen=chosen,
-        points=points_of_trials(chosen, columns, said),
-        conventions=settled,
-        designs=designs or {},
-        recount=lambda how: study_points(runs, None, how),
-    )
-
-
-def share(value: float) -> str:
-    """Write a share as a person reads it: 12%, 0.4%."""
-    return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
-
-
-def ends(values: Array) -> str:
-    """Write the smallest and the largest of some shares, once where they read alike."""
-    return " to ".join(dict.fromkeys((share(float(values.min())), share(float(values.max())))))
-
-
-def _exponents(points: Points, law: str) -> dict[str, Estimate]:
-    estimates = assess(points, find_law(law)).estimates
-    return {each.quantity.name: each for each in estimates if each.quantity.kind == "exponent"}
-
-
-def _shown(estimate: Estimate) -> dict[str, Any]:
-    said = estimate.as_dict()
-    return {name: said[name] for name in _SHOWN}
-
-
-def _differs(before: Estimate, after: Estimate) -> bool | None:
-    """Say whether each value is outside of the other's interval; None where one of the two is no value.
-
-    Of the other's too: fewer points move a number by more than the interval of all points says.
-    """
-    if not (before.identified and after.identified):
-        return None
-    pairs = ((before.interval, after.interval.value), (after.interval, before.interval.value))
-    return not any(ends.low <= value <= ends.high for ends, value in pairs)
-
-
-# ------------------------------------------------------------------ the checks
 
 
 def embeddings_in_n(evidence: Evidence) -> Finding:
@@ -313,6 +139,52 @@ def cut_short(evidence: Evidence) -> Finding:
         beaten = f"{len(better)} have a loss that a pruned trial of theirs was already below"
         said.append(f"{beaten}: the pruner was too hasty")
     return evidence.found("; ".join(said), names)
+
+
+def best_before_end(evidence: Evidence) -> Finding:
+    """Find points whose loss is that of an evaluation before the end: they did not get it from all of their D."""
+    if evidence.conventions.at == "final":
+        return Finding(CLEAR, "the loss of a point is its last evaluation's")
+    rise = evidence.numbers("final_val_loss") / evidence.numbers("best_val_loss") - 1.0
+    if np.isnan(rise).any():
+        return Finding(UNKNOWN, "the runs do not say their last loss beside their best")
+    names = evidence.names(rise > HIGHEST_RISE)
+    said = "the loss of a point is its best evaluation's, and its last one is"
+    if not names:
+        return Finding(CLEAR, f"{said} at most {share(float(rise.max()))} higher")
+    most = share(float(rise.max()))
+    said += f" over {share(HIGHEST_RISE)} higher in {len(names)} of {len(rise)} points, up to {most}"
+    return evidence.found(f"{said}: these reached it before they had read all of their D", names)
+
+
+def epochs(evidence: Evidence) -> Finding:
+    """Find points whose runs read their training text many times."""
+    available = {name: design.train_tokens for name, design in evidence.designs.items()}
+    tokens = evidence.table["study"].astype(str).map(available).to_numpy(float, na_value=np.nan)
+    passes = evidence.numbers("train_tokens") / tokens
+    if np.isnan(passes).any():
+        return Finding(UNKNOWN, "the runs do not say how many tokens their text has")
+    names, most = evidence.names(passes > MOST_EPOCHS), f"{float(passes.max()):.2g}"
+    if not names:
+        return Finding(CLEAR, f"runs read their text {most} times at most")
+    said = (
+        f"{len(names)} of {len(passes)} points read their text over {MOST_EPOCHS} times, up to {most} times"
+    )
+    return evidence.found(f"{said}: repeated tokens are worth less than the new ones that D counts", names)
+
+
+def chosen_among(evidence: Evidence) -> Finding:
+    """Find points that are the best of many fewer trials than others: the best of more is lower by luck."""
+    runs = evidence.runs[evidence.runs["state"].astype(str).isin(COUNTED)]
+    groups = runs.drop_duplicates([*POINT, "cell", "trial"]).groupby(POINT, sort=False).size()
+    among = np.array([groups.get(tuple(key), 0) for key in evidence.table[POINT].itertuples(index=False)])
+    fewest, most = int(among.min()), int(among.max())
+    if UNLIKE * fewest > most:
+        of = several(most, "trial") if fewest == most else f"{fewest} to {most} trials"
+        return Finding(CLEAR, f"every point is the best of {of}")
+    names = evidence.names(UNLIKE * among <= most)
+    said = f"points are the best of {fewest} to {most} trials: the best of more is lower by luck alone"
+    return evidence.found(said, names)
 
 
 def _beaten_by_pruned(evidence: Evidence) -> set[str]:
@@ -460,6 +332,9 @@ CHECKS: tuple[Check, ...] = (
         "Are runs in the fit that stopped early, or left out that were pruned too soon?",
         cut_short,
     ),
+    Check("best-before-end", "Does each run have its best loss at its end?", best_before_end),
+    Check("epochs", "Do runs read new text to their end?", epochs),
+    Check("chosen-among", "Is each point the best of as many trials?", chosen_among),
     Check("seeds", "Do seeds show the noise?", seeds),
 )
 

@@ -1,0 +1,1 @@
+"""The audit of a study: what may make its exponents wrong."""
