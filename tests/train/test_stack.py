@@ -80,7 +80,7 @@ ROUTED = {
 def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
     runs = [
         Run(run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index))
-        for index, run in enumerate(unlike("P", **changed))
+        for index, run in enumerate(unlike("P", max_iters=24, eval_interval=12, **changed))
     ]
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
     assert_same(together, alone, [run.key for run in runs])
