@@ -186,7 +186,7 @@ class ModelHyperparameters:
     qkv_bias: bool = row("model", True, "Biases in query, key and value too, where bias is true")
     out_bias: bool = row("model", True, "A bias in attention's output projection, where bias is true")
     head_bias: bool = row("model", False, "A bias in an untied head")
-    init: str = row("model", "normal", "Initialization of matrices: normal as GPT-2's (0.02, less into the residual stream), bert (0.02 for all), t5 (fan_in ** -0.5, embeddings 1), or xavier, Glorot and Bengio's, as the original's",
+    init: str = row("model", "normal", "Initialization of matrices: normal as GPT-2's, BERT's, T5's, or xavier, Glorot and Bengio's, as the original's",
         choices=("normal", "bert", "t5", "xavier"))
 
     # optimizer

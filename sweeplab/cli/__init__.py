@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from sweeplab.cli.doctor import doctor
 from sweeplab.cli.hyperparameters import hyperparameters, schema
@@ -65,9 +67,10 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the group's options, or leave everything to the command."""
+        bare = copy.copy(self)
         if args and args[0] in self.commands:
-            self.params, self.add_help_option = [], False
-        return super().parse_args(ctx, args)
+            bare.params, bare.add_help_option = [], False
+        return super(Commands, bare).parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands' names, groups first."""
@@ -107,10 +110,16 @@ for name, (words, commands) in GROUPS.items():
     app.add_typer(group_of(words, commands), name=name)
 
 
+@functools.cache
+def _whole() -> Callable[..., None]:
+    """Build the tree of commands, once in a process: it takes as long as most of them take to run."""
+    return get_command(app)
+
+
 def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
-        app(prog_name="sweeplab")
+        _whole()(prog_name="sweeplab")
     except BadInput as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)

@@ -41,11 +41,12 @@ def plant(
     for n_layer, n_embd in SIZES:
         for length in ITERATIONS:
             for trial, rate in enumerate(rates):
+                own = SETTLED | {"n_layer": n_layer, "n_embd": n_embd, "max_iters": length}
+                own |= {"warmup_iters": length // 10, "learning_rate": rate} | settings
+                alike = _run(settled(defaults() | own), trial)
+                away = abs(np.log(rate / rates[len(rates) // 2]))
                 for seed in range(seeds):
-                    own = SETTLED | {"n_layer": n_layer, "n_embd": n_embd, "max_iters": length}
-                    own |= {"warmup_iters": length // 10, "learning_rate": rate} | settings
-                    run = _run(settled(defaults() | own), trial, seed)
-                    away = abs(np.log(rate / rates[len(rates) // 2]))
+                    run = alike | {"seed": seed, "run_id": f"{alike['cell']}/{trial}/{seed}"}
                     run["best_val_loss"] *= np.exp(noise * random.standard_normal() + 0.05 * away)
                     run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.001
                     rows.append(run | dict(change(run)))
@@ -53,14 +54,14 @@ def plant(
     return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
 
 
-def _run(values: dict[str, Any], trial: int, seed: int) -> dict[str, Any]:
+def _run(values: dict[str, Any], trial: int) -> dict[str, Any]:
     effective = Hyperparameters.of(values)
     shape = ModelShape.of(effective)
     tokens = train_tokens(effective, values["max_iters"])
     cell = ",".join(f"{name}={values[name]}" for name in ("n_layer", "n_embd", "max_iters"))
     return values | {
-        "study": "planted", "cell": cell, "trial": trial, "seed": seed, "state": "complete",
-        "best_val_loss": loss_of(n_params(shape), tokens), "run_id": f"{cell}/{trial}/{seed}",
+        "study": "planted", "cell": cell, "trial": trial, "state": "complete",
+        "best_val_loss": loss_of(n_params(shape), tokens),
         "n_params": n_params(shape), "n_params_active": n_params_active(shape),
         "n_params_non_embedding": n_params_non_embedding(shape),
         "train_tokens": tokens, "train_flops": float(train_flops(effective, values["max_iters"])),

@@ -43,28 +43,42 @@ def clean(seeds: int = 3, change=lambda run: {}) -> pd.DataFrame:
     return plant(seeds=seeds, change=tuned)
 
 
-def look(name: str, runs: pd.DataFrame, conventions: Conventions | None = None, **search):
+@cache
+def clean_evidence(conventions: Conventions | None = None) -> Evidence:
+    return gather(clean(), {"planted": StudyDesign(GRID, TUNED, TEXT)}, conventions)
+
+
+def look_at(name: str, evidence: Evidence):
     """Return what one check says."""
-    evidence = gather(runs, {"planted": StudyDesign(GRID, TUNED | search, TEXT)}, conventions)
     (check,) = (check for check in CHECKS if check.name == name)
     return check.look(evidence)
 
 
+def look(name: str, runs: pd.DataFrame, conventions: Conventions | None = None, **search):
+    return look_at(name, gather(runs, {"planted": StudyDesign(GRID, TUNED | search, TEXT)}, conventions))
+
+
 STUDIES = {
-    "clean": clean(),
-    "one trial, one seed": plant(seeds=1, rates=(1e-3,)),
-    "two cells": plant(seeds=1).query("n_layer == 1 and max_iters < 500").reset_index(drop=True),
-    "nothing but what is measured": plant(seeds=2)[[*COLUMNS]],
-    "all stopped": plant(change=lambda run: {"state": "stopped", "iterations": run["max_iters"] // 2}),
-    "settings that are not known": clean().assign(
-        learning_rate=None, betas=None, warmup_iters=None, vocab_size=None, n_params_non_embedding=None
+    "clean": clean,
+    "one trial, one seed": lambda: plant(seeds=1, rates=(1e-3,)),
+    "two cells": lambda: plant(seeds=1).query("n_layer == 1 and max_iters < 500").reset_index(drop=True),
+    "nothing but what is measured": lambda: plant(seeds=2)[[*COLUMNS]],
+    "all stopped": lambda: plant(
+        change=lambda run: {"state": "stopped", "iterations": run["max_iters"] // 2}
+    ),
+    "settings that are not known": lambda: (
+        clean()
+        .assign(
+            learning_rate=None, betas=None, warmup_iters=None, vocab_size=None, n_params_non_embedding=None
+        )
+        .convert_dtypes()
     ),
 }
 
 
 @cache
 def evidence_of(name: str) -> Evidence:
-    return gather(STUDIES[name].convert_dtypes() if name.startswith("settings") else STUDIES[name])
+    return gather(STUDIES[name]())
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -86,7 +100,7 @@ def test_a_check_answers_on_any_study(check, name: str) -> None:
 
 
 def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
-    found = audit(gather(clean(), {"planted": StudyDesign(GRID, TUNED, TEXT)}))
+    found = audit(clean_evidence())
     states = {each["name"]: each["state"] for each in found["findings"]}
     assert states == dict.fromkeys(states, CLEAR) | {"embeddings": FOUND}
     assert (found["law"], found["n_points"]) == ("chinchilla", CELLS)
@@ -94,23 +108,26 @@ def test_a_clean_study_has_only_its_embeddings_to_be_asked_about() -> None:
 
 def test_embeddings_and_what_they_do_to_the_exponents() -> None:
     runs = clean()
-    finding = look("embeddings", runs)
+    finding = look_at("embeddings", clean_evidence())
     part = 1 - runs["n_params_non_embedding"] / runs["n_params"]
     assert f"embeddings are 0.86% to {part.max():.0%} of N, and over 10% of it in 8 of 20" in finding.sentence
     (effect,) = finding.as_dict()["effects"]
     alpha = effect["exponents"]["alpha"]
     assert alpha["before"]["low"] < 0.4 < alpha["before"]["high"], "the truth was planted in all parameters"
     assert alpha["after"]["value"] < alpha["before"]["value"] - 0.05 and alpha["differs"]
-    assert look("embeddings", runs, Conventions(params="non-embedding")).state == CLEAR
+    other = clean_evidence(Conventions(params="non-embedding"))
+    assert look_at("embeddings", other).state == CLEAR
 
 
 def test_a_head_that_is_left_out() -> None:
     kaplan = Conventions(params="non-embedding", flops="6nd")
-    finding = look("head", clean(), kaplan)
+    finding = look_at("head", clean_evidence(kaplan))
     assert finding.state == FOUND
     assert {name.split(",")[1] for name in finding.points} == {"n_embd=16"}
     assert finding.effects[0].after["alpha"].identified
-    assert look("head", clean(), Conventions(flops="6nd")).state == CLEAR, "a tied head is in the total"
+    assert look_at("head", clean_evidence(Conventions(flops="6nd"))).state == CLEAR, (
+        "a tied head is in the total"
+    )
     untied = clean(change=lambda run: {"tie_weights": False})
     assert look("head", untied, kaplan).state == CLEAR, "a head of its own is no embedding"
 
@@ -180,11 +197,11 @@ NARROW = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_was_planted_is_found_where_it_was(name: str) -> None:
     change, touched, sentence = BAD[name]
-    finding = look(name, clean(change=change), **NARROW.get(name, {}))
+    search = TUNED | NARROW.get(name, {})
+    evidence = gather(clean(change=change), {"planted": StudyDesign(GRID, search, TEXT)})
+    finding = look_at(name, evidence)
     assert finding.state == FOUND and finding.sentence.startswith(sentence)
-    assert set(finding.points) == {
-        each for each in gather(clean(change=change)).points.names if touched(each)
-    }
+    assert set(finding.points) == {each for each in evidence.points.names if touched(each)}
     (effect,) = finding.effects
     if len(finding.points) == CELLS:
         assert effect.why == "every point is touched: there is no fit without them"
@@ -213,7 +230,7 @@ def test_text_that_is_read_many_times() -> None:
     finding = check.look(few)
     assert finding.sentence.startswith("5 of 20 points read their text over 4 times, up to 6.6 times")
     assert all("max_iters=6400" in name for name in finding.points)
-    assert look("epochs", runs).sentence == "runs read their text 3.3 times at most"
+    assert look_at("epochs", clean_evidence()).sentence == "runs read their text 3.3 times at most"
     assert check.look(gather(runs)).state == UNKNOWN
 
 

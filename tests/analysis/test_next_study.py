@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.design.candidates import candidate_study, cell_candidates, next_study_text
+from sweeplab.analysis.design.candidates import (
+    Candidates,
+    candidate_study,
+    cell_candidates,
+    next_study_text,
+)
 from sweeplab.analysis.ledger.targets import Counting
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
@@ -48,14 +53,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, int]:
     return folder_of(STUDY, tmp_path_factory.mktemp("next"))
 
 
-def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small) -> None:
+@pytest.fixture(scope="module")
+def candidates(small) -> Candidates:
+    return cell_candidates(candidate_study([small[0]]), small[1], Counting())
+
+
+def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small, candidates) -> None:
     spec = candidate_study([small[0]])
     assert spec.name == "small-next" and spec.seeds == [5]
     assert spec.grid["activation"] == ["gelu", "relu"]
     assert spec.grid["n_embd"] == [16, 32, 64, 128, 256]
     assert spec.grid["max_iters"] == [20, 40, 80, 160, 320, 1280, 5120, 20480]
     assert candidate_study([small[0]], ["small-next"]).name == "small-next2"
-    found = cell_candidates(spec, small[1], Counting())
+    found = candidates
     assert found.n == 2 * 5 * 8 and max(found.columns["params"]) <= 2e6
     plan = make_plan(spec, small[0].lab)[0]
     assert [dict(cell) for cell in found.cells] == [each.values for each in plan.cells]
@@ -65,12 +75,9 @@ def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(smal
     assert found.cost.sum() == pytest.approx(plan.train_flops)
 
 
-def test_counted_as_the_points_are(small) -> None:
-    spec = candidate_study([small[0]])
-    total, own = (
-        cell_candidates(spec, small[1], Counting(each))
-        for each in (Conventions(), Conventions(params="non-embedding"))
-    )
+def test_counted_as_the_points_are(small, candidates) -> None:
+    spec, total = candidate_study([small[0]]), candidates
+    own = cell_candidates(spec, small[1], Counting(Conventions(params="non-embedding")))
     columns = {"params": "n_params_non_embedding", "tokens": "train_tokens*2"}
     named = cell_candidates(spec, small[1], Counting(columns=columns))
     assert (own.columns["params"] < total.columns["params"]).all()
@@ -82,11 +89,10 @@ def test_counted_as_the_points_are(small) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_the_file_has_exactly_the_chosen_cells(small, tmp_path: Path, seed: int) -> None:
+def test_the_file_has_exactly_the_chosen_cells(small, candidates, tmp_path: Path, seed: int) -> None:
     folder, vocab_size = small
     spec, draw = candidate_study([folder]), random.Random(seed)
-    every = cell_candidates(spec, vocab_size, Counting()).cells
-    chosen = draw.sample(every, draw.choice([1, 4, 25, 70]))
+    chosen = draw.sample(candidates.cells, draw.choice([1, 4, 25, 70]))
     times = [draw.choice([1, 1, 1, 2, 3]) for _ in chosen]
     file = tmp_path / "next.yaml"
     file.write_text(next_study_text(spec, chosen, times, "why"))
@@ -97,10 +103,9 @@ def test_the_file_has_exactly_the_chosen_cells(small, tmp_path: Path, seed: int)
     assert seeds == {key(dict(cell)): count for cell, count in zip(chosen, times, strict=True)}
 
 
-def test_the_file_can_be_planned_and_is_otherwise_the_same_study(small, tmp_path: Path) -> None:
-    folder, vocab_size = small
+def test_the_file_can_be_planned_and_is_otherwise_the_same_study(small, candidates, tmp_path: Path) -> None:
+    (folder, _), found = small, candidates
     spec = candidate_study([folder])
-    found = cell_candidates(spec, vocab_size, Counting())
     at, times = [0, 7, 30, 31], [1, 2, 1, 1]
     file = tmp_path / "next.yaml"
     file.write_text(next_study_text(spec, [found.cells[k] for k in at], times, "Chosen to tell beta"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -156,17 +155,6 @@ class _Steering:
         return "event WorkerExited" in self.events and self._say("paused", WHILE_IT_RESTS)
 
 
-def _start(line: str) -> subprocess.Popen[str]:
-    """Start a command in a process of its own, which another may run beside."""
-    program = [sys.executable, "-c", "from sweeplab.cli import main; main()", *line.split()]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def _ended(process: subprocess.Popen[str]) -> dict[str, Said]:
-    out, err = process.communicate(timeout=200)
-    return {" ".join(process.args[3:]): Said(process.returncode, out, err)}
-
-
 def _make(place: Path) -> None:
     drawn = random.Random(5)
     (place / "corpus.txt").write_text(" ".join(drawn.choice(WORDS.split()) for _ in range(4000)))
@@ -174,19 +162,19 @@ def _make(place: Path) -> None:
         (place / name).write_text(text)
     said = {}
     with chdir(place):
-        alpha = _start("study run alpha.yaml --json")
+        ran = "study run alpha.yaml --json"
+        said[ran] = command(ran)
         steering = _Steering()
         beta = sweeplab.load_study("beta.yaml", allow_plugins=True)
         result = beta.run(steering.hear, on_evaluation=steering.know, on_trial_end=steering.know)
         steering.know(result)
-        said |= _ended(alpha)
         assert (result.status, steering.is_done) == ("interrupted", True), result
         cloned = "study clone alpha gamma -o budget.trials_per_cell=1 -o seeds=[1] -o pruner=none --output gamma.yaml"
         said[cloned] = command(cloned)
-        gamma = _start("study run gamma.yaml")
+        ran = "study run gamma.yaml"
+        said[ran] = command(ran)
         audited, compared = "report sweep alpha --audit-pruning 1 --json", "report compare alpha gamma --json"
         said[audited] = command(audited)
-        said |= _ended(gamma)
         said[compared] = command(compared)
     said |= steering.said
     kept = {line: asdict(each) for line, each in said.items()}

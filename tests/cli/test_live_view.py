@@ -26,6 +26,7 @@ name: many
 data: {corpus: python-docs, tokenizer: char}
 fixed: {max_iters: 100, block_size: 16, n_head: 2}
 grid: {n_layer: [1, 2, 3, 4], n_embd: [8, 16, 24, 32, 40, 48, 56, 64, 72, 80]}
+search: {learning_rate: suggested}
 budget: {trials_per_cell: 4}
 engine: {workers: 2}
 """

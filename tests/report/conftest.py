@@ -1,6 +1,7 @@
 """Runs of a study that never was, with losses that are known because they were planted."""
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -67,7 +68,15 @@ def typed(request: pytest.FixtureRequest):
     return request.param
 
 
+_planted = cache(_plant)
+
+
 @pytest.fixture(scope="session")
 def plant():
-    """Return the function that plants a study."""
-    return _plant
+    """Return the function that plants a study, for its caller to change."""
+
+    def plant_copy(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> Planted:
+        found = _planted(tuple(states), tuple(layers), tuple(widths), seeds, losses and tuple(losses))
+        return Planted(*(each.copy() for each in found))
+
+    return plant_copy

@@ -132,9 +132,11 @@ def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant) -> No
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match=r"report: cannot be written: "):
-        write_scaling(*planted, tmp_path / "report")
+        write_scaling(*planted, tmp_path / "report", mine)
 
 
 @pytest.mark.parametrize("name", PAGES)

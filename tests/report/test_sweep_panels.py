@@ -8,7 +8,7 @@ import pytest
 from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fast
 from pandas import DataFrame
 
-from sweeplab.analysis.sweep.importance import OVER_ALL, WITHIN
+from sweeplab.analysis.sweep.importance import FEWEST_TRIALS, OVER_ALL, WITHIN
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import PAGES, PANELS, TablePanel, make_panel, panels_of
@@ -41,7 +41,9 @@ def one() -> ReportData:
 def two() -> ReportData:
     runs = pd.concat(
         [
-            plant_sweep(14, CELLS[1:4], 2, key=key, shift=0.3 * key, name=name, state=slow_ones_pruned)
+            plant_sweep(
+                FEWEST_TRIALS, CELLS[1:4], 2, key=key, shift=0.3 * key, name=name, state=slow_ones_pruned
+            )
             for key, name in enumerate("ab")
         ],
         ignore_index=True,
@@ -143,12 +145,17 @@ def test_a_sweep_without_pruning_or_divergence_says_so() -> None:
     assert "importances need 10 trials" in make_panel(PanelSpec("param_importances"), few).missing
 
 
-@pytest.mark.parametrize("kind", SWEEPS)
-def test_a_sweep_under_way_is_drawn_or_says_what_it_waits_for(kind: str) -> None:
+@pytest.fixture(scope="module")
+def under_way() -> ReportData:
     runs = plant_sweep(3, state=lambda values, random: "running")
     runs[["value", "best_val_loss", "final_val_loss", "wall_seconds", "train_flops"]] = np.nan
     runs["iterations"] = pd.NA
-    found = make_panel(PanelSpec(kind), ReportData.of_study(runs, speeds(runs)))
+    return ReportData.of_study(runs, speeds(runs))
+
+
+@pytest.mark.parametrize("kind", SWEEPS)
+def test_a_sweep_under_way_is_drawn_or_says_what_it_waits_for(kind: str, under_way: ReportData) -> None:
+    found = make_panel(PanelSpec(kind), under_way)
     assert found.missing, kind
 
 

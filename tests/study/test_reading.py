@@ -365,9 +365,7 @@ def test_a_wrong_name_from_the_command_line_is_named(problems):
     ]
 
 
-@given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
-def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
+def check_a_damaged_file(write, data):
     start = data.draw(st.integers(0, len(WHOLE)))
     end = data.draw(st.integers(start, min(len(WHOLE), start + 12)))
     scrap = data.draw(
@@ -378,3 +376,19 @@ def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
         read_study(write(damaged))
     except BadInput as error:
         assert all(each.what for each in error.problems)
+
+
+CALM = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
+
+
+@given(st.data())
+@settings(max_examples=40, **CALM)
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
+    check_a_damaged_file(write, data)
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=300, **CALM)
+def test_of_many_damaged_files_each_is_read_or_refused_and_nothing_else(write, data):
+    check_a_damaged_file(write, data)

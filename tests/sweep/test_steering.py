@@ -93,7 +93,8 @@ def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept) 
     assert store.claim() is None
 
 
-def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept) -> None:
+def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept, monkeypatch) -> None:
+    monkeypatch.setattr("sweeplab.sweep.trials.store.MOST_DRAWS", 20)
     _, store = kept(tiny(constraints=["learning_rate >= 9e-3"]))
     study = store.study(store.cells[0])
     study.enqueue_trial({"learning_rate": 1e-3}, {"enqueued": {"learning_rate": 1e-3}})

@@ -7,6 +7,7 @@ in references/optimizers.py.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,22 +36,32 @@ N_STEPS = 20
 every = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
-def start(n_runs: int = len(DIFFERING)) -> torch.Tensor:
-    """Return rows of unlike weights of which none, but the padding, is zero."""
-    rows = torch.stack([LAYOUT.initial_row(seed) for seed in range(n_runs)])
+@cache
+def _start() -> torch.Tensor:
+    rows = torch.stack([LAYOUT.initial_row(seed) for seed in range(len(DIFFERING))])
     noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(7)) * 0.05
     noise[:, LAYOUT.n_params :] = 0.0
     return rows + noise
 
 
-def gradient(step: int, n_runs: int = len(DIFFERING)) -> torch.Tensor:
-    """Return rows of a gradient that differs in size from weight to weight."""
+def start() -> torch.Tensor:
+    """Return rows of unlike weights of which none, but the padding, is zero."""
+    return _start().clone()
+
+
+@cache
+def _gradient(step: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 + step)
-    rows = torch.randn(n_runs, LAYOUT.row_size, generator=generator)
+    rows = torch.randn(len(DIFFERING), LAYOUT.row_size, generator=generator)
     for index, view in enumerate(LAYOUT.views(rows).values()):
         view.mul_(10.0 ** -(index % 4))
     rows[:, LAYOUT.n_params :] = 0.0
     return rows
+
+
+def gradient(step: int) -> torch.Tensor:
+    """Return rows of a gradient that differs in size from weight to weight."""
+    return _gradient(step).clone()
 
 
 def train(name: str, rows: list[int], n_steps: int = N_STEPS, broken: int | None = None):
@@ -304,7 +315,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 @every
 def test_a_stack_of_three_equals_three_stacks_of_one(name: str, unlike, tokens) -> None:
-    runs = unlike("P", optimizer=name, max_iters=20, eval_interval=10)[:3]
+    runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)[:3]
     together = Stack(runs[0].values, tokens, tokens, capacity=3)
     for run in runs:
         together.admit(run)
@@ -317,7 +328,7 @@ def test_a_stack_of_three_equals_three_stacks_of_one(name: str, unlike, tokens) 
 
 @every
 def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str, unlike, tokens) -> None:
-    runs = unlike("P", optimizer=name, max_iters=20, eval_interval=10)
+    runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)
     whole = Stack(runs[2].values, tokens, tokens)
     whole.admit(runs[2])
     expected = finish(whole)["run2"]
@@ -325,7 +336,7 @@ def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str,
     for run in runs[:3]:
         first.admit(run)
     first.advance()
-    steps = iter([False] * 6 + [True])
+    steps = iter([False] * 4 + [True])
     assert first.advance(lambda: next(steps)) == []
     first.release("run0")  # run2 moves up into its row
     second = Stack(runs[3].values, tokens, tokens, capacity=2)
@@ -338,7 +349,13 @@ def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str,
 def test_learns(name: str, values_of, tokens) -> None:
     size = {"sgd": 0.3, "lion": 2e-3}.get(name, 1e-2)
     values = values_of(
-        optimizer=name, learning_rate=size, max_iters=150, eval_interval=150, dropout=0.0, weight_decay=1e-4
+        optimizer=name,
+        n_layer=1,
+        learning_rate=size,
+        max_iters=150,
+        eval_interval=150,
+        dropout=0.0,
+        weight_decay=1e-4,
     )
     stack = Stack(values, tokens, tokens)
     stack.admit(Run("run", values))

@@ -17,6 +17,8 @@ from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack
 
+SHORT = {"max_iters": 24, "eval_interval": 12}
+
 
 def train(stack: Stack, until: int | None = None):
     """Advance to the end, or until every run is at an iteration; return what each run did."""
@@ -80,7 +82,7 @@ ROUTED = {
 def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
     runs = [
         Run(run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index))
-        for index, run in enumerate(unlike("P", **changed))
+        for index, run in enumerate(unlike("P", **SHORT, **changed))
     ]
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
     assert_same(together, alone, [run.key for run in runs])
@@ -118,7 +120,7 @@ torch.save(train_in_stacks_of(int(sys.argv[3]), runs, tokens), sys.argv[4])
 
 @pytest.mark.parametrize("fault", ["learning rate", "weight"])
 def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
-    runs = unlike("P")
+    runs = unlike("P", **SHORT)
     found = {}
     for broken in (False, True):
         stack = Stack(runs[0].values, tokens, tokens, capacity=4)
@@ -212,7 +214,7 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
 ) -> None:
     import json
 
-    runs = unlike("P")
+    runs = unlike("P", **SHORT)
     whole = Stack(runs[2].values, tokens, tokens)
     whole.admit(runs[2])
     expected = train(whole)[1]["run2"]

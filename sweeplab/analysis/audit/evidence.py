@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sweeplab.analysis.columns import Array, numbers
 from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.fit.assessment import Estimate, assess, find_law
-from sweeplab.analysis.fit.fitting import fit
 from sweeplab.analysis.points import Points, points_of_trials, select_trials, study_points
 from sweeplab.analysis.trials import Selection, StudyDesign, with_models
 from sweeplab.errors import BadInput
@@ -118,11 +117,9 @@ class Evidence:
         why = []
         for name in _LAWS:
             try:
-                fit(self.points, find_law(name))
+                return name, _exponents(self.points, name), ""
             except BadInput as error:
                 why.append(str(error.problems[0]))
-            else:
-                return name, _exponents(self.points, name), ""
         return "", {}, why[-1]
 
     def _effect(self, change: str, other: Callable[[], Points]) -> Effect:
@@ -169,7 +166,7 @@ def ends(values: Array) -> str:
 
 
 def _exponents(points: Points, law: str) -> dict[str, Estimate]:
-    estimates = assess(points, find_law(law)).estimates
+    estimates = assess(points, find_law(law), others=()).estimates
     return {each.quantity.name: each for each in estimates if each.quantity.kind == "exponent"}
 
 

@@ -8,7 +8,7 @@ that it is not. Condition numbers do not tell the two apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -335,17 +335,19 @@ def assess(
     budget: float | None = None,
     target: Mapping[str, float] | None = None,
     n_refits: int = 0,
+    others: Collection[str] = DELTAS.keys(),
 ) -> Assessment:
     """Fit a law to a table and return every number with its interval and verdict.
 
     `budget` is what the optimum is asked for, in FLOPs (the largest of the table when None); `target` a point
-    {"params": …, "tokens": …} to give the loss at; `n_refits` how many bootstrap refits stand beside the profiles.
+    {"params": …, "tokens": …} to give the loss at; `n_refits` how many bootstrap refits stand beside the profiles;
+    `others` the objectives whose values stand beside those of `delta`.
 
     Raises:
         BadInput: a table or a setting that allows no fit.
     """
     found = fit(points, law, parse_delta(delta))
-    others = {name: found if name == delta else fit(points, law, value) for name, value in DELTAS.items()}
+    beside = {each: found if each == delta else fit(points, law, DELTAS[each]) for each in others}
     budget = checked_budget(budget, points)
     groups, grouped_by = intervals.groups_of(points)
     shared = intervals.shared_errors(found, groups) if groups else None
@@ -364,7 +366,7 @@ def assess(
     for quantity, interval in zip(quantities, intervals.profiles(found, quantities, shared), strict=True):
         near = ratio if quantity.kind == "ratio" else None
         verdict = judge(quantity, interval, found, gate(quantity, points, found, near))
-        values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in others.items()}
+        values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in beside.items()}
         ends = refits.interval(quantity) if refits else None
         estimates.append(Estimate(quantity, interval, verdict, values, ends))
     warnings = tuple(_warnings(points, found, estimates, shared, refits))

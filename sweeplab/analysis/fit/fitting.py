@@ -111,36 +111,40 @@ def solve(law: Law, theta: Array, rows: Rows, pull: Pull | None = None, still: f
     """
     low, high = law.bounds(rows.log_loss)
     theta = np.clip(theta, low, high)
-    lowest, converged = np.empty(len(theta)), np.zeros(len(theta), bool)
+    found = Solution(theta.copy(), np.empty(len(theta)), np.zeros(len(theta), bool))
     damping, beyond = np.full(len(theta), 1e-3), np.ones(len(theta))
     rounding = np.broadcast_to(_EXACT**2 * rows.weights.sum(-1) / 2, len(theta))
-    live = np.arange(len(theta))
-    own, spring, here = rows, pull, _look(law, theta, rows, beyond, pull)
-    for _ in range(MAX_STEPS):
-        step, promised = _step(here, theta[live], damping[live], low, high)
-        there = np.clip(theta[live] + step, low, high)
-        beyond[live] = np.maximum(beyond[live] * 0.2, _LEAST)
-        new = _look(law, there, own, beyond[live], spring)
+    live = np.arange(len(theta))  # where each vector that still moves stands in what is found
+    spring, here = pull, _look(law, theta, rows, beyond, pull)
+    for left in reversed(range(MAX_STEPS)):
+        step, promised = _step(here, theta, damping, low, high)
+        there = np.clip(theta + step, low, high)
+        beyond = np.maximum(beyond * 0.2, _LEAST)
+        new = _look(law, there, rows, beyond, spring)
         better = new.value <= here.value
         little = promised <= still * here.value
-        ended = (little & (~better | (damping[live] <= _FREE))) | (here.value <= rounding[live])
-        ended |= (there == theta[live]).all(1) & better
-        ended |= ~better & (damping[live] > 1e12)
-        for old, other in zip(here, new, strict=True):
-            old[better] = other[better]
-        theta[live] = np.where(better[:, None], there, theta[live])
-        lowest[live] = here.objective
-        eased = damping[live] * np.where(little, 1e-3, 0.2)
-        damping[live] = np.where(better, np.maximum(eased, _LEAST), damping[live] * 4)
-        beyond[live] = np.where(better, beyond[live], 1.0)
-        converged[live] = ended
-        if ended.all():
-            break
-        if ended.any():
+        ended = (little & (~better | (damping <= _FREE))) | (here.value <= rounding)
+        ended |= (there == theta).all(1) & better
+        ended |= ~better & (damping > 1e12)
+        eased = np.maximum(damping * np.where(little, 1e-3, 0.2), _LEAST)
+        if better.all():
+            here, theta, damping = new, there, eased
+        else:
+            for old, other in zip(here, new, strict=True):
+                old[better] = other[better]
+            theta = np.where(better[:, None], there, theta)
+            damping = np.where(better, eased, damping * 4)
+            beyond = np.where(better, beyond, 1.0)
+        if not left or ended.any():
+            for whole, own in zip(found, (theta, here.objective, ended), strict=True):
+                whole[live] = own
+            if ended.all():
+                break
             going = ~ended
-            live, here, own = live[going], _View(*(each[going] for each in here)), own.of(going)
+            here, theta, damping = _View(*(each[going] for each in here)), theta[going], damping[going]
+            live, beyond, rounding, rows = live[going], beyond[going], rounding[going], rows.of(going)
             spring = spring and spring.of(going)
-    return Solution(theta, lowest, converged)
+    return found
 
 
 class _View(NamedTuple):

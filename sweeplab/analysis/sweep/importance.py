@@ -95,6 +95,8 @@ def importances(sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Import
 
 def _points(trials: DataFrame, dimensions: Sequence[Dimension], by: str) -> DataFrame:
     """Return one row per point of a cell, with the mean of its trials."""
+    if trials.empty:
+        return trials
     point = trials[["cell", *(each.name for each in dimensions)]].astype(str).agg("|".join, axis=1)
     return trials.assign(**{by: trials[by].groupby(point).transform("mean")})[~point.duplicated()]
 
