@@ -18,6 +18,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
+from sweeplab.study.spec import Confirm
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
@@ -26,6 +27,7 @@ from sweeplab.tracking import open_tracker
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sweeplab.analysis.confirmation import CellConfirmed
     from sweeplab.study.spec import StudySpec
 
 
@@ -147,6 +149,34 @@ class Study(Results):
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
+
+    def confirm(
+        self,
+        top: int | None = None,
+        seeds: int | None = None,
+        run: Callable[[Study], str] = lambda study: study.run().status,
+    ) -> list[CellConfirmed]:
+        """Train the best configurations again with fresh seeds, and score the winner of each cell on the test split.
+
+        `top` and `seeds` are those of the study's `confirm` where they are not given. `run` runs the studies that
+        train them and returns their status.
+
+        Raises:
+            BadInput: no trial of the study has a value, or they are not to be confirmed as they were before.
+            Interrupted: a study that trains them did not come to its end; confirming goes on from there.
+        """
+        from sweeplab.analysis.confirmation import confirmed_cells
+        from sweeplab.sweep.confirming import confirm
+
+        asked = self.spec.confirm or Confirm()
+        found = confirm(
+            self.folder,
+            self.spec,
+            top or asked.top,
+            seeds or asked.seeds,
+            lambda spec: run(Study(spec, self.lab)),
+        )
+        return confirmed_cells(found)
 
     def stop(self) -> None:
         """Let the study save its runs and end, in whatever process it is run; `run` continues them.

@@ -25,7 +25,7 @@ from sweeplab.cli.report import compare_studies, scaling, sweep, ui
 from sweeplab.cli.runs import attention, evaluate, export_hf, generate, import_hf, next_tokens
 from sweeplab.cli.study.control import enqueue, extend, pause, resume, retry, stop, stop_trial
 from sweeplab.cli.study.manage import clone, init, rename, rm
-from sweeplab.cli.study.run import logs, plan, run, watch, work
+from sweeplab.cli.study.run import confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, show
 from sweeplab.errors import BadInput, TrackingUnavailable
 
@@ -37,7 +37,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         # Before a run, during it, its results, order in the lab.
         (
             *(init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
-            *(show, best, export, diff, clone, list_studies, rename, rm),
+            *(confirm, show, best, export, diff, clone, list_studies, rename, rm),
         ),
     ),
     "trial": ("Control one trial of a study.", (stop_trial,)),

@@ -78,6 +78,9 @@ class StudyFolder:
     plan_file = Inside("plan.json")  # the plan that it was last started with
     code_file = Inside("code.json")  # the versions of the code that it was last started with
     warm_start_file = Inside("warm_start.json")  # how many trials of each source came into which cell
+    confirm_file = Inside(
+        "confirm.json"
+    )  # what fresh seeds and the test split say of the best configurations
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
     sample = Inside("sample")  # the folder of what the best run has written

@@ -194,6 +194,7 @@ class RunFolder:
     start_file = Inside("run.json")
     points_file = Inside("points.jsonl")
     end_file = Inside("end.json")
+    test_file = Inside("test.json")  # what the test split says of it
 
     @property
     def cell(self) -> str:

@@ -29,7 +29,7 @@ NOWHERE: Location = ("name",)
 # What makes a study the one it is: another one of these is another study. All else may change between two runs of it.
 IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "init_from", "plugins")
 # What a study that has none of it does not mention.
-OPTIONAL = ("cells", "warm_start", "init_from", "plugins", "notify")
+OPTIONAL = ("cells", "warm_start", "init_from", "confirm", "plugins", "notify")
 
 
 class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
@@ -235,6 +235,13 @@ class Track(Section):
     uri: str | None = key(None, "MLflow's tracking URI; the lab's own database if missing")
 
 
+class Confirm(Section):
+    """What is done with a study's best trials when it is complete: they are trained again with fresh seeds."""
+
+    top: int = key(3, "How many configurations of each cell race", ge=1)
+    seeds: int = key(5, "Fresh seeds of each at most, and again of the winner", ge=2)
+
+
 class StudySpec(Section):
     """A study. Its values have been checked against the hyperparameter table and against each other."""
 
@@ -260,6 +267,9 @@ class StudySpec(Section):
     warm_start: list[str] = key([], "Studies of the lab and .csv tables whose trials the sampler begins with")
     init_from: str | None = key(
         None, "Folder with a checkpoint whose weights, tokenizer and sizes runs start from", min_length=1
+    )
+    confirm: Confirm | None = key(
+        None, "Train the best configurations again with fresh seeds, and score the winners on the test split"
     )
     plugins: list[Plugin] = key(
         [], "Your Python files with corpora, tokenizers, activations or metrics that the study names"

@@ -1,4 +1,4 @@
-"""`sweeplab study plan`, `run`, `watch`, `logs` and `work`: what a study would do, and what does it."""
+"""`sweeplab study plan`, `run`, `confirm`, `watch`, `logs` and `work`: what a study would do, and what does it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeplab import load_study
-from sweeplab.cli.options import AllowPlugins, AsJson, Lab, Name, Overrides, Quiet, StudyFile, StudyName, flag
+from sweeplab import load_study, open_study
+from sweeplab.cli.options import (
+    AllowPlugins,
+    AsJson,
+    Lab,
+    Name,
+    Overrides,
+    Quiet,
+    StudyFile,
+    StudyName,
+    flag,
+    option,
+)
 from sweeplab.cli.printing import (
     Answer,
     console,
@@ -124,10 +135,41 @@ def run(
     if dry_run:
         print_answer(plan(file, override, name, allow_plugins, lab), as_json)
         return
-    from sweeplab.cli.study.view import run_with_view
+    from sweeplab.cli.study.view import confirm_with_view, run_with_view
 
     study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
-    raise typer.Exit(run_with_view(study, as_json, quiet))
+    code = run_with_view(study, as_json, quiet)
+    if study.spec.confirm and code == 0:
+        code = confirm_with_view(study, None, None, as_json, quiet)
+    raise typer.Exit(code)
+
+
+def confirm(
+    name: StudyName,
+    top: Annotated[
+        int | None, option("K", "Configurations of each cell that race.  [default: 3]", min=1)
+    ] = None,
+    seeds: Annotated[int | None, option("N", "Fresh seeds of each at most.  [default: 5]", min=2)] = None,
+    allow_plugins: AllowPlugins = False,
+    quiet: Quiet = False,
+    lab: Lab = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a study's best configurations again with fresh seeds, and score the winners on the test split.
+
+    The best trials of each cell race: two fresh seeds each, then more for those whose order is open.
+    The winner of each cell is trained with other seeds again, and scored on text that nothing has
+    looked at. Ctrl-C saves the runs; the same command continues them. A study file's `confirm` does
+    this at the end of `study run`.
+
+    \b
+    $ sweeplab study confirm small
+    $ sweeplab study confirm small --top 5 --seeds 8
+    """
+    from sweeplab.cli.study.view import confirm_with_view
+
+    study = open_study(name, lab, allow_plugins=allow_plugins)
+    raise typer.Exit(confirm_with_view(study, top, seeds, as_json, quiet))
 
 
 def watch(name: StudyName, lab: Lab = None) -> None:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,9 @@ from sweeplab.formatting import duration, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.listing import Trial, find_best, find_study, tracking_uri_of
 from sweeplab.records.folders import lab_folder
+
+if TYPE_CHECKING:
+    from sweeplab.analysis.confirmation import CellConfirmed, Interval
 from sweeplab.study.problems import shown
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
@@ -106,6 +109,43 @@ def print_study(found: dict[str, Any]) -> None:
         say(f"best: {found['metric']} {best['value']:.4f} by {best['key']}  {searched}")
     for failure in found["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
+
+
+def print_confirmed(name: str, found: Sequence[CellConfirmed]) -> None:
+    """Print the winner of each cell by its test loss, what the search saw above it, and how the cells differ."""
+    rows = [
+        {
+            "cell": each.cell,
+            "trial": each.trial,
+            "raced": each.n_raced,
+            "searched": each.searched,
+            "validation": each.validation if each.test else None,
+            "test": interval_text(each.test),
+            "optimism": None if each.optimism is None else f"{each.optimism:+.4f}",
+            "test, from the first": interval_text(each.apart, "+"),
+            "differs": each.evidence.verdict if each.evidence else None,
+        }
+        for each in found
+    ]
+    print_rows(rows, text=("cell", "differs"))
+    say("losses in nats per token: means over fresh seeds, with 90% intervals")
+    for each in found:
+        if each.test is None:
+            say(f"{each.cell}: trial {each.trial} diverged on a fresh seed: it has no test loss", "yellow")
+    if stands := next((each.evidence for each in found if each.evidence), None):
+        say(f"{name}: {stands.basis}")
+
+
+def interval_text(interval: Interval | None, sign: str = "") -> str | None:
+    """Write a mean with its interval."""
+    if interval is None:
+        return None
+    value = f"{interval.value:{sign}.4f}"
+    return (
+        value
+        if math.isnan(interval.low)
+        else f"{value} ({interval.low:{sign}.4f} to {interval.high:{sign}.4f})"
+    )
 
 
 def _print_trial(found: dict[str, Any]) -> None:

@@ -23,13 +23,14 @@ from rich.text import Text
 
 from sweeplab.api import Study
 from sweeplab.cli.printing import print_json, say, workers_in_words
-from sweeplab.cli.study.show import print_study
+from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.formatting import duration, several
 from sweeplab.lab import events
 from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
+from sweeplab.sweep.confirming import Interrupted
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
 
@@ -311,6 +312,28 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     for error in result.errors:
         errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
     return EXIT_CODES[result.status]
+
+
+def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
+    """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    live = _is_live(console) and not as_json
+    with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+
+        def run(other: Study) -> str:
+            with _following(other.spec.name, console, live, interrupts) as update:
+                return other.run(update, interrupts).status
+
+        try:
+            found = study.confirm(top, seeds, run)
+        except Interrupted as error:
+            say(f"{error}; {study.folder.command('study confirm')} continues")
+            return EXIT_CODES[error.status]
+    if as_json:
+        print_json({"study": study.folder.name, "cells": found})
+    elif not quiet:
+        print_confirmed(study.folder.name, found)
+    return 0
 
 
 def watch_with_view(folder: StudyFolder) -> int:

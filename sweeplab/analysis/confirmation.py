@@ -1,0 +1,111 @@
+"""What fresh seeds and the test split say of a study: its cells, their differences, and how much of a loss was luck.
+
+The winner of each cell was chosen without the losses that are read here: means, intervals and differences are those of
+a sample, with Student's t, and hold after the selection. Differences are from the cell that the search held for the
+best, seed by seed. Which of them count is `compare`'s answer, with one rate of false alarms for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sweeplab.analysis.comparing import Array, Tried, compare
+from sweeplab.records.evidence import Evidence
+from sweeplab.sweep.confirming import Confirmed, Losses
+
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds, in nats per token, and its interval; NaN where one seed gives none."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Array) -> Interval:
+        """Return the interval of a mean that holds it in LEVEL of cases."""
+        from scipy.special import stdtrit
+
+        n, mean = len(values), float(np.mean(values))
+        if n < 2:
+            return cls(mean, np.nan, np.nan)
+        reach = float(stdtrit(n - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(n))
+        return cls(mean, mean - reach, mean + reach)
+
+
+@dataclass(frozen=True)
+class CellConfirmed:
+    """One cell: its winner's test loss, and what the search saw above it.
+
+    `optimism` is the test loss less the loss that the search found; of it `luck` is what fresh seeds alone take back,
+    on the validation split. `apart` is the difference from the reference's test loss, `evidence` what stands behind
+    it; both are None for the reference, and where a seed diverged there is no test loss.
+    """
+
+    cell: str
+    trial: int
+    n_raced: int
+    searched: float
+    validation: float
+    test: Interval | None
+    apart: Interval | None = None
+    evidence: Evidence | None = None
+
+    @property
+    def optimism(self) -> float | None:
+        """Return how much lower the search's loss was than the test loss."""
+        return self.test.value - self.searched if self.test else None
+
+    @property
+    def luck(self) -> float | None:
+        """Return how much lower the search's loss was than that of fresh seeds."""
+        return self.validation - self.searched if self.test else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**asdict(self), "optimism": self.optimism, "luck": self.luck}
+
+
+def confirmed_cells(found: Sequence[Confirmed]) -> list[CellConfirmed]:
+    """Return each cell's winner, the lowest test loss first, cells without one last."""
+    winners = [each for each in found if each.won]
+    raced = [sum(other.cell == each.cell for other in found) for each in winners]
+    rows = [
+        CellConfirmed(
+            each.cell,
+            each.trial,
+            n_raced,
+            each.searched,
+            float(np.mean(list(each.validation.values()))) if each.validation else np.nan,
+            Interval.of(np.array(list(each.test.values()))) if each.test else None,
+        )
+        for each, n_raced in zip(winners, raced, strict=True)
+    ]
+    scored = [at for at, each in enumerate(winners) if each.test]
+    if len(scored) > 1:
+        reference = min(scored, key=lambda at: winners[at].searched)
+        others = [at for at in scored if at != reference]
+        tried = [Tried([winners[at].test], 1) for at in (reference, *others)]
+        compared = compare(tried, [(0, place) for place in range(1, len(tried))])
+        for place, at in enumerate(others):
+            evidence = replace(
+                compared.of(place), selection=_chosen(raced[at]), tested_on="fresh seeds, on the test split"
+            )
+            apart = Interval.of(_differences(winners[at].test, winners[reference].test))
+            rows[at] = replace(rows[at], apart=apart, evidence=evidence)
+    return sorted(rows, key=lambda row: row.test.value if row.test else np.inf)
+
+
+def _chosen(n_raced: int) -> str:
+    return f"the winner of a race of {n_raced}" if n_raced > 1 else "each cell's best trial"
+
+
+def _differences(losses: Losses, reference: Losses) -> Array:
+    return np.array([losses[seed] - reference[seed] for seed in losses.keys() & reference.keys()])

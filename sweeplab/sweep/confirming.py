@@ -1,0 +1,260 @@
+"""Confirm a study: race its best configurations on fresh seeds, and score the winners of the race on the test split.
+
+The best of a search owes part of its loss to luck. The study NAME.race trains the best trials of each cell with seeds
+that chose none of them: two each, then, in NAME.race2, the rest of the seeds for those that are still in the race (as
+in iterated racing: López-Ibáñez et al., "The irace package", 2016, with t-tests). NAME.confirm trains the winner of
+each cell with other seeds again, so that what is told of it is the best of nothing, and scores it on the test split,
+which nothing has looked at before. All three are ordinary studies: workers train them, the same command continues
+them, tracking shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeplab.errors import BadInput
+from sweeplab.files import write_whole
+from sweeplab.lab.listing import Trial, read_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder
+from sweeplab.runs.inspecting import scored
+from sweeplab.study.file.checks import study_from
+from sweeplab.study.inputs import recorded_dataset
+from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.search import Derived
+from sweeplab.study.space import cells
+from sweeplab.study.spec import StudySpec
+from sweeplab.tracking.loading import load_checkpoint
+
+if TYPE_CHECKING:
+    from sweeplab.data.dataset import Dataset
+
+FIRST_SEEDS = 2
+# One-sided, of each comparison with the leader of a cell.
+RACE_LEVEL = 0.05
+
+# Losses by seed, in nats per token.
+Losses = dict[int, float]
+# A configuration: the cell and number of the trial that found it.
+Found = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds, in nats per token.
+
+    `searched`, `race` and `validation` are of the whole validation split, `test` of the whole test split. The last two
+    are empty where another configuration won the race, or where a seed diverged.
+    """
+
+    cell: str
+    trial: int
+    searched: float
+    won: bool
+    race: Losses
+    validation: Losses
+    test: Losses
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Confirmed:
+        """Return a configuration as it was written."""
+        losses = ("race", "validation", "test")
+        read = {name: {int(seed): float(loss) for seed, loss in said[name].items()} for name in losses}
+        return cls(**{**said, **read})
+
+
+class Interrupted(Exception):  # noqa: N818 - no failure: the same command goes on
+    """Say that a study of the confirmation did not come to its end; `status` is how it ended."""
+
+    def __init__(self, name: str, status: str) -> None:
+        super().__init__(f"study {name} is {status}")
+        self.status = status
+
+
+def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
+    """Return what was confirmed of a study; nothing where nothing was."""
+    try:
+        return [Confirmed.from_json(each) for each in json.loads(folder.confirm_file.read_bytes())]
+    except FileNotFoundError:
+        return []
+
+
+def confirm(
+    folder: StudyFolder, spec: StudySpec, top: int, n_seeds: int, run: Callable[[StudySpec], str]
+) -> list[Confirmed]:
+    """Race the best `top` configurations of each cell on up to `n_seeds` fresh seeds; confirm the winners on as many.
+
+    `run` runs a study to its end, or continues it, and returns its status.
+
+    Raises:
+        BadInput: no trial of the study has a value, or a study that was made otherwise has the name of one of these.
+        Interrupted: one of the studies did not come to its end.
+    """
+    racing = _best_of_cells(folder, top)
+    if not racing:
+        raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
+    trials = {(trial.cell, trial.number): trial for trials in racing for trial in trials}
+    first = max(spec.seed_numbers) + 1
+    names = iter(("race", "race2"))
+
+    def train(configurations: Sequence[Found], seeds: Sequence[int], name: str = "") -> dict[Found, Trial]:
+        return _trained(
+            spec, folder, name or next(names), [trials[each] for each in configurations], seeds, run
+        )
+
+    def losses(configurations: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
+        return {found: _validation(trial, spec) for found, trial in train(configurations, seeds).items()}
+
+    of_cells = [[(trial.cell, trial.number) for trial in own] for own in racing]
+    raced, winners = race(of_cells, range(first, first + n_seeds), losses)
+    final = train(winners, range(first + n_seeds, first + 2 * n_seeds), "confirm")
+    dataset = recorded_dataset(folder, spec)
+    confirmed = [
+        Confirmed(
+            *found,
+            searched=_mean(_validation(trial, spec)),
+            won=found in winners,
+            race=raced[found],
+            validation=_validation(final[found], spec) if found in winners else {},
+            test=_test(final[found], dataset) if found in winners else {},
+        )
+        for found, trial in trials.items()
+    ]
+    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+    return confirmed
+
+
+def race(
+    racing: Sequence[Sequence[Found]],
+    seeds: Sequence[int],
+    train: Callable[[Sequence[Found], Sequence[int]], dict[Found, Losses]],
+) -> tuple[dict[Found, Losses], list[Found]]:
+    """Race the configurations of each cell against each other; return all their losses, and each cell's winner.
+
+    `train` returns the losses of configurations with some seeds. It is asked for FIRST_SEEDS of all that race, then
+    for the other seeds of those that are still in the race; one that is alone needs none.
+    """
+    raced: dict[Found, Losses] = {found: {} for cell in racing for found in cell}
+    for of_round in (seeds[:FIRST_SEEDS], seeds[FIRST_SEEDS:]):
+        still = [found for cell in racing if len(cell) > 1 for found in cell]
+        if still and of_round:
+            for found, losses in train(still, of_round).items():
+                raced[found] = raced[found] | losses if losses else {}
+            kept = in_race([{found: raced[found] for found in cell} for cell in racing])
+            racing = [[found for found in cell if found in kept] for cell in racing]
+    return raced, [min(cell, key=lambda found: _mean(raced[found])) for cell in racing]
+
+
+def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
+    """Return the configurations that stay in the race: no worse than the leader of their cell by more than chance.
+
+    Each has losses of the same seeds as the others of its cell. The variance that is left when configurations and
+    seeds are taken out is pooled over all cells; a configuration whose losses are missing has diverged.
+    """
+    from scipy.special import stdtrit
+
+    tables, squares, freedom = [], 0.0, 0
+    for cell in cells:
+        known = {found: losses for found, losses in cell.items() if losses}
+        table = np.array([[losses[seed] for seed in sorted(losses)] for losses in known.values()])
+        tables.append((cell, list(known), table))
+        if min(table.shape, default=0) > 1:
+            rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+            squares, freedom = (
+                squares + float((rest**2).sum()),
+                freedom + (rest.shape[0] - 1) * (rest.shape[1] - 1),
+            )
+    kept: set[Found] = set()
+    for cell, known, table in tables:
+        means = table.mean(1) if known else np.zeros(0)
+        reach = np.inf
+        if freedom and known:
+            reach = -stdtrit(freedom, RACE_LEVEL) * np.sqrt(2 * squares / freedom / table.shape[1])
+        kept |= {found for found, mean in zip(known, means, strict=True) if mean - means.min() <= reach}
+        kept |= set() if known else set(cell)
+    return kept
+
+
+def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
+    by_cell: dict[str, list[Trial]] = {}
+    for trial in sorted(
+        filter(lambda trial: trial.has_value, read_trials(folder)), key=lambda trial: trial.number
+    ):
+        by_cell.setdefault(trial.cell, []).append(trial)
+    order = [cell["cell"] for cell in folder.read(folder.plan_file)["cells"]]
+    ranked = {
+        cell: sorted(trials, key=lambda trial: trial.value or 0.0)[:top] for cell, trials in by_cell.items()
+    }
+    return [ranked[cell] for cell in sorted(ranked, key=order.index)]
+
+
+def _trained(
+    spec: StudySpec,
+    folder: StudyFolder,
+    suffix: str,
+    trials: Sequence[Trial],
+    seeds: Sequence[int],
+    run: Callable[[StudySpec], str],
+) -> dict[Found, Trial]:
+    """Train configurations with some seeds, in a study of their own, and return their trials there."""
+    derived = _derived(spec, f"{folder.name}.{suffix}", trials, seeds)
+    status = run(derived)
+    if status != "complete":
+        raise Interrupted(derived.name, status)
+    there = StudyFolder(folder.lab, derived.name)
+    found = {trial.cell: trial for trial in read_trials(there)}
+    keys = [cell.key for cell in cells(derived, int(there.read(there.data_file)["vocab_size"]))[0]]
+    return {(trial.cell, trial.number): found[key] for trial, key in zip(trials, keys, strict=True)}
+
+
+def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]) -> StudySpec:
+    """Return the study whose cells are configurations of another one, each with one trial."""
+    of_cell = {cell.key: cell.values for cell in cells(spec, None)[0]}
+    written = spec.as_written()
+    for part in ("confirm", "warm_start", "notify"):
+        written.pop(part, None)
+    follows = {each for each, entry in spec.search.items() if isinstance(entry, Derived)}
+    changes = {
+        "name": name,
+        "grid": {},
+        "search": {each: entry for each, entry in written["search"].items() if each in follows},
+        "cells": [{**of_cell[trial.cell], **trial.start.sampled} for trial in trials],
+        "seeds": list(seeds),
+        "budget": {"trials_per_cell": 1},
+        "sampler": "random",
+        "pruner": "none",
+        "track": {**written["track"], "checkpoints": "best" if spec.objective.at == "best" else "last"},
+    }
+    return study_from(written | changes, Problems(SourceMap()))
+
+
+def _validation(trial: Trial, spec: StudySpec) -> Losses:
+    """Return a trial's losses on the whole validation split; nothing where a seed of it has none."""
+    name = f"{spec.objective.at}_whole_val_loss"
+    losses = {run.seed: getattr(end, name) for run in trial.runs if (end := run.read_end())}
+    return {} if None in losses.values() else losses
+
+
+def _test(trial: Trial, dataset: Dataset) -> Losses:
+    """Return a trial's losses on the whole test split, each scored once."""
+    return {run.seed: _scored(run, dataset) for run in trial.runs} if trial.has_value else {}
+
+
+def _scored(run: RunFolder, dataset: Dataset) -> float:
+    if not run.test_file.exists():
+        checkpoint = run.checkpoint()
+        assert checkpoint is not None  # the study keeps them
+        found = scored(load_checkpoint(checkpoint, run.path.name), dataset, "test", whole=True)
+        write_whole(run.test_file, json.dumps(found).encode())
+    return float(json.loads(run.test_file.read_bytes())["test_loss"])
+
+
+def _mean(losses: Losses) -> float:
+    """Return the mean over seeds; infinity where a seed diverged."""
+    return sum(losses.values()) / len(losses) if losses else math.inf
