@@ -1,0 +1,48 @@
+"""What a statement rests on: seeds, how what it speaks of was chosen, and what it was tested on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sweeplab.formatting import several
+
+DIFFERENT: Final = "different"
+NOT_SEEN: Final = "no difference seen"
+UNKNOWN: Final = "cannot be told"
+# Why a difference cannot be told from chance, and what would tell.
+ONE_SEED = "no cell has two seeds; `seeds: [0, 1, 2]` would tell"
+ONE_TRIAL = "each cell has one trial of its search; more `trials_per_cell` would tell"
+UNTESTED = "tested on no other seeds"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a statement on a difference, a winner, a depth or a width rests on.
+
+    `n_seeds` are the fewest of what is compared, `selection` how it was chosen, `tested_on` the seeds and the split
+    whose losses tell; empty where nothing does, and then `why` says the reason.
+    """
+
+    n_seeds: int
+    selection: str
+    tested_on: str
+    verdict: str
+    why: str = ""
+
+    def in_words(self) -> str:
+        """Say it in a clause: what it is, and the verdict."""
+        basis = f"{self.selection}, {several(self.n_seeds, 'seed')}"
+        if self.tested_on:
+            return f"{basis}, tested on {self.tested_on}: {self.verdict}"
+        return f"{self.verdict}: {basis}; {self.why}"
+
+
+def best_of(n_trials: int, what: str = "each cell") -> str:
+    """Say how a trial was chosen among so many."""
+    return f"the best of {n_trials} trials of {what}" if n_trials > 1 else f"the one trial of {what}"
+
+
+def chosen_best(n_seeds: int, n_trials: int) -> Evidence:
+    """Return what the best trial of a study rests on: the losses that chose it, and no others."""
+    return Evidence(n_seeds, best_of(n_trials, "the study"), "", UNKNOWN, UNTESTED)
