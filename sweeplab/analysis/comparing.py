@@ -22,12 +22,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, ONE_TRIAL, UNKNOWN, Evidence, best_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Array = NDArray[np.float64]
 FALSE_ALARM = 0.05  # of all pairs together
@@ -45,6 +48,14 @@ class Tried:
 
     losses: Sequence[Mapping[int, float]]
     n_trials: int
+
+    @classmethod
+    def of(cls, runs: DataFrame, loss: str, n_trials: int) -> Tried:
+        """Return the trials of a cell's runs that ended; `n_trials` counts those cut short too."""
+        losses: dict[tuple[str, int], dict[int, float]] = {}
+        for cell, trial, seed, each in runs[["cell", "trial", "seed", loss]].itertuples(index=False):
+            losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(each)
+        return cls(tuple(losses.values()), max(n_trials, len(losses)))
 
     @property
     def best(self) -> Mapping[int, float]:

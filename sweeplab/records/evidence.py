@@ -20,8 +20,8 @@ UNTESTED = "tested on no other seeds"
 class Evidence:
     """What a statement on a difference, a winner, a depth or a width rests on.
 
-    `n_seeds` are the fewest of what is compared, `selection` how it was chosen, `tested_on` the seeds and the split
-    whose losses tell; empty where nothing does, and then `why` says the reason.
+    `n_seeds` are the fewest of what is compared, 0 where nobody knows, `selection` how it was chosen, `tested_on` the
+    seeds and the split whose losses tell; empty where nothing does, and then `why` says the reason.
     """
 
     n_seeds: int
@@ -30,12 +30,18 @@ class Evidence:
     verdict: str
     why: str = ""
 
+    @property
+    def basis(self) -> str:
+        """Say what it is, without the verdict."""
+        seeds = f", {several(self.n_seeds, 'seed')}" if self.n_seeds else ""
+        tested = f", tested on {self.tested_on}" if self.tested_on else ""
+        return f"{self.selection}{seeds}{tested}"
+
     def in_words(self) -> str:
-        """Say it in a clause: what it is, and the verdict."""
-        basis = f"{self.selection}, {several(self.n_seeds, 'seed')}"
-        if self.tested_on:
-            return f"{basis}, tested on {self.tested_on}: {self.verdict}"
-        return f"{self.verdict}: {basis}; {self.why}"
+        """Say it in a clause: what it is, the verdict, and why there is none."""
+        return (
+            f"{self.basis}: {self.verdict}" if self.tested_on else f"{self.verdict}: {self.basis}; {self.why}"
+        )
 
 
 def best_of(n_trials: int, what: str = "each cell") -> str:

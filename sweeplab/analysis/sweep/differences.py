@@ -164,14 +164,8 @@ def _is_searched(*sweeps: Sweep) -> bool:
 def _tried(sweep: Sweep, at: str) -> dict[str, Tried]:
     """Return the losses of each cell's trials, of cells with one that ended; those cut short are counted."""
     drawn = sweep.trials.loc[sweep.trials["state"].isin(COUNTED), "cell"].value_counts()
-    losses: dict[str, dict[int, dict[int, float]]] = {}
-    table = _losses(sweep, at)[[*TRIAL, "seed", "loss"]]
-    for cell, trial, seed, loss in table.itertuples(index=False):
-        losses.setdefault(str(cell), {}).setdefault(int(trial), {})[int(seed)] = float(loss)
-    return {
-        cell: Tried(tuple(own.values()), max(len(own), int(drawn.get(cell, 0))))
-        for cell, own in losses.items()
-    }
+    by_cell = _losses(sweep, at).groupby("cell", sort=False)
+    return {str(cell): Tried.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
 
 
 def _of_best_trials(sweep: Sweep, at: str) -> DataFrame:

@@ -195,11 +195,11 @@ def _shown_difference(found: LossDifference) -> dict[str, Any]:
 
 
 def _in_words(found: LossDifference) -> str:
-    evidence = f"{_pair(found)}{found.evidence.in_words()}."
     if found.verdict == UNKNOWN:
-        return evidence
+        return f"{_pair(found)}{found.evidence.in_words()}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
-    return f"{evidence} {found.difference:+.4f} nats/token ({found.low:+.4f} to {found.high:+.4f}) {over}."
+    interval = f"{found.difference:+.4f} nats/token ({found.low:+.4f} to {found.high:+.4f}) {over}"
+    return f"{_pair(found)}{found.verdict}, {interval}; {found.evidence.basis}."
 
 
 def _reference(ranking: Ranking) -> str:
