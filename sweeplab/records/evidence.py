@@ -10,10 +10,11 @@ from sweeplab.formatting import several
 DIFFERENT: Final = "different"
 NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "cannot be told"
+UNTESTED: Final = "not tested on other seeds"
 # Why a difference cannot be told from chance, and what would tell.
 ONE_SEED = "no cell has two seeds; `seeds: [0, 1, 2]` would tell"
 ONE_TRIAL = "each cell has one trial of its search; more `trials_per_cell` would tell"
-UNTESTED = "tested on no other seeds"
+_ITS_OWN = "the loss shown is the one that chose it"
 
 
 @dataclass(frozen=True)
@@ -51,4 +52,4 @@ def best_of(n_trials: int, what: str = "each cell") -> str:
 
 def chosen_best(n_seeds: int, n_trials: int) -> Evidence:
     """Return what the best trial of a study rests on: the losses that chose it, and no others."""
-    return Evidence(n_seeds, best_of(n_trials, "the study"), "", UNKNOWN, UNTESTED)
+    return Evidence(n_seeds, best_of(n_trials, "the study"), "", UNTESTED, _ITS_OWN)

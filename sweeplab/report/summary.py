@@ -61,7 +61,7 @@ def summarize(report: ReportData) -> Summary:
         of = f"{task}: " if len(bests) > 1 else ""
         counted = trials[trials["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((tasks_of(counted) == task).sum()))
-        said = f"{_best(row, tuned)}; whether by more than chance {evidence.in_words()}"
+        said = f"{_best(row, tuned)}; {evidence.in_words()}"
         entries.append(("Lowest loss", of + said))
     best: dict[str, Any] = {}
     if len(bests) == 1:

@@ -105,7 +105,7 @@ def print_study(found: dict[str, Any]) -> None:
     if best := found["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
         say(f"best: {found['metric']} {best['value']:.4f} by {best['key']}  {searched}")
-        say(f"whether by more than chance {Evidence(**best['evidence']).in_words()}")
+        say(Evidence(**best["evidence"]).in_words())
     for failure in found["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 
