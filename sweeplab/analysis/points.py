@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array, check_plausible, named_column, own_columns, read_columns
+from sweeplab.analysis.comparing import Tried
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.trials import Selection, select
 from sweeplab.errors import BadInput, Problem, nearest
@@ -31,7 +32,8 @@ class Points:
     `dropped` counts the rows left out, by the reason; `conventions` says what each column is. `names` say which
     row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them.
     `seed_spread` is the standard deviation of one seed's log loss, None where no point has a second seed: no law
-    can leave residuals smaller than seed_spread / sqrt(weight).
+    can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials that each is the best of, and
+    `is_searched` whether these were drawn from a search; of a table nobody knows.
     """
 
     columns: dict[str, Array]
@@ -42,6 +44,8 @@ class Points:
     names: tuple[str, ...] = ()
     shape: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
+    tried: tuple[Tried, ...] = ()
+    is_searched: bool = False
 
     @property
     def n(self) -> int:
@@ -66,6 +70,7 @@ class Points:
             groups=tuple(self.groups[each] for each in at) if self.groups else None,
             names=tuple(self.names[each] for each in at) if self.names else (),
             shape={name: column[at] for name, column in self.shape.items()},
+            tried=tuple(self.tried[each] for each in at) if self.tried else (),
         )
 
 
@@ -177,6 +182,7 @@ def points_of_trials(chosen: Selection, columns: Mapping[str, str], said: Mappin
         dropped=dict(chosen.dropped + Counter(points.dropped)),
         conventions=points.conventions | dict(said) | notes,
         seed_spread=chosen.spread if chosen.freedom else None,
+        tried=tuple(chosen.tried[name] for name in points.names),
     )
 
 

@@ -15,6 +15,7 @@ from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.study.search import Derived
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,13 @@ class Studies:
             BadInput: what `study_points` refuses, and what `settled` does.
         """
         chosen = self.settled(conventions)
-        return study_points(self.runs, columns, chosen)
+        return replace(study_points(self.runs, columns, chosen), is_searched=self.is_searched)
+
+    @property
+    def is_searched(self) -> bool:
+        """Return whether any cell's trials are drawn from a search."""
+        entries = (each for design in self.designs.values() for each in design.search.values())
+        return any(not isinstance(each, Derived) for each in entries)
 
     def settled(self, conventions: Conventions | None = None) -> Conventions:
         """Return the conventions with the studies' own choice of best or final, where none was made.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.analysis.columns import Array, numbers
+from sweeplab.analysis.comparing import Tried
 from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
@@ -186,7 +187,8 @@ class Selection:
     """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
     `dropped` counts the runs left out, by the reason. `spread` is the standard deviation of one seed's log loss
-    around its point, from `freedom` degrees of freedom; NaN without seeds.
+    around its point, from `freedom` degrees of freedom; NaN without seeds. `tried` are the trials that each point is
+    the best of, by its name.
     """
 
     table: DataFrame
@@ -195,6 +197,7 @@ class Selection:
     dropped: Counter[str]
     spread: float
     freedom: int
+    tried: Mapping[str, Tried]
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
@@ -231,7 +234,11 @@ def select(runs: DataFrame, loss: str) -> Selection:
     table = grouped.first().assign(**{name: grouped[name].mean() for name in averaged}).reset_index()
     counts = np.asarray(grouped.size(), np.float64)
     spread, freedom = _pooled(kept, loss, counts)
-    return Selection(table, kept, counts, +dropped, spread, freedom)
+    drawn = runs[states.isin(COUNTED)].drop_duplicates(own_trial).groupby(POINT).size()
+    of_point = dict(used.groupby(POINT, sort=False).__iter__())
+    keys = zip(table["point"], table[POINT].itertuples(index=False, name=None), strict=True)
+    tried = {str(name): Tried.of(of_point[key], loss, int(drawn[key])) for name, key in keys}
+    return Selection(table, kept, counts, +dropped, spread, freedom, tried)
 
 
 def with_models(runs: DataFrame) -> DataFrame:

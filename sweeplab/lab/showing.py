@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import Trial, best_by_task, has_one_task, pick_trial, read_trials, study_names
 from sweeplab.lab.storage import count_trials
+from sweeplab.records.evidence import chosen_best
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 
@@ -85,7 +87,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         ],
         "warm_start": warm_start,
         "baselines": baselines,
-        "best": _best_run(by_task[0][0]) if by_task else None,
+        "best": _best_run(by_task[0][0], trials) if by_task else None,
         "failures": [
             {
                 "key": run_key(trial.cell, trial.number, seed),
@@ -123,9 +125,17 @@ def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def _best_run(trial: Trial) -> dict[str, Any]:
+def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
     key, folder = trial.start.key, str(trial.runs[0].path)
-    return {"key": key, "value": trial.value, "sampled": trial.start.sampled, "folder": folder}
+    n_tried = sum(each.ending.outcome.counts_towards_budget for each in trials if each.ending)
+    evidence = asdict(chosen_best(len(trial.seeds), n_tried))
+    return {
+        "key": key,
+        "value": trial.value,
+        "sampled": trial.start.sampled,
+        "folder": folder,
+        "evidence": evidence,
+    }
 
 
 def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:

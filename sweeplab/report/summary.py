@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from pandas import DataFrame, Series
 from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
-from sweeplab.analysis.trials import VALUED, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import COUNTED, VALUED, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.formatting import counts, listed, rounded, several, span, written
 from sweeplab.lab.showing import baselines_in_words
+from sweeplab.records.evidence import chosen_best
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced
@@ -58,13 +59,17 @@ def summarize(report: ReportData) -> Summary:
         entries.append(("Lowest loss", "no trial has ended with a loss yet"))
     for task, row in zip(tasks_of(DataFrame(bests)), bests, strict=True):
         of = f"{task}: " if len(bests) > 1 else ""
-        entries.append(("Lowest loss", of + _best(row, tuned)))
+        counted = trials[trials["state"].isin(COUNTED)]
+        evidence = chosen_best(int(row["seeds"]), int((tasks_of(counted) == task).sum()))
+        said = f"{_best(row, tuned)}; {evidence.in_words()}"
+        entries.append(("Lowest loss", of + said))
     best: dict[str, Any] = {}
     if len(bests) == 1:
         best = {
             "cell": bests[0]["cell"],
             "trial": int(bests[0]["trial"]),
             "loss": float(bests[0]["loss"]),
+            "evidence": asdict(evidence),
             "n_params": bests[0]["n_params"],
             "hyperparameters": {name: bests[0][name] for name in (*grid, *tuned)},
         }

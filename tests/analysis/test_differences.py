@@ -9,15 +9,13 @@ from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
 from sweeplab.analysis.sweep.differences import (
     ALL_CELLS,
-    DIFFERENT,
-    NOT_SEEN,
-    UNKNOWN,
     differences,
     seed_spread,
     settings,
 )
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
 from sweeplab.errors import BadInput
+from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN
 
 ONE_CELL = CELLS[:1]
 
@@ -55,25 +53,25 @@ def test_a_true_difference_lies_in_the_interval_as_often_as_none_does() -> None:
     assert (true.low, true.high) == pytest.approx((none.low + 0.05, none.high + 0.05))
 
 
-def test_one_shared_cell_is_told_by_its_seeds() -> None:
+def test_one_shared_cell_is_told_by_its_trials_and_seeds() -> None:
     a, b = (
-        planted(name, 5, cells=ONE_CELL, seeds=4, shift=shift) for name, shift in (("a", 0.0), ("b", 0.2))
+        planted(name, 5, cells=ONE_CELL, seeds=4, shift=shift) for name, shift in (("a", 0.0), ("b", 0.9))
     )
     (found,) = differences([a, b])
-    assert found.verdict == DIFFERENT and found.low < 0.2 < found.high and found.n == 4
+    assert found.verdict == DIFFERENT and found.low < 0.9 < found.high and found.n == 4
     (same,) = differences([a, sweep_of(a.runs.assign(study="c"), DESIGN)])
     assert same.verdict == NOT_SEEN
 
 
 def test_one_seed_in_one_cell_cannot_be_told() -> None:
     (found,) = differences([planted("a", 1, cells=ONE_CELL), planted("b", 2, cells=ONE_CELL, shift=9.0)])
-    assert found.verdict == UNKNOWN and found.why == "no trial of a and b has two seeds"
+    assert found.verdict == UNKNOWN and found.evidence.why == ONE_SEED
     assert math.isnan(found.low)
 
 
 def test_studies_without_a_common_cell_cannot_be_told() -> None:
     (found,) = differences([planted("a", 1, cells=CELLS[:2]), planted("b", 2, cells=CELLS[2:])])
-    assert found.verdict == UNKNOWN and "no cell in common" in found.why
+    assert found.verdict == UNKNOWN and "no cell in common" in found.evidence.why
 
 
 @pytest.mark.slow

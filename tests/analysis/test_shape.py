@@ -9,13 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeplab.analysis.compute_optimal.shape import MEANINGS, shape_of
+from sweeplab.analysis.comparing import Tried
+from sweeplab.analysis.compute_optimal.shape import MEANINGS, NONE_DIFFERS, shape_of
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import validate
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape, settled
+from sweeplab.records.evidence import ONE_SEED
 
 LAYERS, WIDTHS = (1, 2, 4, 8), (32, 64, 128, 256)
 
@@ -47,6 +49,31 @@ def test_the_planted_effect_at_equal_parameters(effect: float) -> None:
     assert depth.low < depth.value < depth.high and depth.high - depth.low < 2e-3
     assert depth.verdict.verdict == "identified"
     assert ("cannot be told from nothing" in found.says) == (depth.low <= 0 <= depth.high)
+
+
+@pytest.mark.parametrize(
+    ("n_seeds", "sd", "verdict", "why"),
+    [
+        (1, 0.0, "weak", ONE_SEED),
+        (3, 1.0, "weak", NONE_DIFFERS),
+        (3, 1e-4, "identified", "its 90% interval ends a factor 1 from the value"),
+    ],
+)
+def test_a_study_says_of_depth_no_more_than_its_cells_do(
+    n_seeds: int, sd: float, verdict: str, why: str
+) -> None:
+    """The fit alone calls the effect identified, whatever a seed does: its rows lie near the curve by chance."""
+    points, random = plant(0.05), np.random.default_rng(1)
+    losses = points.columns["loss"][:, None] + sd * random.standard_normal((points.n, n_seeds))
+    tried = tuple(Tried([dict(enumerate(map(float, each)))], 1) for each in losses)
+    found = shape_of(replace(points, tried=tried))
+    depth = found.numbers["depth at equal parameters"]
+    assert depth.verdict.verdict == verdict and depth.verdict.reason == why
+    assert found.evidence.n_seeds == n_seeds
+    assert found.says.endswith(found.evidence.in_words()) and (verdict == "identified") == (
+        "different" in found.says
+    )
+    assert found.as_dict()["evidence"]["verdict"] == found.evidence.verdict
 
 
 def test_its_interval_covers() -> None:

@@ -47,7 +47,10 @@ def test_choices_are_ranked_and_told_apart(material: ReportData) -> None:
     assert [row["groups"] for row in rows] == list("abcdef")
     assert rows[0]["bits_per_byte"] == pytest.approx(rows[0]["loss"] / 0.6931472 / 2, rel=1e-6)
     assert [row["n_grams"] == 3.5 for row in rows] == [True, *[False] * 5]
-    assert found.notes == ("n_layer=4, n_embd=64 is best, and differs significantly from the next.",)
+    assert found.notes[0] == "n_layer=4, n_embd=64 is best, and differs significantly from the next."
+    evidence = "Each cell's one trial, without a search, 3 seeds, tested on the same seeds' validation losses"
+    assert found.notes[1:] == (f"{evidence}: different.",)
+    assert found.result["evidence"][0]["n_seeds"] == 3
     assert set(found.data["verdict"]) == {"different"}
     assert len(found.figure().data) == 1
 
@@ -64,7 +67,7 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     (warning,) = found.warnings
     assert "ranked separately" in warning and "bits per byte too" in warning
     assert (
-        found.notes[1]
+        found.notes[-1]
         == "Hidden tokens, from all around them, 15% of them: n_layer=4, n_embd=32 stands alone."
     )
     assert len(found.data) == 1
@@ -86,7 +89,8 @@ def test_choices_that_are_alone_in_their_tasks_are_listed(plant) -> None:
 
 def test_one_seed_cannot_tell(plant) -> None:
     found = ChoicesPanel.of(ReportData.of_study(*plant(["complete"])))
-    assert "cannot be told: no cell has two seeds" in found.notes[0]
+    (note,) = found.notes
+    assert "cannot be told: each cell's one trial, without a search, 1 seed; no cell has two seeds" in note
 
 
 def test_a_single_cell_has_nothing_to_rank(plant) -> None:

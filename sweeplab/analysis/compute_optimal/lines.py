@@ -149,9 +149,12 @@ class Number:
         verdict = by_width(self.kind, value, low, high)
         if lacking:
             verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking))
-        elif at_most and verdict.identified:
-            verdict = Verdict(WEAK, at_most)
-        return replace(self, value=value, low=low, high=high, verdict=verdict)
+        found = replace(self, value=value, low=low, high=high, verdict=verdict)
+        return found.at_most_weak(at_most) if at_most else found
+
+    def at_most_weak(self, why: str) -> Number:
+        """Return it as weak, where there is a number, and why."""
+        return replace(self, verdict=Verdict(WEAK, why)) if self.identified else self
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, under the names that an `Estimate` has; null where there is no number."""

@@ -10,18 +10,21 @@ Legend: G shapes, N parameters, D tokens, a = log(n_embd / n_layer).
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.columns import Array
+from sweeplab.analysis.comparing import compare
 from sweeplab.analysis.compute_optimal.lines import Number, n_sizes, turning_point
 from sweeplab.analysis.fit.intervals import LEVEL, student
 from sweeplab.analysis.points import SHAPE, Points
 from sweeplab.errors import BadInput
+from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,6 +33,7 @@ OVERLAP = 1.5  # shapes whose parameters are within this factor are compared at 
 FEWEST_ASPECTS = 3  # at overlapping sizes
 _CURVED_ASPECTS = 4  # a parabola of them takes one more
 _STEPS = 25
+NONE_DIFFERS = "no two shapes of about equal parameters differ by more than chance"
 
 MEANINGS = {
     "depth at equal parameters": "the loss is multiplied by this where n_layer doubles and n_embd makes up for it",
@@ -137,7 +141,8 @@ class Shape:
     none), loss, weight; `loss_at_equal_params`, what the loss would be at the middle size and number of tokens; and
     `on_frontier`: no other cell with as many tokens has fewer or as many parameters and a loss as low. `numbers` are
     those of MEANINGS. `size_law` is (N, loss) of the curve in N at the middle aspect ratio, `middle_params` the N that
-    losses are brought to. `growth` are p and q of N ~ n_layer^p n_embd^q near these shapes.
+    losses are brought to. `growth` are p and q of N ~ n_layer^p n_embd^q near these shapes. `evidence` is what is known
+    of differences at equal parameters: a number that it does not bear out is no better than weak.
     """
 
     cells: DataFrame
@@ -148,6 +153,7 @@ class Shape:
     sigma: float
     n_shapes: int
     says: str
+    evidence: Evidence
     conventions: dict[str, str]
     dropped: dict[str, int]
 
@@ -170,6 +176,7 @@ class Shape:
             "sigma": self.sigma if math.isfinite(self.sigma) else None,
             "numbers": {name: each.as_dict() for name, each in self.numbers.items()},
             "says": self.says,
+            "evidence": asdict(self.evidence),
             "cells": self.cells.to_dict("records"),
             "frontier": self.frontier.to_dict("records"),
             "fixed": [*self._lines("n_layer", "n_embd"), *self._lines("n_embd", "n_layer")],
@@ -209,6 +216,11 @@ def shape_of(points: Points) -> Shape:
     lacking = _lacking(rows)
     numbers, law = _at_equal_parameters(rows, lacking)
     numbers |= _with_the_other_fixed(rows)
+    evidence = _evidence(points, numbers[DEPTH])
+    doubt = {UNKNOWN: evidence.why, NOT_SEEN: NONE_DIFFERS}.get(evidence.verdict, "")
+    if points.tried and doubt:
+        equal = (DEPTH, WIDTH, BEST) if evidence.verdict == NOT_SEEN else tuple(MEANINGS)
+        numbers |= {name: numbers[name].at_most_weak(doubt) for name in equal}
     middle = rows.n.mean()
     # By how much each shape's size moves its log loss from the middle one's.
     away = _curve(law, rows.n - middle) if law else np.zeros_like(rows.n)
@@ -224,10 +236,32 @@ def shape_of(points: Points) -> Shape:
         growth=growth(rows),
         sigma=law.sigma if law else math.nan,
         n_shapes=len(rows.y),
-        says=_says(numbers, lacking),
+        says=_says(numbers, lacking) + (f"; {evidence.in_words()}" if numbers[DEPTH].identified else ""),
+        evidence=evidence,
         conventions=points.conventions,
         dropped=points.dropped | ({"without a shape": int((~known).sum())} if not known.all() else {}),
     )
+
+
+def _evidence(points: Points, depth: Number) -> Evidence:
+    """Return what differences at equal parameters rest on: of a study its cells' comparison, of a table its fit."""
+    if not points.tried:
+        if not depth.identified:
+            return Evidence(0, "rows of a table", "", UNKNOWN, depth.verdict.reason)
+        seen = Evidence(0, "rows of a table", "the rows' distances from the curve", NOT_SEEN)
+        return replace(seen, verdict=DIFFERENT) if depth.low > 0 or depth.high < 0 else seen
+    order = np.argsort(points.columns["loss"], kind="stable")
+    pairs = list(itertools.combinations(range(points.n), 2))
+    compared = compare([points.tried[at] for at in order], pairs, points.is_searched)
+    if compared.evidence.verdict != DIFFERENT:
+        return compared.evidence
+    columns = [points.columns["params"], points.shape["n_embd"] / points.shape["n_layer"]]
+    columns += [points.columns["tokens"]] if "tokens" in points.columns else []
+    first, second = order[np.array(pairs).T]
+    params, aspect, *tokens = (np.abs(np.log(each[first] / each[second])) for each in columns)
+    near = (params <= math.log(OVERLAP)) & (aspect > 1e-6) & np.all([each < 0.01 for each in tokens], axis=0)
+    verdict = DIFFERENT if compared.told[near].any() else NOT_SEEN
+    return replace(compared.evidence, verdict=verdict)
 
 
 def _lacking(rows: Rows) -> str:

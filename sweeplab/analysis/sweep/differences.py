@@ -1,8 +1,7 @@
 """Whether losses differ by more than luck: one study's from another's, and a study's cells from each other.
 
-The best trial of a cell is luck in two ways: which hyperparameters were drawn, and what the seed did. Cells that two
-studies share differ by both, so the differences over several cells have them in their spread; seeds alone have only
-the second, and say no more than that these two trials differ.
+The best trial of a cell is luck in two ways: which hyperparameters were drawn, and what the seed did. `comparing` has
+both in its null. Over several cells that two studies share, the spread of the differences has both by itself.
 
 Losses of different tasks, such as the next token's and a hidden one's, are ranked apart: they are of unlike things.
 """
@@ -16,27 +15,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pandas import DataFrame
 
+from sweeplab.analysis.comparing import FALSE_ALARM, Compared, Tried, compare
 from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import TRIAL, VALUED, finite, only_follows, tasks_of
+from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, finite, only_follows, tasks_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
+from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 
-DIFFERENT, NOT_SEEN, UNKNOWN = "different", "no difference seen", "cannot be told"
 _UNKNOWN = (math.nan, math.nan)
-FALSE_ALARM = 0.05  # over all pairs of studies
+_NO_CELL = "they have no cell in common with a trial that ended"
 ALL_CELLS = "all shared cells"
 MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 
 @dataclass(frozen=True)
 class LossDifference:
-    """How far study `b` lies above study `a`, in nats per token, with an interval of `level`.
+    """How far study (or cell) `b` lies above `a`, in nats per token, with an interval of `level`.
 
-    `low` and `high` are NaN, and `why` says the reason, where it cannot be told.
+    `low` and `high` are NaN where it cannot be told: `evidence` says why.
     """
 
     a: str
@@ -48,7 +47,7 @@ class LossDifference:
     high: float
     level: float
     n: int
-    why: str = ""
+    evidence: Evidence
 
     @property
     def difference(self) -> float:
@@ -58,9 +57,7 @@ class LossDifference:
     @property
     def verdict(self) -> str:
         """Say whether the difference is one."""
-        if self.why:
-            return UNKNOWN
-        return NOT_SEEN if self.low <= 0 <= self.high else DIFFERENT
+        return self.evidence.verdict
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,25 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     """
     if len(sweeps) < 2:
         raise BadInput("a comparison needs two studies or more")
-    pairs = list(itertools.combinations(sweeps, 2))
-    level = 1 - FALSE_ALARM / len(pairs)
-    return [each for a, b in pairs for each in _of_pair(a, b, at, level)]
+    pairs = list(itertools.combinations(range(len(sweeps)), 2))
+    tried = [_tried(each, at) for each in sweeps]
+    shared = [(a, b, cell) for a, b in pairs for cell in tried[a] if cell in tried[b]]
+    places = {
+        key: place
+        for place, key in enumerate(dict.fromkeys((each, cell) for a, b, cell in shared for each in (a, b)))
+    }
+    cells = [tried[study][cell] for study, cell in places]
+    between = [(places[a, cell], places[b, cell]) for a, b, cell in shared]
+    compared = compare(cells, between, _is_searched(*sweeps)) if shared else None
+    level, found = 1 - FALSE_ALARM / len(pairs), []
+    for a, b in pairs:
+        names = sweeps[a].name, sweeps[b].name
+        own = []
+        for k, (first, second, cell) in enumerate(shared):
+            if compared and (first, second) == (a, b):
+                own.append(_between(names, cell, cells, compared, between[k], k))
+        found += [_over_all(names, own, level), *own] if len(own) != 1 else own
+    return found
 
 
 def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
@@ -109,46 +122,50 @@ def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
     return found
 
 
-def _of_pair(a: Sweep, b: Sweep, at: str, level: float) -> list[LossDifference]:
-    """Return the difference over all cells that two studies share, and of several the difference in each."""
-    bests, spreads = [_bests(each, at) for each in (a, b)], [seed_spread(each, at) for each in (a, b)]
-    without = [each.name for each, spread in zip((a, b), spreads, strict=True) if not spread.freedom]
-    why = f"no trial of {' and '.join(without)} has two seeds" if without else ""
-    cells = []
-    for cell in (each for each in bests[0] if each in bests[1]):
-        (loss_a, n_a), (loss_b, n_b) = bests[0][cell], bests[1][cell]
-        ends = _UNKNOWN if without else _welch(loss_b - loss_a, (n_a, n_b), spreads, level)
-        cells.append(LossDifference(a.name, b.name, cell, loss_a, loss_b, *ends, level, min(n_a, n_b), why))
-    if len(cells) == 1:
-        return cells
+def _between(
+    names: tuple[str, str],
+    cell: str,
+    cells: Sequence[Tried],
+    compared: Compared,
+    pair: tuple[int, int],
+    k: int,
+) -> LossDifference:
+    """Return what was found of the k-th pair of cells."""
+    loss_a, loss_b = (float(compared.best[each]) for each in pair)
+    low, high = float(compared.low[k]), float(compared.high[k])
+    n = min(len(cells[each].best) for each in pair)
+    return LossDifference(*names, cell, loss_a, loss_b, low, high, compared.level, n, compared.of(k))
+
+
+def _over_all(names: tuple[str, str], cells: Sequence[LossDifference], level: float) -> LossDifference:
+    """Return the mean difference over the cells that two studies share, by Student's t over cells."""
     if not cells:
-        why = "they have no cell in common with a trial that ended"
-        return [LossDifference(a.name, b.name, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, why)]
-    # Over all cells: the mean difference, by Student's t over cells.
+        evidence = Evidence(0, "nothing in common", "", UNKNOWN, _NO_CELL)
+        return LossDifference(*names, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, evidence)
     apart, n = np.array([each.difference for each in cells]), len(cells)
     reach = student(n - 1, level) * apart.std(ddof=1) / math.sqrt(n)
     loss_a, loss_b = (
         float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
     )
-    ends = (apart.mean() - reach, apart.mean() + reach)
-    return [LossDifference(a.name, b.name, ALL_CELLS, loss_a, loss_b, *ends, level, n), *cells]
+    low, high = float(apart.mean() - reach), float(apart.mean() + reach)
+    evidence = replace(
+        cells[0].evidence,
+        tested_on=f"the spread over {n} shared cells",
+        verdict=NOT_SEEN if low <= 0 <= high else DIFFERENT,
+        why="",
+    )
+    return LossDifference(*names, ALL_CELLS, loss_a, loss_b, low, high, level, n, evidence)
 
 
-def _welch(
-    apart: float, counts: Sequence[int], spreads: Sequence[SeedSpread], level: float
-) -> tuple[float, float]:
-    """Return the interval of two trials' difference by their seeds: Welch's, with each study's pooled spread."""
-    variances = [spread.sd**2 / count for spread, count in zip(spreads, counts, strict=True)]
-    whole = sum(variances)
-    parts = variances[0] ** 2 / spreads[0].freedom + variances[1] ** 2 / spreads[1].freedom
-    reach = student(whole**2 / parts if parts else math.inf, level) * math.sqrt(whole)
-    return apart - reach, apart + reach
+def _is_searched(*sweeps: Sweep) -> bool:
+    return any(each.dimensions for each in sweeps)
 
 
-def _bests(sweep: Sweep, at: str) -> dict[str, tuple[float, int]]:
-    """Return the loss of each cell's best trial, the mean over its seeds, and how many these are."""
-    by_cell = _of_best_trials(sweep, at).groupby("cell", sort=False)["loss"].agg(["mean", "count"])
-    return {str(cell): (float(loss), int(n_seeds)) for cell, loss, n_seeds in by_cell.itertuples()}
+def _tried(sweep: Sweep, at: str) -> dict[str, Tried]:
+    """Return the losses of each cell's trials, of cells with one that ended; those cut short are counted."""
+    drawn = sweep.trials.loc[sweep.trials["state"].isin(COUNTED), "cell"].value_counts()
+    by_cell = _losses(sweep, at).groupby("cell", sort=False)
+    return {str(cell): Tried.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
 
 
 def _of_best_trials(sweep: Sweep, at: str) -> DataFrame:
@@ -164,10 +181,6 @@ def _losses(sweep: Sweep, at: str) -> DataFrame:
     runs = sweep.runs.assign(loss=finite(sweep.runs, MEASURES[at]))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]
     return runs[runs["state"].isin(VALUED) & runs["loss"].notna()].merge(ended, on=TRIAL)
-
-
-Array = NDArray[np.float64]
-ONE_SEED = "no cell has two seeds"
 
 
 @dataclass(frozen=True)
@@ -188,11 +201,15 @@ class RankedCell:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The cells of one task, the best first, and the difference of every two: the later above the earlier."""
+    """The cells of one task, the best first, and the difference of every two: the later above the earlier.
+
+    `evidence` is what all differences rest on; its verdict says whether there is any.
+    """
 
     task: str
     cells: tuple[RankedCell, ...]
     differences: tuple[LossDifference, ...]
+    evidence: Evidence
 
     def between(self, one: str, other: str) -> LossDifference:
         """Return how far `other` lies above `one`."""
@@ -209,7 +226,9 @@ def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     kept = _of_best_trials(sweep, at)
     if kept.empty:
         return []
-    return [_ranking(str(task), runs) for task, runs in kept.groupby(tasks_of(kept), sort=False)]
+    tried, is_searched = _tried(sweep, at), _is_searched(sweep)
+    by_task = kept.groupby(tasks_of(kept), sort=False)
+    return [_ranking(str(task), runs, tried, is_searched) for task, runs in by_task]
 
 
 def bits_per_byte(ranked: RankedCell) -> float:
@@ -220,95 +239,28 @@ def bits_per_byte(ranked: RankedCell) -> float:
     return ranked.loss * bits / nats
 
 
-def _ranking(task: str, runs: DataFrame) -> Ranking:
-    found, by_seed = [], {}
+def _ranking(task: str, runs: DataFrame, tried: Mapping[str, Tried], is_searched: bool) -> Ranking:
+    found = []
     for cell, own in runs.groupby("cell", sort=False):
         losses = own["loss"].to_numpy(float)
         sd = float(losses.std(ddof=1)) if len(losses) > 1 else math.nan
         size = float(finite(own, "n_params").iloc[0])
         mean, values = float(losses.mean()), own.iloc[0].to_dict()
         found.append(RankedCell(str(cell), mean, sd, len(losses), size, values))
-        by_seed[str(cell)] = dict(zip(own["seed"].astype(int), losses.tolist(), strict=True))
     found.sort(key=lambda each: each.loss)
     cells = [each.cell for each in found]
-    differences = _differences(cells, by_seed)
+    pairs = list(itertools.combinations(range(len(cells)), 2))
+    trials = [tried[cell] for cell in cells]
+    compared = compare(trials, pairs, is_searched)
+    differences = [
+        _between((cells[a], cells[b]), "", trials, compared, (a, b), k) for k, (a, b) in enumerate(pairs)
+    ]
     groups = list(_groups(cells, differences))
     placed = (
         replace(each, group=tuple(at for at, group in enumerate(groups) if each.cell in group))
         for each in found
     )
-    return Ranking(task, tuple(placed), tuple(differences))
-
-
-def _differences(cells: Sequence[str], losses: Mapping[str, Mapping[int, float]]) -> list[LossDifference]:
-    """Return the difference of every two cells with its interval; seeds are paired where that can be.
-
-    Loss = cell + seed + rest, by least squares; without the seed where cells have no seeds in common. The rest's
-    variance is pooled over all cells, but a difference has no less than its own two cells show: some cells train
-    less steadily than others. Intervals are Student's, at the level at which Holm's procedure tries each: it is one
-    that leaves 0 out where, and only where, the procedure tells the two apart.
-    """
-    from scipy.stats import t
-
-    pairs = list(itertools.combinations(range(len(cells)), 2))
-    rows = [(at, seed, loss) for at, cell in enumerate(cells) for seed, loss in losses[cell].items()]
-    design, is_paired = _design(len(cells), rows)
-    values = np.array([loss for *_, loss in rows])
-    freedom = len(rows) - design.shape[1]
-    if freedom <= 0:
-        mean = [float(np.mean(list(losses[cell].values()))) for cell in cells]
-        unknown = (*_UNKNOWN, math.nan, 1, ONE_SEED)
-        return [LossDifference(cells[a], cells[b], "", mean[a], mean[b], *unknown) for a, b in pairs]
-    inverse = np.linalg.inv(design.T @ design)
-    effects = inverse @ design.T @ values
-    n_cells = len(cells)
-    level = float(np.mean(values - design[:, :n_cells] @ effects[:n_cells]))  # a seed's part of a loss
-    pooled = float(((values - design @ effects) ** 2).sum()) / freedom
-    apart = np.array([effects[b] - effects[a] for a, b in pairs])
-    spread = np.array([inverse[a, a] + inverse[b, b] - 2 * inverse[a, b] for a, b in pairs])
-    own = [_own_variance(losses[cells[a]], losses[cells[b]], is_paired) for a, b in pairs]
-    error = np.sqrt(np.maximum(pooled * spread, own))
-    sizes = np.divide(np.abs(apart), error, where=error > 0, out=np.full_like(apart, np.inf))
-    levels = 1 - _holm(2 * t.sf(sizes, freedom))
-    reach = t.ppf((1 + levels) / 2, freedom) * error
-    found = []
-    for k, (a, b) in enumerate(pairs):
-        ends, n = (apart[k] - reach[k], apart[k] + reach[k]), min(len(losses[cells[each]]) for each in (a, b))
-        means = (level + effects[a], level + effects[b])
-        found.append(LossDifference(cells[a], cells[b], "", *means, *ends, float(levels[k]), n))
-    return found
-
-
-def _design(n_cells: int, rows: Sequence[tuple[int, int, float]]) -> tuple[Array, bool]:
-    """Return the design: a column for each cell, and each seed but the first where cells stay comparable."""
-    seeds = sorted({seed for _, seed, _ in rows})
-    of_cells = np.array([[float(at == cell) for cell in range(n_cells)] for at, *_ in rows])
-    of_seeds = np.array([[float(own == seed) for seed in seeds[1:]] for _, own, _ in rows])
-    both = np.hstack([of_cells, of_seeds.reshape(len(rows), -1)])
-    is_paired = len(seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(rows)
-    return (both, True) if is_paired else (of_cells, False)
-
-
-def _own_variance(a: Mapping[int, float], b: Mapping[int, float], is_paired: bool) -> float:
-    """Return the variance of a difference of means by its own two cells; 0 where one seed shows none."""
-    if is_paired:
-        apart = [b[seed] - a[seed] for seed in a if seed in b]
-        return float(np.var(apart, ddof=1)) / len(apart) if len(apart) > 1 else 0.0
-    return sum(float(np.var(list(each.values()), ddof=1)) / len(each) for each in (a, b) if len(each) > 1)
-
-
-def _holm(tail: Array) -> Array:
-    """Return at which rate of false alarms each difference is tried, so that one in twenty studies has any.
-
-    Holm, "A simple sequentially rejective multiple test procedure", 1979: the likeliest difference shares the rate
-    with all others, each next one with those that are left, until one is not told: the rest are tried at its rate.
-    """
-    order, rates = np.argsort(tail, kind="stable"), np.empty(len(tail))
-    in_turn = FALSE_ALARM / np.arange(len(tail), 0, -1)
-    for first in np.flatnonzero(tail[order] > in_turn)[:1]:
-        in_turn[first:] = in_turn[first]
-    rates[order] = in_turn
-    return rates
+    return Ranking(task, tuple(placed), tuple(differences), compared.evidence)
 
 
 def _groups(cells: Sequence[str], differences: Sequence[LossDifference]) -> Iterator[tuple[str, ...]]:

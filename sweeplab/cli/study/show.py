@@ -27,6 +27,7 @@ from sweeplab.cli.study.manage import write_study
 from sweeplab.formatting import duration, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.listing import Trial, find_best, find_study, tracking_uri_of
+from sweeplab.records.evidence import Evidence
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def print_study(found: dict[str, Any]) -> None:
     if best := found["best"]:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
         say(f"best: {found['metric']} {best['value']:.4f} by {best['key']}  {searched}")
+        say(Evidence(**best["evidence"]).in_words())
     for failure in found["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from pandas import DataFrame
 
+from sweeplab.analysis.comparing import FALSE_ALARM, PRIOR
 from sweeplab.analysis.sweep import differences as losses
 from sweeplab.analysis.sweep.costs import saved
-from sweeplab.analysis.sweep.differences import ALL_CELLS, DIFFERENT, UNKNOWN, LossDifference, Ranking
+from sweeplab.analysis.sweep.differences import ALL_CELLS, LossDifference, Ranking
 from sweeplab.analysis.sweep.trials import Sweep
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, sentence, several, short
+from sweeplab.records.evidence import DIFFERENT, UNKNOWN
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, GREY, Axis, Figure, Look, bars, cut, name_rows, spaced
@@ -28,20 +30,23 @@ _STUDIES = {
 }
 _DIFFERENCES = {
     "All shared cells": "The mean difference of the cells' best losses, with Student's t over the cells: its spread "
-    "has both the luck of tuning and that of the seed. Where one cell is shared, its seeds decide.",
-    "One cell": "Welch's interval of the best trials' means over seeds, a seed's spread pooled over each study's "
-    "trials: whether these two trials differ. One cell in twenty differs by chance.",
+    "has both the luck of tuning and that of the seed.",
+    "One cell": "The best trials of one cell in two studies, compared as the choices of one study are: which trials "
+    "were drawn is luck too. In one report of twenty any cell differs by chance.",
 }
 _LEVEL = "{:.1%}: several pairs share one rate of false alarms (Bonferroni)."
 _CHOICES = {
-    "A choice": "A cell by its best trial: the mean of its seeds' losses. Where a cell was tuned, the best of "
-    "several trials is lucky too, which the seeds do not show: as many trials in each cell make it alike for all.",
-    "Differences": "Loss = cell + seed + rest, by least squares: what a seed does to all cells alike is left out "
-    "where they share seeds. The rest is pooled over the cells, but no difference has less than its two cells show.",
-    "Real": f"Holm's procedure over all pairs of a task: in one study of {round(1 / losses.FALSE_ALARM)} any "
-    "difference is called real that is none. An interval is Student's at the level at which the procedure tests its "
-    "difference, so that it leaves 0 out where, and only where, the difference is significant. No difference seen is "
-    "not none.",
+    "A choice": "A cell by its best trial: the mean of its seeds' losses.",
+    "Differences": "Studies of cells that are alike are drawn at random and analyzed as this one is: trials are drawn, "
+    "the best is chosen, variances are estimated. A difference is real if it is larger, beside its error, than the "
+    f"largest of a study is in all but {FALSE_ALARM:.0%} of the draws. So the luck of the best of several trials is "
+    "allowed for, and that of more trials in one cell than in another.",
+    "Errors": "Loss = cell + trial + seed + rest: what a seed does to all cells alike is left out where they share "
+    "seeds. The spread of trials is that of the lower half of each cell's trials, those cut short being the highest; "
+    f"the rest is seen between seeds. A cell's variances are pooled with all cells' at a weight of {PRIOR:.0f} degrees "
+    "of freedom, and are no less than the cell shows; degrees of freedom are Welch's.",
+    "Intervals": "All intervals of a task together miss a difference in one study of twenty. One leaves 0 out where, "
+    "and only where, the difference is significant. No difference seen is not none.",
     "N-grams": "The loss of the n-gram baseline on the same batches, and by how much the choice's loss differs.",
     "Groups": "Choices that share a letter do not differ significantly from each other.",
 }
@@ -95,7 +100,7 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
         lines = [(_pair(each) if len(first) > 1 else "") + spaced(each.cell) for each in found]
         rows = [_row(each) for each in found]
         return cls(
-            data=DataFrame(rows).assign(line=lines),
+            data=DataFrame(rows).drop(columns="evidence").assign(line=lines),
             shown=DataFrame([_shown_difference(each) for each in found]),
             notes=tuple(_in_words(each) for each in reversed(first.values())),
             method=_DIFFERENCES | {"Level": _LEVEL.format(found[0].level)},
@@ -131,12 +136,16 @@ class ChoicesPanel(IntervalsPanel, name="choices", source="sweeps"):
         reference, *others = {_reference(each) for each in tasks}
         of = "the choice it is compared with" if others else _cut(reference)
         return cls(
-            data=DataFrame(lines or rows),
+            data=DataFrame(lines or rows).drop(columns="evidence", errors="ignore"),
             shown=DataFrame([_shown_choice(row, varying) for row in rows]),
             notes=tuple(note for study, ranking in found for note in _ranked(study, ranking, varying)),
             warnings=(_unlike_tasks(tasks),) if of_tasks else (),
             method=_CHOICES,
-            result={"choices": rows, "tasks": [each.task for each in tasks]},
+            result={
+                "choices": rows,
+                "tasks": [each.task for each in tasks],
+                "evidence": [asdict(each.evidence) for each in tasks],
+            },
             x=Axis("difference", f"loss above that of {of} (nats/token)"),
         )
 
@@ -168,7 +177,8 @@ def _pair(found: LossDifference) -> str:
 
 
 def _row(found: LossDifference) -> dict[str, Any]:
-    return asdict(found) | {"difference": found.difference, "verdict": found.verdict}
+    said = {"verdict": found.verdict, "why": found.evidence.why}
+    return asdict(found) | {"difference": found.difference} | said
 
 
 def _shown_difference(found: LossDifference) -> dict[str, Any]:
@@ -180,16 +190,16 @@ def _shown_difference(found: LossDifference) -> dict[str, Any]:
         "loss": found.loss_b,
         "difference": "–" if math.isnan(found.difference) else f"{found.difference:+.4f}",
         "interval": f"{found.low:+.4f} to {found.high:+.4f}" if known else "–",
-        "verdict": found.verdict + (f"\n{found.why}" if found.why else ""),
+        "verdict": found.verdict + (f"\n{found.evidence.why}" if found.evidence.why else ""),
     }
 
 
 def _in_words(found: LossDifference) -> str:
     if found.verdict == UNKNOWN:
-        return f"{_pair(found)}cannot be told: {found.why}."
+        return f"{_pair(found)}{found.evidence.in_words()}."
     over = f"over {found.n} shared cells" if found.cell == ALL_CELLS else f"in {found.cell}"
     interval = f"{found.difference:+.4f} nats/token ({found.low:+.4f} to {found.high:+.4f}) {over}"
-    return f"{_pair(found)}{found.verdict}, {interval}."
+    return f"{_pair(found)}{found.verdict}, {interval}; {found.evidence.basis}."
 
 
 def _reference(ranking: Ranking) -> str:
@@ -259,9 +269,9 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
     first = spaced(cells[0])
     if len(cells) == 1:
         return [f"{of}{first} stands alone."]
-    if ranking.differences[0].verdict == UNKNOWN:
-        why = ranking.differences[0].why
-        return [f"{of}{first} has the lowest loss; whether by more than chance cannot be told: {why}."]
+    evidence = ranking.evidence.in_words()
+    if ranking.evidence.verdict == UNKNOWN:
+        return [f"{of}{first} has the lowest loss; whether by more than chance {evidence}."]
     best, *alike = [each.cell for each in ranking.cells if 0 in each.group]
     if len(alike) + 1 == len(cells):
         said = f"no two of the {len(cells)} choices differ significantly."
@@ -269,7 +279,11 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
         said = f"{_names([best, *alike])} are best and do not differ significantly from each other."
     else:
         said = f"{spaced(best)} is best, and differs significantly from the next."
-    return [of + said, *([] if cells[0] == _reference(ranking) else _against_base(ranking))]
+    return [
+        of + said,
+        *([] if cells[0] == _reference(ranking) else _against_base(ranking)),
+        sentence(evidence),
+    ]
 
 
 def _against_base(ranking: Ranking) -> list[str]:
