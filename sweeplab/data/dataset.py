@@ -206,10 +206,11 @@ def _opened(base: Path) -> Dataset | None:
         return None
     if _token_digest(sizes, tokens.data, b"" if ends is None else ends.data) != facts["token_digest"]:
         return None
-    splits: list[Split] = _parts(tokens, sizes)
+    splits: Sequence[Split] = _parts(tokens, sizes)
     if ends is not None:
         splits = [Pairs(*each) for each in zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)]
-    return Dataset(load_tokenizer(facts.pop("tokenizer")), *splits, **facts)
+    train, val, test = splits
+    return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
 
 
 def _parts(whole: NDArray[N], sizes: Sequence[int]) -> list[NDArray[N]]:

@@ -38,8 +38,8 @@ class DataDescription:
     """A study's data, data.json: counts are of tokens, but for `val_bytes`; digests are sha256.
 
     `val_targets` are the tokens that an evaluation on the whole validation split finds. Overlaps are shares of a
-    split's text that stand in the training split too, and `n_duplicates` documents were left out. `init_digest` is that of the
-    weights that runs start from, None where they are drawn from a seed.
+    split's text that stand in the training split too, and `n_duplicates` documents were left out. `init_digest` is
+    that of the weights that runs start from, None where they are drawn from a seed.
     """
 
     corpus: str

@@ -105,7 +105,8 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
     jsonl.write_text(
         json.dumps({"source": "a\tb", "target": "c\nd", "more": 1})
         + "\n"
-        + '{"source":"x","target":"y"}\n{"source":"z","target":"z"}'
+        + '{"source":"x","target":"y"}\n'
+        + '{"source":"z","target":"z"}'
     )
     found = read("pairs", tsv)
     assert dict(pairs_of([*found.train, *found.val, *found.test])) == {

@@ -42,7 +42,7 @@ class PairCorpus(AnyCorpus):
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
 
     def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the pairs; one whose source is trained on is left out of validation and test, as theirs of each other."""
+        """Return the pairs by split; one whose source stands in an earlier split is left out."""
         pairs = list(self.pairs(files))
         groups = sorted(
             {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
@@ -62,7 +62,8 @@ class PairCorpus(AnyCorpus):
                 raise BadInput(f"{self._called(files)} repeats itself: no pair is left for its {split} split")
             taken |= {pair.source for pair in own}
             texts.append([text for pair in own for text in pair[:2]])
-        return Texts(*texts, of_pairs=True)
+        train, val, test = texts
+        return Texts(train, val, test, of_pairs=True)
 
 
 def _parts(line: str, suffix: str) -> Sequence[object]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +115,8 @@ def deal(documents: Sequence[str]) -> dict[str, str]:
         parts = dict.fromkeys(TENTHS, "")
         for section in _sections(document, length):
             n_dealt = sum(dealt.values()) + len(section)
-            split = max(TENTHS, key=lambda name: TENTHS[name] * n_dealt - 10 * dealt[name])  # noqa: B023
+            lacking = {name: tenths * n_dealt - 10 * dealt[name] for name, tenths in TENTHS.items()}
+            split = max(lacking, key=lacking.__getitem__)
             dealt[split] += len(section)
             parts[split] += section
         for split, part in parts.items():
@@ -139,6 +139,5 @@ def _sections(document: str, length: float) -> Iterable[str]:
 def _boundaries(document: str, due: int, reach: int) -> Iterator[int]:
     for mark in BOUNDARIES:
         before, after = document.rfind(mark, due - reach, due), document.find(mark, due, due + reach)
-        found: Any = max(before, after) if min(before, after) < 0 else before
-        if found >= 0:
-            yield found + len(mark)
+        if max(before, after) >= 0:
+            yield (after if before < 0 else before) + len(mark)
