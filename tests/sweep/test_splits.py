@@ -1,4 +1,4 @@
-"""What a study reads of its data's three splits: the whole validation split at a run's end, and never the test split."""
+"""What a study reads of its splits: the whole validation split at a run's end, and never the test split."""
 
 from __future__ import annotations
 
