@@ -106,6 +106,14 @@ def test_splits_have_their_shares_from_all_over_the_corpus(documents: list[str])
         assert len(tenths_met) >= 8
 
 
+def test_documents_that_are_cut_in_two_are_validated_at_both_ends() -> None:
+    half = [f"{letter * 400}\n\n" * 6 for letter in "be"]
+    found = deal(["".join(half)] * 60)
+    for split in SPLITS:
+        n_begun, n_ended = found[split].count("b"), found[split].count("e")
+        assert 0.25 < n_begun / (n_begun + n_ended) < 0.75
+
+
 def test_every_character_of_a_document_is_dealt_once_and_in_order() -> None:
     numbered = "".join(f"line {number}\n" + "\n" * (number % 7 == 0) for number in range(5_000))
     found = deal([numbered])

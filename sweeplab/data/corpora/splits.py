@@ -11,6 +11,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.data.generators import Noise, generator_key
+
 # Of ten parts: a tenth for validation keeps room in a small corpus for evaluations of 20,000 targets, and a test
 # split of the same size is as sure.
 TENTHS = {"train": 8, "val": 1, "test": 1}
@@ -106,17 +108,20 @@ def _share(hashes: Hashes, among: Hashes) -> float:
 def deal(documents: Sequence[str]) -> dict[str, str]:
     """Return the text of each split; every one has sections from all over the corpus.
 
-    A section goes to the split that lacks most of its share so far. Those of one document follow each other there
-    as they do in it, and documents are set apart by BETWEEN_DOCUMENTS.
+    A section goes to the split that lacks most of its share so far, give or take a few sections by chance: else of
+    documents that are all of two sections validation would have beginnings, or ends, alone. Sections of one document
+    follow each other in a split as they do in it, and documents are set apart by BETWEEN_DOCUMENTS.
     """
     n_characters = sum(map(len, documents))
     length = max(n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(TENTHS.values())))
     dealt, texts = dict.fromkeys(TENTHS, 0), {split: list[str]() for split in TENTHS}
+    noise = Noise(generator_key(0, "splits"))
     for document in documents:
         parts = dict.fromkeys(TENTHS, "")
         for section in _sections(document, length):
             n_dealt = sum(dealt.values()) + len(section)
-            lacking = {name: tenths * n_dealt - 10 * dealt[name] for name, tenths in TENTHS.items()}
+            chance = dict(zip(TENTHS, noise.integers(len(TENTHS), 1 + int(5 * length)).tolist(), strict=True))
+            lacking = {each: TENTHS[each] * n_dealt - 10 * dealt[each] + chance[each] for each in TENTHS}
             split = max(lacking, key=lacking.__getitem__)
             dealt[split] += len(section)
             parts[split] += section
