@@ -77,7 +77,7 @@ def corpus(
 
         own = _file_of(function)
 
-        def join(files: Sequence[Path]) -> str:
+        def read(files: Sequence[Path]) -> list[str]:
             try:
                 text = function(files[1:])
                 if not isinstance(text, str):
@@ -86,13 +86,13 @@ def corpus(
                 raise
             except Exception as error:
                 raise BadInput(f"corpus {name}: {said(error, own)}") from error
-            return text
+            return [text]
 
         def find(path: str | None) -> list[Path]:
             return [own, *(user_files(path) if path is not None else [])]
 
         first_line = (inspect.getdoc(function) or "").partition("\n")[0] or "A plugin's"
-        add("corpus", name, Corpus(name, meaning or first_line, find, join))
+        add("corpus", name, Corpus(name, meaning or first_line, find, read))
         return function
 
     return register

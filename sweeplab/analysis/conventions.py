@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.analysis.columns import numbers, pairs_of
+from sweeplab.analysis.columns import Array, numbers, pairs_of
+from sweeplab.data.objectives import MOST_WHOLE
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,8 @@ _PARAMS = {
 }
 _HEAD = ("vocab_size", "n_embd", "tie_weights")
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
+# The same weights' on the whole validation split: better, where all runs that ended have it.
+_WHOLE = {"best": "best_whole_", "final": "final_whole_"}
 
 
 @dataclass(frozen=True)
@@ -114,17 +118,36 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
     needed = [_LOSSES[at], _PARAMS[params], *head, "train_tokens", "train_flops"]
     if missing := [name for name in needed if name not in runs]:
         raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
-    loss = numbers(runs, _LOSSES[at])
+    loss, whole = numbers(runs, _LOSSES[at]), _whole_losses(runs, at)
     said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES}
     if conventions.loss == "bits-per-byte":
         if "best_bits_per_byte" not in runs:
             raise BadInput("bits per byte need the bytes of a token, and nothing says them of the runs")
         loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
+        whole = numbers(runs, f"{_WHOLE[at]}bits_per_byte") if whole is not None else None
     n = numbers(runs, _PARAMS[params])
     if head:
         n = n + np.prod([numbers(runs, name) for name in head], axis=0)
-    made = {"params": n, "tokens": numbers(runs, "train_tokens"), "loss": loss}
+    made = {"params": n, "tokens": numbers(runs, "train_tokens"), "loss": loss if whole is None else whole}
     if conventions.chosen("flops") == "counted":
         made["flops"] = numbers(runs, "train_flops")
     said["loss"] = f"{said['loss']}, {said.pop('at')}"
+    if whole is not None:
+        said["loss"] += (
+            f", its weights on the whole validation split (or {MOST_WHOLE:,} targets of a larger one)"
+        )
     return runs.assign(**made), said | {"tokens": "read in training, sources' and repeated ones too"}
+
+
+def _whole_losses(runs: pd.DataFrame, at: str) -> Array | None:
+    """Return the runs' losses on the whole validation split; None unless all that ended with a loss have one.
+
+    A law of both kinds would read their difference, a percent or so, as one of the models.
+    """
+    name = f"{_WHOLE[at]}val_loss"
+    if name not in runs or "state" not in runs:
+        return None
+    found = numbers(runs, name)
+    ended = np.array([RunState(state).has_value for state in runs["state"]])
+    needed = ended & np.isfinite(numbers(runs, _LOSSES[at]))
+    return found if needed.any() and np.isfinite(found[needed]).all() else None

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch
-from sweeplab.data.dataset import Dataset
+from sweeplab.data.dataset import Dataset, Scored
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.data.ngrams import NONE, Array, Examples, Ids, NGrams
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
@@ -222,7 +222,7 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-FORMAT = 3  # part of every digest: raise it when the same data would give another loss
+FORMAT = 4  # part of every digest: raise it when the same data would give another loss
 HELD_OUT = 10  # of so many parts of the training split the last one chooses
 ROUNDS = 20
 
@@ -242,23 +242,25 @@ class Baseline:
     n_counted: int
 
 
-def find_baseline(dataset: Dataset, values: Hyperparameters, cache: Path | None = None) -> Baseline | None:
+def find_baseline(
+    dataset: Dataset, values: Hyperparameters, cache: Path | None = None, split: Scored = "val"
+) -> Baseline | None:
     """Return the baseline of a run's objective, from the cache if it has it; None where there is none for it."""
     if values.objective not in TASKS:
         return None
-    deciding = [FORMAT, dataset.token_digest, *evaluated_on(values)]
+    deciding = [FORMAT, split, dataset.token_digest, *evaluated_on(values)]
     digest = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:
         return Baseline(**json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError):  # not there, or not whole
-        found = _found(dataset, values)
+        found = _found(dataset, values, split)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(asdict(found)).encode())
         return found
 
 
-def _found(dataset: Dataset, values: Hyperparameters) -> Baseline:
+def _found(dataset: Dataset, values: Hyperparameters, split: Scored) -> Baseline:
     task = TASKS[values.objective](dataset.train, values)
     examples = task.examples()
     n_seen = len(examples.tokens) - max(1, len(examples.tokens) // HELD_OUT)
@@ -269,13 +271,13 @@ def _found(dataset: Dataset, values: Hyperparameters) -> Baseline:
         (*_, found) = ngrams.probabilities(wanted)
         return _mixed(found, copied, wanted.copied)
 
-    objective = make_objective(dataset.val, values)
+    objective = make_objective(dataset.scored(split), values)
     total, n_targets = 0.0, 0
     for batch in objective.evaluation(values.evaluated_tokens):
         total -= float(np.log(task.probability(batch, find)).sum())
         n_targets += batch.n_targets
     loss = total / n_targets
-    per_byte = dataset.bits_per_byte(loss, values)
+    per_byte = dataset.bits_per_byte(loss, values, split)
     return Baseline(loss, per_byte, task.method, order, copied, len(examples.tokens))
 
 

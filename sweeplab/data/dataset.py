@@ -1,8 +1,8 @@
 """Tokens of a corpus, built once and memory-mapped by every process after.
 
 In the cache folder stand, each under a digest of what made it:
-  <corpus, files>.text        the digest of the texts that these files held, so that they are not read again
-  <tokenizer, texts>.tokens   16-bit little-endian token ids, the training split first
+  <corpus, files>.text        what names the texts that these files held, so that they are not read again
+  <tokenizer, texts>.tokens   16-bit little-endian token ids: of training, of validation, of test
   <tokenizer, texts>.ends     of pairs where each source and each target ends, as 64-bit little-endian numbers
   <tokenizer, texts>.json     the digest of the line below it, and there all else that a Dataset holds
 """
@@ -15,10 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Pairs, Split
 from sweeplab.data.corpora import CORPORA, Texts
@@ -28,7 +29,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
-FORMAT = 2  # part of every digest: raise it when the same text would give other tokens or facts
+FORMAT = 3  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 END = np.dtype("<i8")
 # A file written this shortly before its text was remembered may have been written again since then
@@ -36,24 +37,33 @@ END = np.dtype("<i8")
 SETTLED_NANOSECONDS = 2 * 10**9
 
 T = TypeVar("T")
+N = TypeVar("N", bound=np.generic)
+Scored = Literal["val", "test"]  # the splits that losses are of
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A corpus as tokens: `train` the first 90% of a text's characters, for any tokenizer, and `val` the rest.
+    """A corpus as tokens, in three splits, which are the same text for any tokenizer.
 
-    Both are read-only views [n] of one memory-mapped file, or pairs over such views, each in one of the splits.
-    Digests are sha256, in hexadecimal: of the text in UTF-8, and of all token ids as 16-bit little-endian numbers
-    (and where pairs end). `val_bytes` counts in UTF-8 what is to be found in `val`: its text, or its targets.
+    Whatever trains, prunes, chooses or searches looks at `train` and `val`; `test` is for the one who asks for it.
+    They are read-only views [n] of one memory-mapped file, or pairs over such views, each in one of the splits.
+    Digests are sha256, in hexadecimal: of the texts, and of all token ids as 16-bit little-endian numbers, where
+    the splits end, and where pairs do. `val_bytes` counts in UTF-8 what is to be found in `val`: its text, or its
+    targets. The overlaps say which share of a split's windows stand in the training text; `n_duplicates` documents
+    were left out of it.
     """
 
     tokenizer: Tokenizer
     train: Split
     val: Split
+    test: Split
     text_digest: str
     token_digest: str
     n_characters: int
     val_bytes: int
+    val_overlap: float
+    test_overlap: float
+    n_duplicates: int
     _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
 
     @property
@@ -68,16 +78,20 @@ class Dataset:
             return int(self.val.lengths[:, 1].sum()) + self.val.n_pairs
         return len(self.val)
 
-    def bits_per_byte(self, loss: float, values: Hyperparameters) -> float:
+    def scored(self, split: Scored) -> Split:
+        """Return a split that losses are of."""
+        return self.val if split == "val" else self.test
+
+    def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float:
         """Return a loss (nats per evaluated target) as bits per byte of these targets; comparable over tokenizers.
 
         Of text with hidden tokens it is what they cost once all around them is known: less than the text does.
         """
-        asked = evaluated_on(values)
+        asked = split, *evaluated_on(values)
         if asked not in self._bytes_per_target:
             lengths = self.tokenizer.byte_lengths()
             n_bytes = n_targets = 0
-            for batch in make_objective(self.val, values).evaluation(values.evaluated_tokens):
+            for batch in make_objective(self.scored(split), values).evaluation(values.evaluated_tokens):
                 found = batch.targets[batch.targets != NO_TARGET]
                 n_bytes += int(lengths[found[found < len(lengths)]].sum())  # special tokens are no text
                 n_targets += len(found)
@@ -90,7 +104,7 @@ class Dataset:
         Raises:
             BadInput: says how long it may be.
         """
-        check_fits({"training": self.train, "validation": self.val}, values)
+        check_fits({"training": self.train, "validation": self.val, "test": self.test}, values)
 
 
 class WrongVocabulary(BadInput):
@@ -121,19 +135,20 @@ def prepare(
     stamps = _stamps(files)
     known = folder / f"{_digest(corpus, stamps)}.text"
 
-    text_digest = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
-    if text_digest and (dataset := _opened(folder / _digest(cut_by, text_digest))):
+    name = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
+    if name and (dataset := _opened(folder / _digest(cut_by, name))):
         return dataset
 
     texts = source.texts(files)
-    base = folder / _digest(cut_by, texts.digest)
+    name = f"{texts.digest} {texts.n_duplicates}"
+    base = folder / _digest(cut_by, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             dataset = _opened(base) or _built(
                 base, texts, lambda: given or _trained(tokenizer, vocab_size, texts)
             )
-            write_whole(known, texts.digest.encode())
+            write_whole(known, name.encode())
     except OSError as error:
         reason = error.strerror or error
         what = f"cannot keep tokens in {folder} ({reason}); SWEEPLAB_CACHE names another folder"
@@ -184,44 +199,56 @@ def _opened(base: Path) -> Dataset | None:
         if hashlib.sha256(line.encode()).hexdigest() != digest:
             return None
         facts = json.loads(line)
-        n_train, n_train_ends = facts.pop("n_train"), facts.pop("n_train_ends", None)
+        sizes, n_ends = facts.pop("sizes"), facts.pop("n_ends", None)
         tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
-        ends = None if n_train_ends is None else np.memmap(base.with_suffix(".ends"), END, "r")
+        ends = None if n_ends is None else np.memmap(base.with_suffix(".ends"), END, "r")
     except (OSError, ValueError):
         return None
-    token_digest = hashlib.sha256(tokens.data)
-    if ends is not None:
-        token_digest.update(ends.data)
-    if token_digest.hexdigest() != facts["token_digest"]:
+    if _token_digest(sizes, tokens.data, b"" if ends is None else ends.data) != facts["token_digest"]:
         return None
-    train, val = tokens[:n_train], tokens[n_train:]
-    splits: tuple[Split, Split] = train, val
+    splits: Sequence[Split] = _parts(tokens, sizes)
     if ends is not None:
-        splits = Pairs(train, ends[:n_train_ends]), Pairs(val, ends[n_train_ends:])
-    return Dataset(load_tokenizer(facts.pop("tokenizer")), *splits, **facts)
+        splits = [Pairs(*each) for each in zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)]
+    train, val, test = splits
+    return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
+
+
+def _parts(whole: NDArray[N], sizes: Sequence[int]) -> list[NDArray[N]]:
+    """Return what follows each other in an array, without a copy."""
+    ends = np.cumsum(sizes).tolist()
+    return [whole[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _token_digest(sizes: Sequence[int], *contents: Any) -> str:
+    digest = hashlib.sha256(json.dumps(sizes).encode())
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
+    splits = texts.train, texts.val, texts.test
     try:
         trained = made()
-        train, val = (
-            [trained.encode(text).astype(TOKEN) for text in split] for split in (texts.train, texts.val)
-        )
+        tokens = [[trained.encode(text).astype(TOKEN) for text in split] for split in splits]
     except ValueError as error:
         raise BadInput(str(error)) from error
-    content = {".tokens": np.concatenate([*train, *val]).tobytes()}
+    content = {".tokens": np.concatenate([text for split in tokens for text in split]).tobytes()}
+    sizes = [sum(map(len, split)) for split in tokens]
     facts = {
         "tokenizer": trained.to_json(),
-        "n_train": sum(map(len, train)),
+        "sizes": sizes,
         "text_digest": texts.digest,
         "n_characters": texts.n_characters,
         "val_bytes": texts.val_bytes,
+        **dict(zip(("val_overlap", "test_overlap"), texts.overlaps, strict=True)),
+        "n_duplicates": texts.n_duplicates,
     }
     if texts.of_pairs:
-        ends = [np.cumsum([len(text) for text in split]).astype(END) for split in (train, val)]
+        ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
         content[".ends"] = np.concatenate(ends).tobytes()
-        facts["n_train_ends"] = len(texts.train)
-    line = json.dumps(facts | {"token_digest": hashlib.sha256(b"".join(content.values())).hexdigest()})
+        facts["n_ends"] = list(map(len, ends))
+    line = json.dumps(facts | {"token_digest": _token_digest(sizes, *content.values())})
     for suffix, written in content.items():
         write_whole(base.with_suffix(suffix), written)
     # Last: while it is missing, or an older one does not fit the tokens, there is no dataset.
@@ -241,4 +268,4 @@ def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
             return kind.train("\n".join(texts.train), vocab_size)
         except ValueError as error:
             raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
-    return kind.train("".join((*texts.train, *texts.val)))
+    return kind.train("".join((*texts.train, *texts.val, *texts.test)))

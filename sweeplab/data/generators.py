@@ -14,9 +14,9 @@ def generator_key(seed: int, purpose: str) -> int:
     """Return the key, from 0 to 2**63 - 1, of the generator that serves `purpose` in a run of this seed.
 
     Purposes are "init", "batches", "masks" and "dropout" of training; "evaluation", "evaluation masks", "alone" and
-    "baseline" of what every run is judged by; "corpus NAME" of one that is made; a cell's key, alone or followed by a
-    trial's number, of what is sampled there. The key is a hash, so neighboring seeds are as far apart as any two, and
-    it is the same in every process and on every machine.
+    "baseline" of what every run is judged by; "corpus NAME" of one that is made, and "splits" of how any is cut; a
+    cell's key, alone or followed by a trial's number, of what is sampled there. The key is a hash, so neighboring
+    seeds are as far apart as any two, and it is the same in every process and on every machine.
     """
     return int.from_bytes(hashlib.sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
 

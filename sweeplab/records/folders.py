@@ -37,8 +37,9 @@ def is_name(text: str) -> bool:
 class DataDescription:
     """A study's data, data.json: counts are of tokens, but for `val_bytes`; digests are sha256.
 
-    `val_targets` are the tokens that an evaluation on the whole validation split finds. `init_digest` is that of the
-    weights that runs start from, None where they are drawn from a seed.
+    `val_targets` are the tokens that an evaluation on the whole validation split finds. Overlaps are shares of a
+    split's text that stand in the training split too, and `n_duplicates` documents were left out. `init_digest` is
+    that of the weights that runs start from, None where they are drawn from a seed.
     """
 
     corpus: str
@@ -50,6 +51,10 @@ class DataDescription:
     val_bytes: int
     text_digest: str
     token_digest: str
+    test_tokens: int = 0
+    val_overlap: float = 0.0
+    test_overlap: float = 0.0
+    n_duplicates: int = 0
     init_digest: str | None = None
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,6 +22,13 @@ from sweeplab.hyperparameters import Hyperparameters
 MEASURES = ("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy")
 # The same, where the loss was lowest.
 BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
+# What a run's end finds on the whole validation split, with the weights of the evaluation that values its trial.
+WHOLE_MEASURES = (
+    "best_whole_val_loss",
+    "best_whole_bits_per_byte",
+    "final_whole_val_loss",
+    "final_whole_bits_per_byte",
+)
 
 
 class RunState(StrEnum):
@@ -87,8 +94,9 @@ class RunStart:
 class CurvePoint:
     """One line of points.jsonl: what is known of a run at an iteration; what was not measured there is None.
 
-    Losses are in nats per token. `wall_seconds` is the training time so far, `eval_seconds`, a part of it, what the
-    evaluation took. A number that is not finite is written, and read, as null.
+    Losses are in nats per token; `whole_…` stand at a run's end alone, and are of the whole validation split with
+    the weights that its trial is valued by. `wall_seconds` is the training time so far, `eval_seconds`, a part of it,
+    what the evaluation took. A number that is not finite is written, and read, as null.
     """
 
     iteration: int
@@ -104,6 +112,8 @@ class CurvePoint:
     expert_use_max: float | None = None
     expert_use_entropy: float | None = None
     bits_per_byte: float | None = None
+    whole_val_loss: float | None = None
+    whole_bits_per_byte: float | None = None
     train_tokens: int
 
     def as_json(self) -> dict[str, Any]:
@@ -134,7 +144,9 @@ class TrialEnding:
 class RunEnd:
     """How a run ended: end.json. `state` is the run's own; `value`, `error` and `ending` are its trial's.
 
-    `best_…` are the numbers of the evaluation of the lowest loss, in nats per token. `is_asked_for` says that a
+    `best_…` are the numbers of the evaluation of the lowest loss, in nats per token. `best_whole_…` or `final_whole_…`
+    are those of the same weights, or of the last ones, on the whole validation split: whichever the study's objective
+    values; a run that did not end by itself has none. `is_asked_for` says that a
     person stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took.
     """
 
@@ -150,6 +162,10 @@ class RunEnd:
     best_expert_use_max: float | None = None
     best_expert_use_entropy: float | None = None
     final_val_loss: float | None = None
+    best_whole_val_loss: float | None = None
+    best_whole_bits_per_byte: float | None = None
+    final_whole_val_loss: float | None = None
+    final_whole_bits_per_byte: float | None = None
     train_tokens: int = 0
     train_flops: float = 0.0
     wall_seconds: float = 0.0
@@ -166,8 +182,8 @@ class RunEnd:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it; measures that the task or the model does not have are left out."""
-        said = asdict(self)
-        return {name: value for name, value in said.items() if value is not None or name not in BEST_MEASURES}
+        said, optional = asdict(self), (*BEST_MEASURES, *WHOLE_MEASURES)
+        return {name: value for name, value in said.items() if value is not None or name not in optional}
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:

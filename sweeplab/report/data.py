@@ -37,6 +37,8 @@ FACTS = {
 LOSSES = {
     "best_val_loss": "validation loss (nats/token)",
     "final_val_loss": "final validation loss (nats/token)",
+    "best_whole_val_loss": "loss on the whole validation split (nats/token)",
+    "final_whole_val_loss": "final loss on the whole validation split (nats/token)",
 }
 CURVES = {
     "val_loss": "validation loss (nats/token)",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.objectives import check_fits, make_objective, objective_of
+from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
@@ -20,7 +20,7 @@ from sweeplab.runs.opening import open_run
 from sweeplab.study.inputs import recorded_dataset
 
 if TYPE_CHECKING:
-    from sweeplab.data.dataset import Dataset
+    from sweeplab.data.dataset import Dataset, Scored
     from sweeplab.tracking.loading import LoadedRun
 
 Rows = list[dict[str, Any]]
@@ -122,27 +122,36 @@ def evaluated(text: str, lab: Path, times: Sequence[int], study: str | None = No
     check_fits({"validation": dataset.val}, run.values)
     lengths, left_out = _lengths(run, dataset, times)
     said = {"run": run.run_id, "study": study, "block_size": run.values.block_size}
-    found = {"measures": _measures(run, dataset), "length_extrapolation": lengths}
+    found = {"measures": scored(run, dataset), "length_extrapolation": lengths}
     return {**said, **found, "left_out": left_out}
 
 
-def _measures(run: LoadedRun, dataset: Dataset) -> dict[str, float]:
+def scored(run: LoadedRun, dataset: Dataset, split: Scored = "val", whole: bool = False) -> dict[str, float]:
+    """Return what an evaluation finds of a run on a split: on what its own evaluations read, or on the whole of it.
+
+    The loss is `val_loss` or `test_loss`. Nothing else in sweeplab reads the test split: to look at it often is to
+    choose by it.
+
+    Raises:
+        BadInput: the split is too short for the run.
+    """
     import torch
 
     from sweeplab.train.evaluating import Evaluation
 
-    model, values = run.model, run.values
+    check_fits({split: dataset.scored(split)}, run.values)
+    model, values = run.model, wholly(run.values) if whole else run.values
     evaluation = Evaluation(
         model.transformer,
         model.transformer.losses,
-        make_objective(dataset.val, values, run.own_special),
+        make_objective(dataset.scored(split), values, run.own_special),
         values.evaluated_tokens,
     )
     with torch.no_grad():
         found = {name: each[0] for name, each in evaluation(model.stacked).items()}
-    loss = found["val_loss"]
-    perplexity, bits = math.exp(min(loss, 700.0)), dataset.bits_per_byte(loss, values)
-    return {**found, "perplexity": perplexity, "bits_per_byte": bits}
+    loss = found.pop("val_loss")
+    perplexity, bits = math.exp(min(loss, 700.0)), dataset.bits_per_byte(loss, values, split)
+    return {f"{split}_loss": loss, **found, "perplexity": perplexity, "bits_per_byte": bits}
 
 
 def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:

@@ -13,6 +13,7 @@ from typing import Any
 from sweeplab.data.baselines import find_baseline
 from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
+from sweeplab.data.corpora.splits import MOST_OVERLAP, WINDOW
 from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, special_tokens
 from sweeplab.data.objectives.pairs import share_cut
@@ -85,8 +86,23 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         val_bytes=dataset.val_bytes,
         text_digest=dataset.text_digest,
         token_digest=dataset.token_digest,
+        test_tokens=len(dataset.test),
+        val_overlap=dataset.val_overlap,
+        test_overlap=dataset.test_overlap,
+        n_duplicates=dataset.n_duplicates,
         init_digest=start.digest if start else None,
     )
+
+
+def overlap_warnings(data: DataDescription) -> list[str]:
+    """Return a warning for each split of whose text much stands in the training split."""
+    shares = {"validation": data.val_overlap, "test": data.test_overlap}
+    return [
+        f"{share:.1%} of the {split} split's windows of {WINDOW} characters stand word for word in the training "
+        f"split (above {MOST_OVERLAP:.0%}): a loss there is a part memory"
+        for split, share in shares.items()
+        if share > MOST_OVERLAP
+    ]
 
 
 def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:

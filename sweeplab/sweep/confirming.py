@@ -159,25 +159,22 @@ def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
     """
     from scipy.special import stdtrit
 
-    tables, squares, freedom = [], 0.0, 0
-    for cell in cells:
-        known = {found: losses for found, losses in cell.items() if losses}
-        table = np.array([[losses[seed] for seed in sorted(losses)] for losses in known.values()])
-        tables.append((cell, list(known), table))
-        if min(table.shape, default=0) > 1:
+    known = [{found: losses for found, losses in cell.items() if losses} for cell in cells]
+    squares = freedom = 0.0
+    for cell in known:
+        table = np.array([[losses[seed] for seed in sorted(losses)] for losses in cell.values()])
+        if min(table.shape) > 1:
             rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
-            squares, freedom = (
-                squares + float((rest**2).sum()),
-                freedom + (rest.shape[0] - 1) * (rest.shape[1] - 1),
-            )
+            squares += float((rest**2).sum())
+            freedom += (table.shape[0] - 1) * (table.shape[1] - 1)
     kept: set[Found] = set()
-    for cell, known, table in tables:
-        means = table.mean(1) if known else np.zeros(0)
-        reach = np.inf
-        if freedom and known:
-            reach = -stdtrit(freedom, RACE_LEVEL) * np.sqrt(2 * squares / freedom / table.shape[1])
-        kept |= {found for found, mean in zip(known, means, strict=True) if mean - means.min() <= reach}
-        kept |= set() if known else set(cell)
+    for whole, cell in zip(cells, known, strict=True):
+        means = {found: _mean(losses) for found, losses in cell.items()}
+        reach = math.inf
+        if freedom:
+            n_seeds = max(map(len, cell.values()), default=1)
+            reach = -stdtrit(freedom, RACE_LEVEL) * math.sqrt(2 * squares / freedom / n_seeds)
+        kept |= {found for found, mean in means.items() if mean <= min(means.values()) + reach} or set(whole)
     return kept
 
 

@@ -12,7 +12,14 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
-from sweeplab.study.inputs import check_rows, check_start, describe_data, placed_dataset, read_start
+from sweeplab.study.inputs import (
+    check_rows,
+    check_start,
+    describe_data,
+    overlap_warnings,
+    placed_dataset,
+    read_start,
+)
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import Algorithm, StudySpec
@@ -52,7 +59,12 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": reason} for point, reason in excluded],
-        warnings=[*plan.warnings(spec, samples), *cut, *_warm_start_warnings(spec, sources)],
+        warnings=[
+            *plan.warnings(spec, samples),
+            *cut,
+            *overlap_warnings(data),
+            *_warm_start_warnings(spec, sources),
+        ],
         **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
         dtype=settled.dtype,

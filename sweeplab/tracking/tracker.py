@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from sweeplab.records.runs import BEST_MEASURES, MEASURES, CurveReader, RunEnd, RunFolder, RunStart
+from sweeplab.records.runs import (
+    BEST_MEASURES,
+    MEASURES,
+    WHOLE_MEASURES,
+    CurveReader,
+    RunEnd,
+    RunFolder,
+    RunStart,
+)
 
 CURVES = ("train_loss", "val_loss", *MEASURES, "learning_rate", "grad_norm", "tokens_per_second")
 LOSSES_BY_TOKENS = ("train_loss", "val_loss")
@@ -28,6 +36,7 @@ _SAME = (
     "final_val_loss",
     "value",
     *BEST_MEASURES,
+    *WHOLE_MEASURES,
 )
 TOTALS = {"iterations": "iteration"} | {
     name: name for name in _SAME

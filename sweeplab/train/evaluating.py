@@ -53,6 +53,13 @@ class Evaluation:
             found |= self._expert_use(weights)
         return {name: values.tolist() for name, values in found.items()}
 
+    def loss(self, weights: Weights) -> list[float]:
+        """Return the loss of each run [K], and nothing else."""
+        found: list[float] = self._means(weights, self.objective.evaluation(self.n_tokens))[
+            "val_loss"
+        ].tolist()
+        return found
+
     def _means(self, weights: Weights, batches: Iterator[Batch], whole: bool = False) -> dict[str, Tensor]:
         """Return the loss [K] over the counted targets of all batches, and the share [K] of sequences found whole."""
         losses, n_targets = torch.zeros((), dtype=torch.float64), 0

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
-from sweeplab.data.objectives import make_objective
+from sweeplab.data.objectives import make_objective, wholly
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.dropout import Dropout, element_hashes
 from sweeplab.model.layout import BLOCK
@@ -59,6 +60,7 @@ class Stack:
         self._evaluation = Evaluation(
             self.transformer, self._losses, make_objective(val, like), like.evaluated_tokens
         )
+        self._whole = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
         self._n_parts: int = like.grad_accum
         part_size = like.batch_size // self._n_parts
         n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
@@ -117,6 +119,16 @@ class Stack:
         row = self._rows["best" if best else self._evaluated][self.keys.index(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
+
+    @torch.no_grad()
+    def whole_losses(self, keys: Sequence[str], best: bool) -> list[float]:
+        """Return the losses of runs on the whole validation split, all in one pass: of now, or of their best.
+
+        It changes nothing. Of a split of more than MOST_WHOLE targets so many are found.
+        """
+        rows = self._rows["best" if best else self._evaluated][[self.keys.index(key) for key in keys]]
+        with self._precision():
+            return self._whole.loss(self.transformer.layout.views(rows))
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
         """Train until some runs are due for evaluation and return their records; none if `pause` says so."""

@@ -67,6 +67,32 @@ def test_losses_by_convention() -> None:
         study_points(runs, None, Conventions(loss="bits-per-byte"))
 
 
+def test_laws_are_of_the_whole_validation_split_where_all_runs_have_it() -> None:
+    runs = plant(
+        seeds=1, rates=(1e-3,), change=lambda run: {"state": "pruned"} if run["max_iters"] == 100 else {}
+    )
+    ended = runs["state"] == "complete"
+    whole = runs.assign(
+        best_bits_per_byte=runs["best_val_loss"] / np.log(2) / 1.25,
+        best_whole_val_loss=(1.015 * runs["best_val_loss"]).where(ended),
+        best_whole_bits_per_byte=(1.015 * runs["best_val_loss"] / np.log(2) / 1.3).where(ended),
+    )
+    sampled = study_points(runs).columns["loss"]
+    found = study_points(whole)
+    np.testing.assert_allclose(found.columns["loss"], 1.015 * sampled)
+    assert "on the whole validation split" in found.conventions["loss"]
+    bits = study_points(whole, None, Conventions(loss="bits-per-byte"))
+    np.testing.assert_allclose(bits.columns["loss"], 1.015 * sampled / np.log(2) / 1.3)
+    # Not both kinds in one law; and not the best weights' where the last ones are asked for.
+    mixed = whole.assign(
+        best_whole_val_loss=whole["best_whole_val_loss"].mask(ended & (runs["n_layer"] == 4))
+    )
+    for table, at, factor in ((mixed, "best", 1.0), (whole, "final", 1.01)):
+        other = study_points(table, None, Conventions(at=at))
+        np.testing.assert_allclose(other.columns["loss"], factor * sampled)
+        assert "whole" not in other.conventions["loss"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

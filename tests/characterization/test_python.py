@@ -42,7 +42,7 @@ REFUSED = (
     "model next nothing --prompt a",
     "model trace alpha --token 300",
     "generate alpha --prompt é",
-    "generate alpha --prompt the --contrast gamma",
+    "generate gamma --prompt the --contrast alpha",
     "evaluate nothing",
     "export-hf nothing out",
     "import-hf nothing",

@@ -34,7 +34,14 @@ def chain(order: int, n: int, seed: int = 0) -> tuple[np.ndarray, float]:
 def dataset_of(text: np.ndarray, digest: str = "", tenths: int = 9) -> Dataset:
     cut = len(text) * tenths // 10
     tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int))
-    return Dataset(tokenizer, text[:cut], text[cut:], digest, digest, len(text), len(text) - cut)
+    known = {
+        "text_digest": digest,
+        "token_digest": digest,
+        "n_characters": len(text),
+        "val_bytes": len(text) - cut,
+    }
+    shares = {"val_overlap": 0.0, "test_overlap": 0.0, "n_duplicates": 0}
+    return Dataset(tokenizer, text[:cut], text[cut:], text[:0], **known, **shares)
 
 
 def values_of(objective: str, **changed):

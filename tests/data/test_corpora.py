@@ -32,10 +32,6 @@ for name in sys.argv[1:]:
 """
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @cache
 def read(name: str, path: str | None = None) -> Texts:
     return CORPORA[name].texts(CORPORA[name].files(path))
@@ -44,7 +40,7 @@ def read(name: str, path: str | None = None) -> Texts:
 def text_of(name: str, path: str | None = None) -> str:
     corpus = CORPORA[name]
     assert isinstance(corpus, Corpus)
-    return corpus.text(corpus.files(path))
+    return "\n\n".join(corpus.documents(corpus.files(path)))
 
 
 @pytest.fixture(params=CORPORA)
@@ -58,7 +54,7 @@ def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str
         return name, str(file)
     if name == "pairs":
         file = tmp_path / "some.tsv"
-        file.write_text("one\tun\ntwo\tdeux\n")
+        file.write_text("one\tun\ntwo\tdeux\nthree\ttrois\n")
         return name, str(file)
     return name, None
 
@@ -71,21 +67,24 @@ class TestCorpusContract:
         assert corpus.name == corpus_and_path[0]
         assert len(corpus.meaning) > 20
 
-    def test_has_texts_to_train_on_and_others_to_validate_with(
+    def test_has_texts_to_train_on_and_others_to_validate_and_to_test_with(
         self, corpus_and_path: tuple[str, str | None]
     ) -> None:
         name, path = corpus_and_path
         found = read(name, path)
         assert found.of_pairs == CORPORA[name].of_pairs
-        assert len(set("".join(found.train))) > 1 and "".join(found.val)
-        assert found.n_characters == sum(map(len, [*found.train, *found.val]))
+        splits = [found.train, found.val, found.test]
+        assert len(set("".join(found.train))) > 1 and all(map("".join, splits))
+        assert found.n_characters == sum(len(text) for split in splits for text in split)
+        assert max(found.overlaps) < 0.05, "what is shipped needs no warning"
+        sizes = [sum(map(len, split)) / found.n_characters for split in splits]
         if found.of_pairs:
-            assert all(text for text in [*found.train, *found.val])
-            assert not set(found.train[::2]) & set(found.val[::2])
+            assert all(text for split in splits for text in split)
+            sources = [set(split[::2]) for split in splits]
+            assert sum(map(len, sources)) == len(set.union(*sources))
             assert found.val_bytes == len("".join(found.val[1::2]).encode())
-        else:
-            assert len(found.train[0]) == found.n_characters * 9 // 10
-            assert found.digest == digest("".join([*found.train, *found.val]))
+        elif name != "text":
+            assert sizes == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
 
     def test_names_the_files_it_depends_on(self, corpus_and_path: tuple[str, str | None]) -> None:
         name, path = corpus_and_path
@@ -124,6 +123,7 @@ def test_docstrings_are_those_of_the_library() -> None:
     pairs = [
         *zip(found.train[::2], found.train[1::2], strict=True),
         *zip(found.val[::2], found.val[1::2], strict=True),
+        *zip(found.test[::2], found.test[1::2], strict=True),
     ]
     assert len(found.train) > 6000 and len(found.val) > 200
     for source, target in pairs[::37]:
@@ -173,18 +173,23 @@ def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
     assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lock")] == []
 
 
-def test_text_joins_the_files_of_a_glob_by_document_in_order(tmp_path: Path) -> None:
+def test_text_has_the_files_of_a_glob_as_documents_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", "a/deep/er/y.txt", "c.md", ".hidden/x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    assert text_of("text", f"{tmp_path}/**/*.txt") == "a/deep/er/y.txt\n\na/z.txt\n\nb.txt"
-    assert text_of("text", f"{tmp_path}/[bc].*") == "b.txt\n\nc.md"
+        (tmp_path / name).write_text(name * 2)
+    (tmp_path / "blank.txt").write_text(" \n")
+    assert text_of("text", f"{tmp_path}/**/*.txt").split() == [
+        "a/deep/er/y.txt" * 2,
+        "a/z.txt" * 2,
+        "b.txt" * 2,
+    ]
+    assert text_of("text", f"{tmp_path}/[bc].*") == "b.txtb.txt\n\nc.mdc.md"
 
 
 def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "a[1].txt"  # a file is a file before it is a glob
-    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
-    assert text_of("text", str(file)) == "one\r\ntwo\n"
+    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\nthree")
+    assert text_of("text", str(file)) == "one\r\ntwo\nthree"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +199,7 @@ def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> Non
         (b"", "file.txt is empty"),
         (b" \n\t\n", "file.txt is empty"),
         (b"aaaa", "file.txt has one character only, 'a'"),
+        (b"nine char", "file.txt has 9 characters: too few for three splits; allowed: at least 10"),
         (b"text\0more", "file.txt is not a text: byte 4 is 0"),
         ("text".encode("utf-16"), "file.txt is not a text"),
         (b"caf\xe9 au lait", "file.txt is not UTF-8: byte 3 is 0xe9"),

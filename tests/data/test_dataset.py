@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from data.conftest import AN_HOUR, TEXT, write
 
+from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import TOKENIZERS
@@ -25,40 +25,41 @@ def next_token(block_size: int) -> Hyperparameters:
     return Hyperparameters(objective="next_token", block_size=block_size, batch_size=2, vocab_size=300)
 
 
-def text_of(dataset: Dataset) -> str:
-    return dataset.tokenizer.decode(dataset.train) + dataset.tokenizer.decode(dataset.val)
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def characters_of(dataset: Dataset) -> list[str]:
+    splits = dataset.train, dataset.val, dataset.test
+    return sorted("".join(dataset.tokenizer.decode(split) for split in splits))
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_splits_ninety_to_ten_by_characters(file: Path, cache: Path, tokenizer: str) -> None:
+def test_splits_are_the_corpus_own_whatever_the_tokenizer(file: Path, cache: Path, tokenizer: str) -> None:
     dataset = prepare("text", tokenizer, str(file), cache)
-    cut = int(0.9 * len(TEXT))
-    assert dataset.tokenizer.decode(dataset.train) == TEXT[:cut]
-    assert dataset.tokenizer.decode(dataset.val) == TEXT[cut:]
+    texts = CORPORA["text"].texts([file])
+    for split in ("train", "val", "test"):
+        assert [dataset.tokenizer.decode(getattr(dataset, split))] == getattr(texts, split)
     assert dataset.n_characters == len(TEXT)
-    assert dataset.val_bytes == len(TEXT[len(TEXT) * 9 // 10 :].encode())
-    assert dataset.text_digest == digest(TEXT.encode())
-    assert dataset.token_digest == digest(dataset.train.tobytes() + dataset.val.tobytes())
+    assert dataset.val_bytes == len(texts.val[0].encode())
+    assert dataset.text_digest == texts.digest
+    assert dataset.token_digest != texts.digest
+    assert [dataset.val_overlap, dataset.test_overlap] == texts.overlaps
+    assert dataset.n_duplicates == 0
 
 
 def test_tokens_are_mapped_and_cannot_be_written(file: Path, cache: Path) -> None:
     dataset = prepare("text", "char", str(file), cache)
-    for split in (dataset.train, dataset.val):
+    for split in (dataset.train, dataset.val, dataset.test):
         assert isinstance(split, np.memmap)
         assert split.dtype == np.uint16
         with pytest.raises(ValueError, match="read-only"):
             split[0] = 1
 
 
-def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tinyshakespeare: str, cache: Path) -> None:
+def test_tinyshakespeare_is_cut_all_over(tinyshakespeare: str, cache: Path) -> None:
     dataset = prepare("tinyshakespeare", "char", tinyshakespeare, cache)
-    assert (len(dataset.train), len(dataset.val)) == (1_003_854, 111_540)
+    sizes = len(dataset.train), len(dataset.val), len(dataset.test)
+    assert sum(sizes) == 1_115_394
+    assert [size / sum(sizes) for size in sizes] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
     assert dataset.tokenizer.vocab_size == 65
-    assert dataset.text_digest.startswith("86c4e6aa")
+    assert (dataset.val_overlap, dataset.test_overlap) == (0, 0)
 
 
 def test_a_prepared_text_is_neither_read_nor_built_again(file: Path, cache: Path) -> None:
@@ -75,25 +76,26 @@ def test_a_changed_file_gives_a_new_digest(file: Path, cache: Path) -> None:
     first = prepare("text", "char", str(file), cache)
     write(file, TEXT.upper(), age=2 * AN_HOUR)
     second = prepare("text", "char", str(file), cache)
-    assert second.text_digest == digest(TEXT.upper().encode()) != first.text_digest
-    assert text_of(second) == TEXT.upper()
-    assert text_of(first) == TEXT  # who mapped the old tokens goes on with them
+    assert second.text_digest != first.text_digest
+    assert characters_of(second) == sorted(TEXT.upper())
+    assert characters_of(first) == sorted(TEXT)  # who mapped the old tokens goes on with them
 
 
 def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(file: Path, cache: Path) -> None:
     write(file, "abcd" * 100, age=0)
     time = file.stat().st_mtime_ns
     prepare("text", "char", str(file), cache)
-    file.write_text("dcba" * 100)
+    file.write_text("efgh" * 100)
     os.utime(file, ns=(time, time))
-    assert text_of(prepare("text", "char", str(file), cache)) == "dcba" * 100
+    assert characters_of(prepare("text", "char", str(file), cache)) == sorted("efgh" * 100)
 
 
 def test_a_file_more_in_the_glob_gives_a_new_digest(tmp_path: Path, cache: Path) -> None:
-    write(tmp_path / "a.txt", "first")
+    write(tmp_path / "a.txt", "first one ")
     prepare("text", "char", f"{tmp_path}/*.txt", cache)
-    write(tmp_path / "b.txt", "second")
-    assert text_of(prepare("text", "char", f"{tmp_path}/*.txt", cache)) == "first\n\nsecond"
+    write(tmp_path / "b.txt", "2nd")
+    both = prepare("text", "char", f"{tmp_path}/*.txt", cache)
+    assert [each for each in characters_of(both) if each != "\n"] == sorted("first one 2nd")
 
 
 def test_the_same_text_elsewhere_shares_its_tokens(file: Path, cache: Path) -> None:
@@ -134,7 +136,7 @@ def test_a_damaged_cache_is_built_again(
     again = prepare("text", "char", str(file), cache)
     assert damaged.read_bytes() == whole
     assert again.token_digest == first.token_digest
-    assert text_of(again) == TEXT
+    assert characters_of(again) == sorted(TEXT)
 
 
 PREPARE_TOGETHER = """
@@ -181,7 +183,7 @@ def test_processes_that_prepare_together_build_once_and_agree(
     answers = [process.communicate(timeout=60)[0] for process in processes]
     assert log.read_text() == "built\n"
     assert len(set(answers)) == 1
-    assert json.loads(answers[0])[0] == digest(TEXT.encode())
+    assert json.loads(answers[0])[0] == CORPORA["text"].texts([file]).digest
 
 
 WRITE_FOR_EVER = """
@@ -280,8 +282,8 @@ def test_block_size_may_be_as_long_as_the_shorter_split_allows(file: Path, cache
 
 
 def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:
-    write(file, "ab")
+    write(file, "abcdefghij")
     dataset = prepare("text", "char", str(file), cache)
-    assert (dataset.train.tolist(), dataset.val.tolist()) == ([0], [1])
+    assert [len(split) for split in (dataset.train, dataset.val, dataset.test)] == [8, 1, 1]
     with pytest.raises(BadInput, match="the corpus is too short"):
         dataset.check_fits(next_token(1))

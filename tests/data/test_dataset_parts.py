@@ -22,11 +22,15 @@ from sweeplab.hyperparameters import Hyperparameters
 
 
 def test_a_learned_tokenizer_sees_the_training_split_alone(file: Path, cache: Path) -> None:
-    write(file, "seen " * 900 + "novel " * 83)
+    words = [f"w{number}" for number in range(3_000)]
+    write(file, " ".join(word for word in words for _ in range(5)))
     dataset = prepare("text", "word", str(file), cache)
-    assert " seen" in dataset.tokenizer.to_json()["words"]
-    assert not {"novel", " novel"} & set(dataset.tokenizer.to_json()["words"])
-    assert dataset.tokenizer.decode(dataset.val).endswith("novel novel ")
+    known = {word.strip() for word in dataset.tokenizer.to_json()["words"]}
+    train, val, test = (
+        set(dataset.tokenizer.decode(split).split()) for split in (dataset.train, dataset.val, dataset.test)
+    )
+    assert len(known & train) > 2_000
+    assert not known & (val - train) and not known & (test - train) and val - train and test - train
 
 
 def test_a_tokenizer_of_another_size_is_another_one(file: Path, cache: Path) -> None:
@@ -78,8 +82,9 @@ def pairs_of(dataset: Dataset, pairs: Any) -> list[tuple[str, str]]:
 def test_pairs_come_back_one_by_one(french: Path, cache: Path, tokenizer: str) -> None:
     dataset = prepare("pairs", tokenizer, str(french), cache)
     train, val = pairs_of(dataset, dataset.train), pairs_of(dataset, dataset.val)
-    assert (len(train), len(val)) == (4, 1)
-    assert dict(train + val) == FRENCH
+    test = pairs_of(dataset, dataset.test)
+    assert (len(train), len(val), len(test)) == (3, 1, 1)
+    assert dict(train + val + test) == FRENCH
     assert dataset.of_pairs
     assert dataset.val_bytes == len(val[0][1].encode())
     assert dataset.val_targets == len(dataset.tokenizer.encode(val[0][1])) + 1
@@ -101,7 +106,7 @@ def test_prepared_pairs_are_not_built_again_and_damaged_ones_are(french: Path, c
 
 def test_the_same_tokens_cut_elsewhere_have_another_digest(tmp_path: Path, cache: Path) -> None:
     found = set()
-    for name, text in (("a", "ab\tcd\nabc\tdef\n"), ("b", "abc\td\nabcd\tef\n")):
+    for name, text in (("a", "ab\tcd\nabc\tdef\nx\ty\n"), ("b", "abc\td\nabcd\tef\nx\ty\n")):
         path = tmp_path / f"{name}.tsv"
         write(path, text)
         found.add(prepare("pairs", "byte", str(path), cache).token_digest)

@@ -19,10 +19,10 @@ RULES = {
 }
 # Made once: another digest is another corpus, and no earlier result of it can be had again.
 DIGESTS = {
-    "copy": "e4e4c97082707816",
-    "reverse": "1c4b7d2466cb7ca6",
-    "sort": "3993b08004f6cfb3",
-    "addition": "9c8c99f37587751a",
+    "copy": "5ab68979db611c39",
+    "reverse": "0b4c8793695f50e7",
+    "sort": "860724d123594c92",
+    "addition": "a77f433465fd64bd",
 }
 
 
@@ -38,10 +38,10 @@ def pairs_of(texts: list[str]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", RULES)
 def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
     found = read(name)
-    train, val = pairs_of(found.train), pairs_of(found.val)
-    assert len(train) > 15_000 and len(val) > 1_500
-    assert all(target == RULES[name](source) for source, target in train + val)
-    sources = [source for source, _ in train + val]
+    train, val, test = pairs_of(found.train), pairs_of(found.val), pairs_of(found.test)
+    assert len(train) > 15_000 and len(val) > 1_500 and len(test) > 1_500
+    assert all(target == RULES[name](source) for source, target in train + val + test)
+    sources = [source for source, _ in train + val + test]
     assert len(set(sources)) == len(sources)
     assert max(map(len, sources)) <= 12
     assert found.digest[:16] == DIGESTS[name]
@@ -61,10 +61,10 @@ def test_words_have_all_letters_and_lengths() -> None:
     groups=st.dictionaries(
         st.text(min_size=1, max_size=3),
         st.lists(st.tuples(st.text("ab", min_size=1), st.text("ab", min_size=1)), min_size=1, max_size=4),
-        min_size=2, max_size=30,
+        min_size=3, max_size=30,
     )
 )  # fmt: skip
-def test_no_group_and_no_source_stands_in_both_splits(groups: dict[str, list[tuple[str, str]]]) -> None:
+def test_no_group_and_no_source_stands_in_two_splits(groups: dict[str, list[tuple[str, str]]]) -> None:
     pairs = [
         Pair(f"{name}{index}{source}", target, name)
         for index, name in enumerate(groups)
@@ -72,25 +72,28 @@ def test_no_group_and_no_source_stands_in_both_splits(groups: dict[str, list[tup
     ]
     found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
     group_of = {pair.source: pair.group for pair in pairs}
-    train, val = ({group_of[source] for source in split[::2]} for split in (found.train, found.val))
-    assert not train & val
-    assert train | val == set(groups)
-    assert len(val) == max(1, len(groups) // 10)
+    train, val, test = (
+        {group_of[source] for source in split[::2]} for split in (found.train, found.val, found.test)
+    )
+    assert not train & val and not train & test and not val & test
+    assert train | val | test == set(groups)
+    assert len(val) == len(test) == max(1, len(groups) // 10)
     shuffled = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[::-1]).texts(
         [Path("file")]
     )
     assert set(shuffled.val[::2]) == set(found.val[::2]), "the order of the lines decides nothing"
+    assert set(shuffled.test[::2]) == set(found.test[::2])
 
 
-def test_a_source_that_is_trained_on_is_left_out_of_validation() -> None:
-    pairs = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(3)] + [
-        Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(3)
+def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits() -> None:
+    pairs = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(4)] + [
+        Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(4)
     ]
     found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
-    assert "def f(): ..." in found.train[::2] and "def f(): ..." not in found.val[::2]
-    assert len(found.val) == 2
-    with pytest.raises(BadInput, match="file repeats itself: no pair is left to validate with"):
-        PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[:3]).texts([Path("file")])
+    assert "def f(): ..." in found.train[::2] and "def f(): ..." not in [*found.val[::2], *found.test[::2]]
+    assert len(found.val) == len(found.test) == 2
+    with pytest.raises(BadInput, match="file repeats itself: no pair is left for its val split"):
+        PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[:4]).texts([Path("file")])
 
 
 # ------------------------------------------------------------------ the user's
@@ -100,33 +103,41 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
     tsv, jsonl = tmp_path / "a.tsv", tmp_path / "b.jsonl"
     tsv.write_bytes("\ufeffun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
     jsonl.write_text(
-        json.dumps({"source": "a\tb", "target": "c\nd", "more": 1}) + "\n" + '{"source":"x","target":"y"}'
+        json.dumps({"source": "a\tb", "target": "c\nd", "more": 1})
+        + "\n"
+        + '{"source":"x","target":"y"}\n'
+        + '{"source":"z","target":"z"}'
     )
     found = read("pairs", tsv)
-    assert dict(pairs_of([*found.train, *found.val])) == {
+    assert dict(pairs_of([*found.train, *found.val, *found.test])) == {
         "un": "one",
         "deux \u2028": "two\x0b",
         "trois": "three",
     }
-    assert dict(pairs_of([*(both := read("pairs", jsonl)).train, *both.val])) == {"a\tb": "c\nd", "x": "y"}
+    assert dict(pairs_of([*(both := read("pairs", jsonl)).train, *both.val, *both.test])) == {
+        "a\tb": "c\nd",
+        "x": "y",
+        "z": "z",
+    }
     together = CORPORA["pairs"].files(f"{tmp_path}/*.*")
     assert together == [tsv, jsonl]
-    assert len(CORPORA["pairs"].texts(together).train) + len(CORPORA["pairs"].texts(together).val) == 10
+    all_pairs = CORPORA["pairs"].texts(together)
+    assert len(all_pairs.train) + len(all_pairs.val) + len(all_pairs.test) == 12
 
 
 @settings(deadline=None)
-@given(pairs=st.dictionaries(st.text(min_size=1), st.text(min_size=1), min_size=2, max_size=20))
+@given(pairs=st.dictionaries(st.text(min_size=1), st.text(min_size=1), min_size=3, max_size=20))
 def test_whatever_is_written_as_jsonl_is_read(
     pairs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     pairs = {source: target for source, target in pairs.items() if source.strip() and target.strip()}
-    if len(pairs) < 2:
+    if len(pairs) < 3:
         return
     file = tmp_path_factory.mktemp("pairs") / "some.jsonl"
     lines = (json.dumps({"source": source, "target": target}) for source, target in pairs.items())
     file.write_text("\n".join(lines), encoding="utf-8")
     found = read("pairs", file)
-    assert dict(pairs_of([*found.train, *found.val])) == pairs
+    assert dict(pairs_of([*found.train, *found.val, *found.test])) == pairs
 
 
 @pytest.mark.parametrize(
@@ -176,8 +187,12 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     [
         ("a.tsv", "", "a.tsv is empty"),
         ("a.jsonl", "\n\n", "a.jsonl is empty"),
-        ("a.tsv", "a\tb\n", "a.tsv has 1 pairs of one source: none is left to validate with"),
-        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs of one source"),
+        (
+            "a.tsv",
+            "a\tb\n",
+            "a.tsv has 1 pairs of 1 sources: too few for three splits; allowed: at least 3 sources",
+        ),
+        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs of 1 sources"),
         ("a.csv", "a,b\n", "a.csv is no file of pairs; allowed: .tsv, .jsonl"),
     ],
 )

@@ -169,7 +169,7 @@ LEARN = """
 import hashlib, json, sys
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
-text = CORPORA["python-docs"].text(CORPORA["python-docs"].files())
+(text,) = CORPORA["python-docs"].texts(CORPORA["python-docs"].files()).train
 print(hashlib.sha256(json.dumps(TOKENIZERS[sys.argv[1]].train(text[:60_000], 700).to_json()).encode()).hexdigest())
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,30 @@ def test_pairs_of_ones_own_lose_the_end_of_a_source_with_a_warning(planned, tmp_
     ]
     dataset = prepare("pairs", "char", str(file))
     assert plan.data.val_targets == dataset.val_targets < plan.data.val_tokens
+
+
+def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planned, tmp_path: Path) -> None:
+    draw = random.Random(0)
+
+    def paragraph() -> str:
+        return "".join(draw.choices("abcdefghij ", k=200)) + "\n\n"
+
+    stock = [paragraph() for _ in range(5)]
+    for name, n_shared in (("clean", 0), ("leaking", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(120):  # no document is a copy of another: what they have in common is said
+            parts = [draw.choice(stock) if each < n_shared else paragraph() for each in range(12)]
+            (folder / f"{number}.txt").write_text("".join(parts))
+        (folder / "copy.txt").write_text((folder / "0.txt").read_text())
+        plan = planned(data=data("text", path=f"{folder}/*.txt"))
+        assert plan.data.n_duplicates == 1
+        assert plan.data.train_tokens > 7 * plan.data.test_tokens > 0
+        warned = [each for each in plan.warnings if "stand word for word in the training split" in each]
+        assert len(warned) == n_shared
+        for found in (plan.data.val_overlap, plan.data.test_overlap):
+            assert abs(found - n_shared / 12 * (200 - 63) / 200) < 0.03
+        assert type(plan).from_dict(plan.as_dict()).data == plan.data
 
 
 @pytest.mark.parametrize("families", [["decoder", "encoder_decoder"], ["encoder_decoder", "decoder"]])

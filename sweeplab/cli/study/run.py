@@ -59,8 +59,14 @@ def _print_plan(plan: Plan) -> None:
     data = plan.data
     console().print(
         f"[bold]{plan.name}[/]  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
-        f"{data.train_tokens:,} training and {data.val_tokens:,} validation tokens\n",
+        f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {data.test_tokens:,} test tokens",
         soft_wrap=True,
+    )
+    left_out = f"; {data.n_duplicates} near-duplicate documents left out" if data.n_duplicates else ""
+    say(
+        f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text stand in the training split"
+        f"{left_out}\n",
+        "dim",
     )
     repeated = any(len(each.seeds) > 1 for each in plan.cells)
     rows = [

@@ -12,36 +12,44 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from sweeplab.data.corpora.splits import overlaps
 from sweeplab.errors import BadInput, Problem, nearest
-
-# Of ten parts of a corpus so many are trained on.
-TRAINING_TENTHS = 9
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A corpus' texts by split: one of running text; of pairs the source and the target of each in turn."""
+    """A corpus' texts by split: one of running text; of pairs the source and the target of each in turn.
+
+    `n_duplicates` near-duplicate documents were left out.
+    """
 
     train: Sequence[str]
     val: Sequence[str]
+    test: Sequence[str]
     of_pairs: bool = False
+    n_duplicates: int = 0
 
     @cached_property
     def digest(self) -> str:
-        """Return the sha256 of the whole text in UTF-8, or of all pairs."""
-        whole = json.dumps([self.train, self.val]) if self.of_pairs else "".join((*self.train, *self.val))
-        return hashlib.sha256(whole.encode()).hexdigest()
+        """Return the sha256 of the splits as JSON."""
+        return hashlib.sha256(json.dumps([self.train, self.val, self.test]).encode()).hexdigest()
 
     @property
     def n_characters(self) -> int:
-        """Return the number of characters of both splits."""
-        return sum(map(len, (*self.train, *self.val)))
+        """Return the number of characters of all splits."""
+        return sum(map(len, (*self.train, *self.val, *self.test)))
 
     @property
     def val_bytes(self) -> int:
         """Return the length in UTF-8 of what is to be found in the validation split: of pairs the targets."""
         found = self.val[1::2] if self.of_pairs else self.val
         return sum(len(text.encode()) for text in found)
+
+    @property
+    def overlaps(self) -> list[float]:
+        """Return which shares of the windows of validation and test stand in training; of pairs the sources'."""
+        step = 2 if self.of_pairs else 1
+        return overlaps(*(split[::step] for split in (self.train, self.val, self.test)))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from sweeplab.data.corpora.base import TRAINING_TENTHS, AnyCorpus, Texts, document, user_files
+from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
+from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.corpora.text import python_source_files
 from sweeplab.data.generators import Noise, generator_key
 from sweeplab.errors import BadInput, Problem
@@ -34,31 +35,35 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairCorpus(AnyCorpus):
-    """A corpus of pairs; a tenth of its groups, by a hash of their names, is kept for validation."""
+    """A corpus of pairs; a tenth of its groups, by a hash of their names, is for validation, and the next for test."""
 
     of_pairs: ClassVar[bool] = True
 
     pairs: Callable[[Sequence[Path]], Iterable[Pair]]
 
     def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the pairs; one whose source is trained on is left out of validation."""
+        """Return the pairs by split; one whose source stands in an earlier split is left out."""
         pairs = list(self.pairs(files))
         groups = sorted(
             {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
         )
         if not pairs:
             raise BadInput(f"{self._called(files)} is empty")
-        if len(groups) == 1:
-            what = f"has {len(pairs)} pairs of one source: none is left to validate with"
-            raise BadInput(f"{self._called(files)} {what}")
-        kept = set(groups[: max(1, len(groups) * (10 - TRAINING_TENTHS) // 10)])
-        train = [pair for pair in pairs if pair.group not in kept]
-        sources = {pair.source for pair in train}
-        val = [pair for pair in pairs if pair.group in kept and pair.source not in sources]
-        if not val:
-            raise BadInput(f"{self._called(files)} repeats itself: no pair is left to validate with")
-        train_texts, val_texts = ([text for pair in split for text in pair[:2]] for split in (train, val))
-        return Texts(train_texts, val_texts, of_pairs=True)
+        if len(groups) < len(TENTHS):
+            what = f"{self._called(files)} has {len(pairs)} pairs of {len(groups)} sources: too few for three splits"
+            raise BadInput(Problem(what, f"at least {len(TENTHS)} sources"))
+        split_of = dict.fromkeys(groups, "train")
+        tenth = max(1, len(groups) // sum(TENTHS.values()))
+        split_of |= dict.fromkeys(groups[:tenth], "val") | dict.fromkeys(groups[tenth : 2 * tenth], "test")
+        taken, texts = set[str](), []
+        for split in TENTHS:
+            own = [pair for pair in pairs if split_of[pair.group] == split and pair.source not in taken]
+            if not own:
+                raise BadInput(f"{self._called(files)} repeats itself: no pair is left for its {split} split")
+            taken |= {pair.source for pair in own}
+            texts.append([text for pair in own for text in pair[:2]])
+        train, val, test = texts
+        return Texts(train, val, test, of_pairs=True)
 
 
 def _parts(line: str, suffix: str) -> Sequence[object]:

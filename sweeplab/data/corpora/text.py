@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from sweeplab.data.corpora.base import TRAINING_TENTHS, AnyCorpus, Texts, document, user_files
-from sweeplab.errors import BadInput
+from sweeplab.data.corpora.base import AnyCorpus, Texts, document, user_files
+from sweeplab.data.corpora.splits import TENTHS, deal, without_near_duplicates
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import cache_folder, write_whole
 
-BETWEEN_DOCUMENTS = "\n\n"
 TINYSHAKESPEARE_VARIABLE = "SWEEPLAB_TINYSHAKESPEARE"
 TINYSHAKESPEARE_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -26,47 +26,51 @@ TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca5
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
-def joined(files: Sequence[Path]) -> str:
-    """Return the texts of all files, each a document."""
-    return BETWEEN_DOCUMENTS.join(document(file) for file in files)
+def of_files(files: Sequence[Path]) -> list[str]:
+    """Return the text of each file, a document."""
+    return [document(file) for file in files]
 
 
-def joined_readable(files: Sequence[Path]) -> str:
-    """Return the texts of the files that are text, each a document."""
+def of_readable_files(files: Sequence[Path]) -> list[str]:
+    """Return the text of each file that is text."""
     texts = []
     for file in files:
         with suppress(BadInput):  # a distribution may ship a file in another encoding
             texts.append(document(file))
-    return BETWEEN_DOCUMENTS.join(texts)
+    return texts
 
 
 @dataclass(frozen=True)
 class Corpus(AnyCorpus):
-    """A corpus of running text, joined of its files; the first nine tenths of its characters are trained on."""
+    """A corpus of running text, which its documents are cut into three splits of."""
 
     of_pairs: ClassVar[bool] = False
 
-    join: Callable[[Sequence[Path]], str] = joined
+    read: Callable[[Sequence[Path]], Sequence[str]] = of_files
 
     def texts(self, files: Sequence[Path]) -> Texts:
-        """Return the text, cut in two."""
-        text = self.text(files)
-        cut = len(text) * TRAINING_TENTHS // 10
-        return Texts([text[:cut]], [text[cut:]])
+        """Return the documents' text by split, near-duplicates left out."""
+        found = self.documents(files)
+        kept = without_near_duplicates(found)
+        train, val, test = ([text] for text in deal(kept).values())
+        return Texts(train, val, test, n_duplicates=len(found) - len(kept))
 
-    def text(self, files: Sequence[Path]) -> str:
-        """Return the text of the files.
+    def documents(self, files: Sequence[Path]) -> list[str]:
+        """Return the documents of the files, without empty ones.
 
         Raises:
-            BadInput: a file is not UTF-8 text, or the text has nothing to learn from.
+            BadInput: a file is not UTF-8 text, or the text is too short or has nothing to learn from.
         """
-        text = self.join(files)
-        if not text.strip():
+        found = [text for text in self.read(files) if text.strip()]
+        if not found:
             raise BadInput(f"{self._called(files)} is empty")
-        if not text.strip(text[0]):
-            what = f"has one character only, {text[0]!r}: nothing can be learned from it"
+        if not any(text.strip(found[0][0]) for text in found):
+            what = f"has one character only, {found[0][0]!r}: nothing can be learned from it"
             raise BadInput(f"{self._called(files)} {what}")
-        return text
+        if (length := sum(map(len, found))) < (fewest := sum(TENTHS.values())):
+            what = f"{self._called(files)} has {length} characters: too few for three splits"
+            raise BadInput(Problem(what, f"at least {fewest}"))
+        return found
 
 
 def download(
@@ -135,10 +139,10 @@ def _python_docs_files(path: str | None) -> list[Path]:
     return [Path(topics.__file__)]
 
 
-def _python_docs(files: Sequence[Path]) -> str:
+def _python_docs(files: Sequence[Path]) -> list[str]:
     from pydoc_data.topics import topics
 
-    return BETWEEN_DOCUMENTS.join(topics[name] for name in sorted(topics))
+    return [topics[name] for name in sorted(topics)]
 
 
 def python_source_files(path: str | None) -> list[Path]:
@@ -162,7 +166,7 @@ TEXTS = (
         "python-source",
         "The sources of Python's standard library, without its tests",
         python_source_files,
-        joined_readable,
+        of_readable_files,
         takes_path=False,
     ),
     Corpus(

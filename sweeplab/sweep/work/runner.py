@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -98,7 +98,11 @@ class Runner:
             self._renew_in_time()
             has_commands = self.store.poll_commands()
             known = [self._as_commanded(record) for record in records if record.key in self._trials]
-            behind = {self._trials[record.key] for record in known if self._record(stack, record)}
+            try:
+                known, whole = self._scored(stack, known)
+            except Exception as error:  # such as no memory for it
+                return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
+            behind = {self._trials[each.key] for each in known if self._record(stack, each, whole)}
             # Judged when all is written down: what one seed ends is another one's trial too.
             for trial in dict.fromkeys(self._trials[record.key] for record in known):
                 if outcome := trial.outcome or (RunState.PRUNED if trial in behind else None):
@@ -165,11 +169,29 @@ class Runner:
         trial.is_stopped = True
         return replace(record, state="stopped")
 
-    def _record(self, stack: Stack, record: Record) -> bool:
+    def _scored(self, stack: Stack, records: list[Record]) -> tuple[list[Record], dict[str, float]]:
+        """Score what has come to its end on the whole validation split; return its losses, and records with that time.
+
+        Pruning, checkpoints and values go by what every trial is judged by: the sampled evaluations.
+        """
+        ended = [record.key for record in records if RunState(record.state).has_value]
+        if not ended:
+            return records, {}
+        started = time.perf_counter()
+        losses = stack.whole_losses(ended, best=self.spec.objective.at == "best")
+        took = time.perf_counter() - started
+        return [
+            replace(each, wall_seconds=each.wall_seconds + took, eval_seconds=each.eval_seconds + took)
+            if each.key in ended
+            else each
+            for each in records
+        ], dict(zip(ended, losses, strict=True))
+
+    def _record(self, stack: Stack, record: Record, whole: Mapping[str, float]) -> bool:
         """Write a record down and report the means that it completes; say whether its trial is behind the others."""
         trial = self._trials[record.key]
         training = trial.trainings[record.key]
-        means = trial.write_down(record)
+        means = trial.write_down(record, whole.get(record.key))
         verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in means]
         measured = {"iteration": record.iteration, "val_loss": record.val_loss}
         self._emit(events.RunEvaluated, trial, seed=training.folder.seed, **measured)

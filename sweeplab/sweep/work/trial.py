@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.dataset import Dataset
+from sweeplab.data.objectives import wholly
 from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
@@ -23,6 +24,8 @@ from sweeplab.train.checkpoint import read_checkpoint, remove_snapshot
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
 from sweeplab.train.run import Run, train_flops, train_tokens, worth
+
+WHOLE = ("whole_val_loss", "whole_bits_per_byte")
 
 
 def start_weights(spec: StudySpec) -> Mapping[str, Tensor] | None:
@@ -113,8 +116,11 @@ class TrialRuns:
             return None
         return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
 
-    def write_down(self, record: Record) -> list[tuple[int, float]]:
-        """Append a record to its run's curve; return the iterations at which the trial's mean is known by it."""
+    def write_down(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
+        """Append a record to its run's curve; return the iterations at which the trial's mean is known by it.
+
+        `whole_loss` is that of the whole validation split, where the record is a run's last.
+        """
         training = self.trainings[record.key]
         values, seed = training.run.values, training.folder.seed
         points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
@@ -125,6 +131,9 @@ class TrialRuns:
             bits_per_byte=self.dataset.bits_per_byte(record.val_loss, values),
             **record.measures,
         )
+        if whole_loss is not None:
+            bits = self.dataset.bits_per_byte(whole_loss, wholly(values))
+            points[record.iteration].update(whole_val_loss=whole_loss, whole_bits_per_byte=bits)
         training.folder.append(
             runs.CurvePoint(**point, train_tokens=train_tokens(values, iteration))
             for iteration, point in sorted(points.items())
@@ -173,6 +182,7 @@ class TrialRuns:
             iteration=last.iteration,
             **{f"best_{name}": getattr(best, name, None) for name in ("val_loss", *runs.MEASURES)},
             final_val_loss=evaluated[-1][0] if evaluated else None,
+            **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
             wall_seconds=last.wall_seconds,

@@ -1,0 +1,145 @@
+"""How documents are cut into three splits: planted near-duplicates, passages and repetitions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sweeplab.data.corpora import splits
+from sweeplab.data.corpora.splits import WINDOW, deal, overlaps, without_near_duplicates
+
+SPLITS = ("train", "val", "test")
+
+
+def words(seed: int, count: int) -> str:
+    draw = random.Random(seed)
+    return " ".join("".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(count))
+
+
+def paragraphs(seed: int, count: int) -> str:
+    return "".join(f"{words(1000 * seed + each, 40)}.\n\n" for each in range(count))
+
+
+def test_a_near_duplicate_goes_and_the_longer_of_two_stays() -> None:
+    first, second = words(1, 3_000), words(2, 3_000)
+    edited = first.replace(" a", " the a", 30)[:-500]  # changed all over, and shorter
+    assert len(first) > 15_000
+    kept = without_near_duplicates([edited, first, second, second, words(3, 100)])
+    assert kept == [first, second, words(3, 100)]
+    quoting = f"{first[:3_000]} {second[:3_000]} {words(4, 3_000)}"
+    assert without_near_duplicates([quoting, first, second]) == [quoting, first, second]
+
+
+def test_what_only_stood_in_a_document_that_goes_is_kept() -> None:
+    long, own = words(1, 3_000), words(2, 900)
+    mostly_copied = long[:10_000] + own
+    assert without_near_duplicates([long, mostly_copied, own]) == [long, own]
+
+
+def test_a_text_that_repeats_itself_stays_whole() -> None:
+    assert without_near_duplicates(["the same line again\n" * 1000]) == ["the same line again\n" * 1000]
+
+
+def test_documents_shorter_than_a_window_go_where_they_are_the_same() -> None:
+    assert without_near_duplicates(["one", "two", "one"]) == ["one", "two"]
+
+
+def test_a_sample_of_windows_finds_the_same_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [words(seed, 1_000) for seed in range(8)]
+    everything = [*documents, *(each[:-200] for each in documents)]
+    monkeypatch.setattr(splits, "MOST_WINDOWS", 4_000)
+    assert without_near_duplicates(everything) == documents
+
+
+@pytest.mark.parametrize("chunk", [splits._CHUNK, 1000])
+def test_overlap_is_the_share_that_was_planted(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "_CHUNK", chunk)
+    train, fresh = words(1, 4_000), words(2, 4_000)
+    planted = train[5_000 : 5_000 + 2_000]
+    held_out = fresh[:8_000] + planted
+    n_windows = len(held_out) - WINDOW + 1
+    n_planted = len(planted) - WINDOW + 1
+    copied, own, short = overlaps([train], [held_out], [fresh], ["short"])
+    assert copied == pytest.approx(n_planted / n_windows, abs=1e-3)
+    assert (own, short) == (0, 0)
+
+
+def test_overlap_agrees_with_a_search_for_every_window() -> None:
+    line = words(5, 12)
+    train = f"{words(1, 300)} {line} {words(2, 300)}"
+    held_out = f"{words(3, 300)} {line} {words(4, 50)}"
+    windows = [held_out[at : at + WINDOW] for at in range(len(held_out) - WINDOW + 1)]
+    slow = sum(window in train for window in windows) / len(windows)
+    assert slow > 0
+    assert overlaps([train], [held_out]) == [slow]
+
+
+def test_a_sampled_overlap_is_near_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, fresh = words(1, 20_000), words(2, 6_000)
+    held_out = [fresh, train[:10_000]]
+    (whole,) = overlaps([train], held_out)
+    monkeypatch.setattr(splits, "MOST_WINDOWS", 20_000)
+    assert overlaps([train], held_out) == [pytest.approx(whole, abs=0.03)]
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        pytest.param([paragraphs(seed, 1 + seed % 7) for seed in range(200)], id="many"),
+        pytest.param([paragraphs(0, 300), *(paragraphs(seed, 2) for seed in range(1, 60))], id="one long"),
+        pytest.param([paragraphs(0, 600)], id="a single one"),
+        pytest.param([words(0, 20_000).replace(" ", "")], id="without boundaries"),
+    ],
+)
+def test_splits_have_their_shares_from_all_over_the_corpus(documents: list[str]) -> None:
+    found = deal(documents)
+    sizes = {split: len(found[split]) for split in SPLITS}
+    for split, tenths in zip(SPLITS, (8, 1, 1), strict=True):
+        assert sizes[split] / sum(sizes.values()) == pytest.approx(tenths / 10, abs=0.02)
+    assert max(overlaps([found["train"]], [found["val"]], [found["test"]])) < 0.01
+    whole = "\n\n".join(documents)
+    for split in ("val", "test"):
+        pieces = [found[split][at : at + 100] for at in range(0, sizes[split] - 100, 100)]
+        places = [whole.find(piece) / len(whole) for piece in pieces]
+        tenths_met = {int(10 * place) for place in places if place >= 0}
+        assert len(tenths_met) >= 8
+
+
+def test_documents_that_are_cut_in_two_are_validated_at_both_ends() -> None:
+    half = [f"{letter * 400}\n\n" * 6 for letter in "be"]
+    found = deal(["".join(half)] * 60)
+    for split in SPLITS:
+        n_begun, n_ended = found[split].count("b"), found[split].count("e")
+        assert 0.25 < n_begun / (n_begun + n_ended) < 0.75
+
+
+def test_every_character_of_a_document_is_dealt_once_and_in_order() -> None:
+    numbered = "".join(f"line {number}\n" + "\n" * (number % 7 == 0) for number in range(5_000))
+    found = deal([numbered])
+    lines = {split: [line for line in found[split].split("\n") if line] for split in SPLITS}
+    dealt = sorted((line for own in lines.values() for line in own), key=lambda line: int(line[5:]))
+    assert dealt == [line for line in numbered.split("\n") if line]
+    for own in lines.values():
+        assert own == sorted(own, key=lambda line: int(line[5:]))
+    assert sum(map(len, found.values())) == len(numbered)
+
+
+def test_a_document_is_whole_unless_it_is_long_and_no_document_has_most_of_a_split() -> None:
+    short = [f"<{number}> {paragraphs(number, 3)}</{number}>" for number in range(1, 200)]
+    found = deal([paragraphs(0, 500), *short])
+    for number in range(1, 200):
+        assert sum(f"<{number}>" in found[split] and f"</{number}>" in found[split] for split in SPLITS) == 1
+    long = paragraphs(0, 500)
+    for split in ("val", "test"):
+        own = sum(len(each) for each in found[split].split("\n\n") if each and each in long)
+        assert own / len(found[split]) < 0.7, "the long one is 45% of the corpus"
+        assert found[split].count("<") / 2 > 5
+
+
+def test_splits_are_the_same_whenever_they_are_cut() -> None:
+    documents = [paragraphs(seed, 1 + seed % 5) for seed in range(50)]
+    assert deal(documents) == deal(list(documents))
+    before = deal(documents)
+    after = deal([*documents, paragraphs(99, 1)])
+    assert after["val"][:2_000] == before["val"][:2_000], "more text at the end moves little"

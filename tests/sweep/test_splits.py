@@ -1,0 +1,207 @@
+"""What a study reads of its splits: the whole validation split at a run's end, and never the test split."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sweeplab.data.baselines import find_baseline
+from sweeplab.data.dataset import prepare
+from sweeplab.data.objectives import MOST_WHOLE, make_objective, wholly
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.runs.inspecting import scored
+from sweeplab.study.search import Choices
+from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Pruner
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.tracking.loading import LoadedRun, load_checkpoint
+from sweeplab.train.run import Run
+from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TIMES = ("wall_seconds", "eval_seconds", "tokens_per_second", "started", "ended")
+
+
+def train(spec, opened, dataset, **more):
+    folder, store = opened(spec)
+    Runner(spec, store, dataset, folder, **more).work()
+    return folder
+
+
+def ends(folder):
+    return {run.read_start().key: run.read_end() for run in folder.runs()}
+
+
+def numbers(folder):
+    """Return all that is recorded of a study's runs, but for times."""
+
+    def untimed(said):
+        return {name: value for name, value in said.items() if name not in TIMES}
+
+    return {
+        run.read_start().key: (
+            [untimed(point.as_json()) for point in run.points()],
+            untimed(run.read_end().as_json()),
+            json.loads((run.path / "best" / "model.json").read_bytes()),
+        )
+        for run in folder.runs()
+        if (run.path / "best").exists()
+    }
+
+
+def opened_run(run):
+    loaded = load_checkpoint(run.path / "best")
+    return LoadedRun("run", loaded.model, loaded.tokenizer, loaded.values, {})
+
+
+def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened, dataset, tmp_path) -> None:
+    random = np.random.default_rng(0)
+    poison = random.integers(0, dataset.tokenizer.vocab_size, len(dataset.test)).astype(np.uint16)
+    poisoned = replace(dataset, test=poison)
+    pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
+    search = {"learning_rate": Choices((1e-6, 1e-2, 2e-2))}
+    found = []
+    for name, data in (("clean", dataset), ("poisoned", poisoned)):
+        spec = tiny(name=name, pruner=pruner, search=search, seeds=[0, 1], budget=Budget(trials_per_cell=5))
+        folder = train(spec, opened, data)
+        values = next(folder.runs()).read_start().values
+        found.append((numbers(folder), find_baseline(data, values, tmp_path / name)))
+    assert found[0] == found[1]
+    assert len(found[0][0]) >= 2
+    run = opened_run(next(run for run in folder.runs() if (run.path / "best").exists()))
+    clean, bad = (scored(run, data, "test", whole=True)["test_loss"] for data in (dataset, poisoned))
+    assert bad > clean + 0.1, "who asks for the test split gets it"
+    assert (
+        find_baseline(poisoned, run.values, tmp_path, "test").loss
+        > find_baseline(dataset, run.values, tmp_path / "other", "test").loss
+    )
+
+
+@pytest.mark.parametrize("at", ["best", "final"])
+def test_a_runs_end_says_the_loss_of_its_weights_on_the_whole_validation_split(
+    at, tiny, opened, dataset
+) -> None:
+    # A rate at which the last evaluation is not the lowest.
+    spec = tiny(
+        objective=ObjectiveSpec(at=at), budget=Budget(trials_per_cell=3), values={"lr_decay": False},
+        search={"learning_rate": Choices((1e-2, 0.3))}, track={"checkpoints": "best" if at == "best" else "last"},
+    )  # fmt: skip
+    folder = train(spec, opened, dataset)
+    other = "final" if at == "best" else "best"
+    for run in folder.runs():
+        end = run.read_end()
+        loaded = load_checkpoint(run.path / ("best" if at == "best" else "last"))
+        values = loaded.values.replace(eval_full=True)
+        own = LoadedRun("run", loaded.model, loaded.tokenizer, values, {})
+        again = scored(own, dataset)
+        said = getattr(end, f"{at}_whole_val_loss"), getattr(end, f"{at}_whole_bits_per_byte")
+        assert said == pytest.approx((again["val_loss"], again["bits_per_byte"]), rel=1e-6)
+        assert getattr(end, f"{other}_whole_val_loss") is None
+        assert said[0] != getattr(end, f"{at}_val_loss")
+        assert end.value == getattr(end, f"{at}_val_loss"), "the value is that of sampled evaluations"
+        assert scored(own, dataset, "test", whole=True).keys() >= {"test_loss", "bits_per_byte"}
+    assert not {"best_whole_val_loss", "final_whole_val_loss"} & run.read_end().as_json().keys() - {
+        f"{at}_whole_val_loss"
+    }
+
+
+def test_evaluations_of_the_whole_split_are_its_score_to_the_bit(tiny, opened, dataset) -> None:
+    spec = tiny(values={"eval_full": True}, budget=Budget(trials_per_cell=2))
+    for end in ends(train(spec, opened, dataset)).values():
+        assert end.best_whole_val_loss == end.best_val_loss
+        assert end.best_whole_bits_per_byte == end.best_bits_per_byte
+
+
+def test_pruned_and_diverged_runs_are_not_scored(tiny, opened, dataset) -> None:
+    pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
+    search = {"learning_rate": Choices((1e-6, 1e-2, 1e6))}
+    spec = tiny(pruner=pruner, search=search, values={"grad_clip": None}, budget=Budget(trials_per_cell=9))
+    found = ends(train(spec, opened, dataset)).values()
+    assert {str(end.state) for end in found} == {"pruned", "diverged", "complete"}
+    for end in found:
+        assert (end.best_whole_val_loss is not None) == (end.state == "complete")
+
+
+def test_the_score_is_the_same_in_any_stack_and_after_any_stop(tiny, opened, dataset) -> None:
+    found = []
+    for name, stack in (("one", 1), ("three", 3)):
+        found.append(ends(train(tiny(name=name, engine=Engine(stack=stack)), opened, dataset)))
+    spec = tiny(name="parts", engine=Engine(stack=3))
+    for steps in (3, 9, 5, 6, 1000):
+        left = iter(range(steps))
+        folder = train(spec, opened, dataset, stopping=lambda left=left: next(left, None) is None)
+    found.append(ends(folder))
+    scores = [{key: end.best_whole_val_loss for key, end in each.items()} for each in found]
+    assert scores[0] == scores[1] == scores[2] and all(map(math.isfinite, scores[0].values()))
+
+
+def test_killed_after_the_score_was_written_it_comes_out_the_same(tiny, opened, dataset) -> None:
+    spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
+    whole = ends(train(tiny(name="whole", seeds=[0, 1], budget=Budget(trials_per_cell=1)), opened, dataset))
+
+    class Killed(BaseException):
+        pass
+
+    def finish(*_):
+        raise Killed
+
+    folder, store = opened(spec)
+    runner = Runner(spec, store, dataset, folder)
+    runner._finish = finish  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        runner.work()
+    assert all(run.points()[-1].whole_val_loss for run in folder.runs())
+    again = ends(train(spec, opened, dataset))
+    assert {key: end.best_whole_val_loss for key, end in again.items()} == {
+        key: end.best_whole_val_loss for key, end in whole.items()
+    }
+
+
+def test_scoring_changes_no_bit_of_what_goes_on(tiny, dataset) -> None:
+    values = Hyperparameters.of(
+        {
+            **tiny().fixed, "vocab_size": dataset.tokenizer.vocab_size, "dtype": "float32", "compile": False,
+            "dropout": 0.1, "objective": "next_token", "learning_rate": 1e-2,
+        }
+    )  # fmt: skip
+    found = []
+    for scores in (False, True):
+        stack = Stack(values, dataset.train, dataset.val, 3)
+        for seed in range(3):
+            stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.advance()
+        if scores:
+            several = stack.whole_losses(["2", "0"], best=True)
+            assert several == [stack.whole_losses([key], best=True)[0] for key in ("2", "0")]
+        records = stack.advance()
+        found.append(([record.val_loss for record in records], [stack.snapshot(key) for key in stack.keys]))
+    (before, snapshots), (after, others) = found
+    assert before == after
+    for one, other in zip(snapshots, others, strict=True):
+        assert all(bool((one.rows[name] == other.rows[name]).all()) for name in one.rows)
+
+
+def test_a_very_large_split_is_scored_on_a_bounded_part_of_it() -> None:
+    values = Hyperparameters(
+        objective="next_token", block_size=64, vocab_size=8, eval_iters=2, eval_full=False
+    )
+    large = (np.arange(2 * MOST_WHOLE) % 7).astype(np.uint16)
+    small = large[: MOST_WHOLE // 2]
+    for split, expected in ((large, MOST_WHOLE), (small, len(small) - 1)):
+        batches = make_objective(split, values).evaluation(wholly(values).evaluated_tokens)
+        assert sum(batch.n_targets for batch in batches) == expected
+    asked = values.replace(eval_tokens=2 * MOST_WHOLE)
+    assert wholly(asked) == asked, "who evaluates on more than that is scored on as much"
+    assert wholly(values.replace(eval_full=True)).evaluated_tokens is None
+
+
+def test_pairs_are_scored_whole_too(tiny, opened) -> None:
+    data = prepare("addition", "char")
+    values = Hyperparameters(
+        objective="pairs", block_size=16, vocab_size=data.tokenizer.vocab_size + 4, batch_size=4
+    )
+    batches = list(make_objective(data.val, values).evaluation(wholly(values).evaluated_tokens))
+    assert sum(batch.n_targets for batch in batches) == data.val_targets
