@@ -1,4 +1,4 @@
-"""What fresh seeds and the test split say of a study: its cells, their differences, and how much of a loss was luck.
+"""What fresh seeds and the test split say of a study: its cells, their differences, and the optimism of its search.
 
 The winner of each cell was chosen without the losses that are read here: means, intervals and differences are those of
 a sample, with Student's t, and hold after the selection. Differences are from the cell that the search held for the
@@ -44,8 +44,8 @@ class Interval:
 class CellConfirmed:
     """One cell: its winner's test loss, and what the search saw above it.
 
-    `optimism` is the test loss less the loss that the search found; of it `luck` is what fresh seeds alone take back,
-    on the validation split. `apart` is the difference from the reference's test loss, `evidence` what stands behind
+    `optimism` is the test loss less the loss that the search found; of it `selection_bias` is what fresh seeds take
+    back, on the same split. `apart` is the difference from the reference's test loss, `evidence` what stands behind
     it; both are None for the reference, and where a seed diverged there is no test loss.
     """
 
@@ -64,13 +64,13 @@ class CellConfirmed:
         return self.test.value - self.searched if self.test else None
 
     @property
-    def luck(self) -> float | None:
+    def selection_bias(self) -> float | None:
         """Return how much lower the search's loss was than that of fresh seeds."""
         return self.validation - self.searched if self.test else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {**asdict(self), "optimism": self.optimism, "luck": self.luck}
+        return {**asdict(self), "optimism": self.optimism, "selection_bias": self.selection_bias}
 
 
 def confirmed_cells(found: Sequence[Confirmed]) -> list[CellConfirmed]:

@@ -12,8 +12,8 @@ NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "cannot be told"
 UNTESTED: Final = "not tested on other seeds"
 # Why a difference cannot be told from chance, and what would tell.
-ONE_SEED = "no cell has two seeds; `seeds: [0, 1, 2]` would tell"
-ONE_TRIAL = "each cell has one trial of its search; more `trials_per_cell` would tell"
+ONE_SEED = "no cell has two seeds; `seeds: [0, 1, 2]` or `study confirm` would tell"
+ONE_TRIAL = "each cell has one trial of its search; more `trials_per_cell` or `study confirm` would tell"
 _ITS_OWN = "the loss shown is the one that chose it"
 
 

@@ -173,7 +173,7 @@ def in_race(cells: Sequence[Mapping[Found, Losses]]) -> set[Found]:
         reach = math.inf
         if freedom:
             n_seeds = max(map(len, cell.values()), default=1)
-            reach = -stdtrit(freedom, RACE_LEVEL) * math.sqrt(2 * squares / freedom / n_seeds)
+            reach = -float(stdtrit(freedom, RACE_LEVEL)) * math.sqrt(2 * squares / freedom / n_seeds)
         kept |= {found for found, mean in means.items() if mean <= min(means.values()) + reach} or set(whole)
     return kept
 

@@ -124,13 +124,15 @@ def print_confirmed(name: str, found: Sequence[CellConfirmed]) -> None:
             "validation": each.validation if each.test else None,
             "test": interval_text(each.test),
             "optimism": None if each.optimism is None else f"{each.optimism:+.4f}",
-            "test, from the first": interval_text(each.apart, "+"),
+            "from the best": interval_text(each.apart, "+"),
             "differs": each.evidence.verdict if each.evidence else None,
         }
         for each in found
     ]
     print_rows(rows, text=("cell", "differs"))
-    say("losses in nats per token: means over fresh seeds, with 90% intervals")
+    say("losses in nats per token, means over fresh seeds with 90% intervals; optimism: test less searched")
+    if reference := next((each.cell for each in found if each.test and not each.apart), None):
+        say(f"differences are from {reference}, which the search held for the best")
     for each in found:
         if each.test is None:
             say(f"{each.cell}: trial {each.trial} diverged on a fresh seed: it has no test loss", "yellow")

@@ -1,0 +1,55 @@
+"""Searches that never ran, and their confirmation: true losses, and what seeds make of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from analysis.planted_cells import NOISES, SEED_SD
+
+from sweeplab.sweep.confirming import Confirmed, Found, race
+
+FIRST_FRESH = 100
+
+
+def plant_confirmation(
+    random: np.random.Generator,
+    n_cells: int = 6,
+    n_trials: int = 10,
+    top: int = 3,
+    n_seeds: int = 5,
+    spread: float = 0.02,
+    noise: str = "equal",
+) -> tuple[list[Confirmed], dict[Found, float]]:
+    """Return what is confirmed of cells that are alike, and the true loss of every trial.
+
+    Trials differ by `spread`; the search chose by one seed. Validation and test losses of a seed are the same.
+    """
+    sd = dict(zip(map(str, range(n_cells)), SEED_SD * NOISES[noise](n_cells), strict=True))
+    truth = {
+        (cell, trial): 2.0 + spread * random.standard_normal() for cell in sd for trial in range(n_trials)
+    }
+    searched = {found: loss + sd[found[0]] * random.standard_normal() for found, loss in truth.items()}
+    ranked = [
+        sorted(((cell, trial) for trial in range(n_trials)), key=searched.__getitem__)[:top] for cell in sd
+    ]
+
+    def train(configurations, seeds):
+        return {
+            found: {seed: truth[found] + sd[found[0]] * random.standard_normal() for seed in seeds}
+            for found in configurations
+        }
+
+    raced, winners = race(ranked, range(FIRST_FRESH, FIRST_FRESH + n_seeds), train)
+    final = train(winners, range(FIRST_FRESH + n_seeds, FIRST_FRESH + 2 * n_seeds))
+    confirmed = [
+        Confirmed(
+            *found,
+            searched[found],
+            found in winners,
+            raced[found],
+            final.get(found, {}),
+            final.get(found, {}),
+        )
+        for cell in ranked
+        for found in cell
+    ]
+    return confirmed, truth

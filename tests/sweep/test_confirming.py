@@ -1,0 +1,152 @@
+"""Confirming a study: who races, on which seeds, what is scored, and that it goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sweeplab.errors import BadInput
+from sweeplab.lab.listing import read_trials
+from sweeplab.records.folders import StudyFolder
+from sweeplab.runs.inspecting import scored
+from sweeplab.study.search import Derived, Expression, Range
+from sweeplab.study.spec import Budget
+from sweeplab.sweep.confirming import Interrupted, confirm, in_race, race, read_confirmed
+from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.work.supervisor import write_study
+from sweeplab.tracking.loading import load_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+A, B, C, D = (("a", 0), ("a", 1), ("b", 0), ("b", 1))
+
+
+@pytest.fixture
+def trained(tmp_path, dataset):
+    """Return a function that runs a study to its end in this process, as one worker, and returns its status."""
+    ran = []
+
+    def run(spec) -> str:
+        ran.append(spec)
+        plan, cells, _ = make_plan(spec, tmp_path / "lab")
+        folder = StudyFolder(tmp_path / "lab", spec.name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.plan_file.write_text(json.dumps(plan.as_dict()))
+        write_study(spec, folder, plan.data)
+        store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
+        Runner(spec, store, dataset, folder).work()
+        return "complete"
+
+    run.ran = ran
+    return run
+
+
+@pytest.fixture
+def searched(tiny, trained, tmp_path):
+    """Return a study that was run: two cells, in which three learning rates were tried."""
+    search = {
+        "learning_rate": Range(1e-3, 1e-2, log=True),
+        "warmup_iters": Derived(Expression("max_iters // 10")),
+    }
+    fixed = {"n_embd": 16, "warmup_iters": 2}
+    spec = tiny(
+        name="s", grid={"n_embd": [8, 16]}, search=search, budget=Budget(trials_per_cell=3), seeds=[0, 4]
+    )
+    spec = spec.model_copy(update={"fixed": {k: v for k, v in spec.fixed.items() if k not in fixed}})
+    trained(spec)
+    return StudyFolder(tmp_path / "lab", "s"), spec
+
+
+def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_others(
+    searched, trained, dataset
+) -> None:
+    folder, spec = searched
+    found = confirm(folder, spec, 2, 3, trained)
+    ranked = {
+        cell: sorted((t for t in read_trials(folder) if t.cell == cell), key=lambda t: t.value)[:2]
+        for cell in ("n_embd=8", "n_embd=16")
+    }
+    assert [(each.cell, each.trial) for each in found] == [
+        (t.cell, t.number) for trials in ranked.values() for t in trials
+    ]
+    race_spec, *_, final = trained.ran[1:]
+    assert (race_spec.name, final.name) == ("s.race", "s.confirm")
+    assert (race_spec.seeds, final.seeds) == ([5, 6], [8, 9, 10])
+    assert all({5, 6} <= each.race.keys() <= {5, 6, 7} for each in found)
+    winners = [each for each in found if each.won]
+    assert [each.cell for each in winners] == ["n_embd=8", "n_embd=16"]
+    for each in winners:
+        assert each.race and each.validation.keys() == each.test.keys() == {8, 9, 10}
+        assert each.validation != each.test
+        rivals = [
+            other for other in found if other.cell == each.cell and other.race.keys() == each.race.keys()
+        ]
+        assert sum(each.race.values()) == min(sum(other.race.values()) for other in rivals)
+    # The trials there have the values of those that were found, and their losses are of the whole splits.
+    of_confirm = StudyFolder(folder.lab, "s.confirm")
+    there = sorted(read_trials(of_confirm), key=lambda t: t.values["n_embd"])
+    for trial, each in zip(there, winners, strict=True):
+        origin = next(t for t in ranked[each.cell] if t.number == each.trial)
+        assert trial.values == origin.values
+        run = next(run for run in trial.runs if run.seed == 8)
+        assert each.validation[8] == run.read_end().best_whole_val_loss
+        loaded = load_checkpoint(run.checkpoint(), "run")
+        assert each.test[8] == scored(loaded, dataset, "test", whole=True)["test_loss"]
+    assert read_confirmed(folder) == found
+    again = confirm(folder, spec, 2, 3, trained)
+    assert again == found
+
+
+def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained) -> None:
+    folder, spec = searched
+    statuses = iter(["interrupted"])
+    with pytest.raises(Interrupted, match=r"study s\.race is interrupted") as raised:
+        confirm(folder, spec, 2, 2, lambda derived: next(statuses))
+    assert raised.value.status == "interrupted" and read_confirmed(folder) == []
+    assert confirm(folder, spec, 2, 2, trained)
+
+
+def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None:
+    folder, spec = searched
+    found = confirm(folder, spec, 1, 2, trained)
+    assert [each.name for each in trained.ran[1:]] == ["s.confirm"]
+    assert all(each.won and not each.race for each in found)
+
+
+def test_a_study_without_values_has_nothing_to_confirm(tiny, trained, tmp_path) -> None:
+    spec = tiny(
+        name="none",
+        search={},
+        budget=Budget(trials_per_cell=1),
+        values={"learning_rate": 1e6, "grad_clip": None},
+    )
+    trained(spec)
+    with pytest.raises(BadInput, match="no trial of study none has a value"):
+        confirm(StudyFolder(tmp_path / "lab", "none"), spec, 2, 2, trained)
+
+
+def test_who_is_behind_by_more_than_chance_leaves_the_race() -> None:
+    even = {A: {0: 2.00, 1: 2.02}, B: {0: 2.01, 1: 2.01}}
+    apart = {C: {0: 2.00, 1: 2.02}, D: {0: 2.51, 1: 2.51}}
+    assert in_race([even, apart]) == {A, B, C}
+    assert in_race([{A: {0: 2.0}, B: {0: 9.0}}]) == {A, B}, "one seed tells nothing"
+    assert in_race([{A: {}, B: {0: 9.0, 1: 9.0}}]) == {B}, "the other diverged"
+    assert in_race([{A: {}, B: {}}]) == {A, B}
+
+
+def test_seeds_go_where_the_order_is_open() -> None:
+    asked = []
+
+    def train(configurations, seeds):
+        asked.append((list(configurations), list(seeds)))
+        close = {A: 2.00, B: 2.001, C: 2.00, D: 3.0}
+        return {
+            found: {seed: close[found] + 0.01 * (seed % 2) * (found in (A, C)) for seed in seeds}
+            for found in configurations
+        }
+
+    raced, winners = race([[A, B], [C, D]], [10, 11, 12, 13, 14], train)
+    assert asked == [([A, B, C, D], [10, 11]), ([A, B], [12, 13, 14])]
+    assert winners[1] == C and len(raced[C]) == 2 and len(raced[A]) == 5
