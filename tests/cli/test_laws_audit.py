@@ -54,7 +54,7 @@ def test_a_study_in_bits_a_byte(finished) -> None:
     assert final.conventions["loss"].endswith("last evaluation of a run")
 
 
-LOSSES = ("best_val_loss", "best_bits_per_byte")
+LOSSES = ("best_val_loss", "best_bits_per_byte", "best_whole_val_loss", "best_whole_bits_per_byte")
 
 
 def two(finished, data: dict[str, str] | None = None, at: str = "best") -> Studies:
