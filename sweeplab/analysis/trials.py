@@ -201,7 +201,7 @@ class Selection:
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
-    """Return the best trial of each model and planned number of tokens, by the mean of `loss` over its seeds.
+    """Return the best trial of each model and planned number of tokens, by its value, with its seeds' mean `loss`.
 
     Cells that differ in what is tuned, such as the learning rate, are one model. A trial counts if all its
     seeds have ended: the mean of those that did not diverge is no value of it.
@@ -224,8 +224,10 @@ def select(runs: DataFrame, loss: str) -> Selection:
     if used.empty:
         raise BadInput("no run of the study has ended with a loss yet")
     check_one_task(used)
-    means = used.groupby([*POINT, *TRIAL], sort=False)[loss].mean().reset_index()
-    best = means.loc[means.groupby(POINT, sort=False)[loss].idxmin(), own_trial]
+    # A trial's value is the lowest of its seeds' mean curve, as Optuna was told it: the mean of their minima is lower.
+    by = "value" if "value" in used and finite(used, "value").notna().all() else loss
+    means = used.groupby([*POINT, *TRIAL], sort=False)[by].mean().reset_index()
+    best = means.loc[means.groupby(POINT, sort=False)[by].idxmin(), own_trial]
     parts = own_trial if best["study"].nunique() > 1 else TRIAL
     kept = used.merge(best.assign(point=best[parts].astype(str).agg("/".join, axis=1)), on=own_trial)
     dropped["not the best of its model and length"] += len(used) - len(kept)

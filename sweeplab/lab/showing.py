@@ -60,7 +60,8 @@ def states_in_words(states: Mapping[str, int]) -> str:
 def show_study(folder: StudyFolder) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` are those that count towards the budget, `enqueued` those that wait to be tried next, `known` those that
+    `trials` are those that count towards the budget, of `n_trials` in all (null where only time or FLOPs end the study:
+    a cell has no more trials than points), `enqueued` those that wait to be tried next, `known` those that
     a warm start brought in, `baselines` the n-gram baseline of each cell. Values are of the `metric`.
     Cells stand in the order of the grid; those that it no longer has come last. There is no best of unlike tasks.
     """
@@ -74,13 +75,19 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
     # How many trials of each source came into which cell, counted in no other number.
     warm_start = folder.read(folder.warm_start_file) if folder.warm_start_file.exists() else {}
     by_task = best_by_task(folder, trials) if has_one_task(folder) else []
+    per_cell = study["budget"]["trials_per_cell"]
+    limits = {
+        cell["cell"]: [each for each in (per_cell, cell["n_points"]) if each is not None]
+        for cell in plan["cells"]
+    }
     return {
         "name": folder.name,
         "metric": plan["metric"],
-        "trials_per_cell": study["budget"]["trials_per_cell"],
+        "trials_per_cell": per_cell,
         "cells": [
             _cell_row(folder, cell, own, unfinished)
             | {"enqueued": counts[cell].states["enqueued"] if cell in counts else 0}
+            | {"n_trials": min(limits.get(cell, ()), default=None)}
             | {"known": sum(warm_start.get(cell, {}).values())}
             | {"baseline": baselines[cell]["loss"] if cell in baselines else None}
             for cell, own in by_cell.items()

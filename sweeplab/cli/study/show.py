@@ -90,12 +90,11 @@ def show(
 
 def print_study(found: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
-    total = found["trials_per_cell"]
     rows = [
         {
-            **{name: value for name, value in cell.items() if name != "baseline"},
+            **{name: value for name, value in cell.items() if name not in ("baseline", "n_trials")},
             "n_params": f"{cell['n_params']:,}" if cell["n_params"] else None,
-            "trials": f"{cell['trials']}/{total}" if total else cell["trials"],
+            "trials": f"{cell['trials']}/{cell['n_trials']}" if cell["n_trials"] else cell["trials"],
         }
         for cell in found["cells"]
     ]

@@ -226,11 +226,11 @@ def _table(
         texts = {
             "cell": plan.cell,
             "params": f"{plan.n_params:,}",
-            "trials": f"{cell.counted}/{per_cell}" if per_cell else str(cell.counted),
+            "trials": f"{cell.counted}/{plan.n_trials(per_cell)}" if per_cell else str(cell.counted),
             "best": f"{cell.best:.4f}" if cell.best is not None else "–",
         }
         running = _running(plan, [event for event in live if event.cell == plan.cell], room)
-        full = per_cell is not None and cell.counted >= per_cell
+        full = per_cell is not None and cell.counted >= plan.n_trials(per_cell)
         table.add_row(*(texts[each] for each in widths), running, style="dim" if full else "")
     return table
 
