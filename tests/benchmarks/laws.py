@@ -22,10 +22,10 @@ from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, pla
 from analysis.random_tables import random_table, scipys_gain
 from benchmarks.setting import print_table, setting
 
-from sweeplab.analysis.fit.assessment import IDENTIFIED, gate, judge
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit
 from sweeplab.analysis.fit.forms import LAWS, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.fit.intervals import bootstrap, profile, profiles, shared_of
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, gate, judge
 
 CHINCHILLA = LAWS["chinchilla"]
 NOISES = (0.003, 0.01, 0.02)

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.columns import COUNTS
-from sweeplab.analysis.fit.assessment import IDENTIFIED, Assessment, Verdict, gate, judge
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import loss_at
 from sweeplab.analysis.fit.intervals import LEVEL, Shared, profile, student
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, Verdict, gate, judge
 from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE, VERSION, Normal
@@ -37,13 +38,13 @@ _FEWEST_FOR_A_LINE = 3
 
 @dataclass(frozen=True)
 class Prediction:
-    """The loss that a law predicts of a run, with its prediction interval at `level`.
+    """The loss that a law predicts of a run, with its prediction interval at `level`; None where it is not identified.
 
     `log_loss` is the normal distribution of the log loss whose interval this is; `law_low` and `law_high` bound
     the law alone, and `noise` is the sd of a run's log loss about the law.
     """
 
-    loss: float
+    loss: float | None
     low: float
     high: float
     level: float
@@ -62,14 +63,13 @@ class Naive:
     why: str
 
 
-def predict(
-    points: Points, fit: Fit, shared: Shared | None, at: Mapping[str, float], seeds: int = 1
-) -> Prediction:
+def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Prediction:
     """Return what the law says of the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     Raises:
         BadInput: the law reads what the point does not say, or the rows leave the loss there without a limit.
     """
+    points, fit, shared = assessment.points, assessment.fit, assessment.shared
     if missing := [name for name in fit.law.columns if name not in at]:
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
@@ -77,13 +77,14 @@ def predict(
     if interval.open_ends:
         why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
-    noise, quantile = _noise(points, fit, shared, seeds)
+    noise, quantile = _noise(fit, shared, seeds)
     low = interval.value - math.hypot(interval.value - interval.low, quantile * noise)
     high = interval.value + math.hypot(interval.high - interval.value, quantile * noise)
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
+    verdict = judge(quantity, interval, fit, gate(quantity, points, fit), assessment.doubt)
     return Prediction(
-        loss=math.exp(interval.value),
+        loss=math.exp(interval.value) if verdict.identified else None,
         low=math.exp(low),
         high=math.exp(high),
         level=LEVEL,
@@ -91,7 +92,7 @@ def predict(
         law_low=math.exp(interval.low),
         law_high=math.exp(interval.high),
         noise=noise,
-        verdict=judge(quantity, interval, fit, gate(quantity, points, fit)),
+        verdict=verdict,
     )
 
 
@@ -133,7 +134,7 @@ def _line(points: Points, x_name: str, where: float) -> Naive:
     return Naive(Normal(mean, end / _NORMAL_END), f"log loss as a line of log {x_name}")
 
 
-def _noise(points: Points, fit: Fit, shared: Shared | None, seeds: int) -> tuple[float, float]:
+def _noise(fit: Fit, shared: Shared | None, seeds: int) -> tuple[float, float]:
     """Return the sd of a run's log loss about the law, and the quantile of t that belongs to it.
 
     Residuals count as they are, outliers too: a run to come may be one. The mean of several seeds is taken as
@@ -187,7 +188,7 @@ def seal(
     for target in wanted:
         try:
             _refuse_known(target, assessment.points, source, runs)
-            predicted = predict(assessment.points, assessment.fit, assessment.shared, target.at, target.seeds)
+            predicted = predict(assessment, target.at, target.seeds)
         except BadInput as error:
             left_out[target.words] = "; ".join(map(str, error.problems))
             continue
@@ -216,6 +217,7 @@ def _forecast(
 ) -> dict[str, Any]:
     """Return all that is sealed of one forecast, as plain values."""
     points, fit, place = assessment.points, assessment.fit, target.place
+    said = {each.quantity.name: each for each in assessment.estimates}
     largest = {role: float(points.columns[role].max()) for role in COUNTS if role in points.columns}
     delta = fit.rows.delta
     return {
@@ -234,8 +236,9 @@ def _forecast(
         "fit": {
             "law": fit.law.name,
             "formula": fit.law.formula,
-            "parameters": fit.minimizer(),
-            "verdicts": {each.quantity.name: each.verdict.verdict for each in assessment.estimates},
+            "parameters": {name: value for name, value in fit.minimizer().items() if said[name].identified},
+            "form": {"status": assessment.misfit.status, "sentences": list(assessment.misfit.sentences)},
+            "verdicts": {name: each.verdict.verdict for name, each in said.items()},
             "delta": assessment.delta,
             "delta_log_units": delta if math.isfinite(delta) else None,
             "objective": fit.objective,

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.fit.assessment import DELTAS, IDENTIFIED, Assessment, find_law
+from sweeplab.analysis.assessment import DELTAS, Assessment, find_law
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL, correlations
+from sweeplab.analysis.fit.verdicts import IDENTIFIED
 from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
-from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
 from sweeplab.report.data import ROLES, ReportData
@@ -56,10 +56,9 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
     @classmethod
     def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
         """List the numbers of a law."""
-        found, misfit = report.assessment(law, delta), report.misfit(law, delta)
+        found = report.assessment(law, delta)
         said = found.as_dict()
         entries = said["parameters"] | said["derived"]
-        flag = misfit.sentences[:1] if misfit.status == FLAGGED else ()
         objectives = "The last columns have the same fit under each objective."
         if not any(each.identified for each in found.estimates):
             objectives = "These rows identify no number of it."
@@ -68,7 +67,7 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
             data=data_of(entries),
             shown=shown_of(entries),
             notes=(f"{said['formula']}, fitted to {several(said['n_points'], 'row')}. {objectives}",),
-            warnings=(*flag, *found.warnings),
+            warnings=found.warnings,
             method=about_fit(found),
             result=said,
         )
@@ -214,7 +213,7 @@ class MisfitPanel(TablePanel, name="misfit", source="points"):
     @classmethod
     def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
         """List the departures from the form."""
-        said = report.misfit(law, delta).as_dict()
+        said = report.assessment(law, delta).misfit.as_dict()
         table = DataFrame(said["kinds"])
         shown = {
             "departure": table["kind"],

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, Assessment, gate, judge
+from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of
 from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
+from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, gate, judge
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
 from sweeplab.report.data import ROLES, ReportData

@@ -52,10 +52,12 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
 
     def _draw(self, figure: Figure) -> None:
         data = self.data.assign(line=[f"{row.number}: {row.what}" for row in self.data.itertuples()])
-        tick = {"symbol": "line-ns-open", "size": 12, "line": {"width": 2}}
-        interval = bars(data, "loss", thickness=5, width=0, color=FAINT)
+        # Without a value there is the interval alone.
+        tick = {"symbol": "line-ns-open", "size": data["loss"].notna() * 12, "line": {"width": 2}}
+        drawn = data.assign(loss=data["loss"].fillna((data["low"] * data["high"]) ** 0.5))
+        interval = bars(drawn, "loss", thickness=5, width=0, color=FAINT)
         hover = "%{y}<br>%{x:.4f}"
-        Look("forecast", GREY).points(figure, data, "loss", "line", hover, marker=tick, error_x=interval)
+        Look("forecast", GREY).points(figure, drawn, "loss", "line", hover, marker=tick, error_x=interval)
         for state, look in _LOOKS.items():
             if len(rows := data[data["state"] == state]):
                 look.points(figure, rows, "outcome", "line", hover, marker={"size": 10})
@@ -119,7 +121,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         **{name: forecast["predicted"][name] for name in ("loss", "low", "high")},
         "outcome": score.get("outcome"),
         "state": _state(outcome),
-        "error (%)": 100 * score["error_log"] if score else None,
+        "error (%)": 100 * score["error_log"] if score and score["error_log"] is not None else None,
         "why": said["why"],
         "sealed": said["sealed"],
     }
