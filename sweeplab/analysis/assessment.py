@@ -17,7 +17,9 @@ from sweeplab.analysis.fit import forms, intervals
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.analysis.fit.forms import LAWS, Law, Quantity
 from sweeplab.analysis.fit.intervals import Interval, Refits, Shared
+from sweeplab.analysis.fit.noise import Noise, noise_of
 from sweeplab.analysis.fit.verdicts import Verdict, above_a_loss, design, gate, judge
+from sweeplab.analysis.misfit.comparison import FormError
 from sweeplab.analysis.misfit.form import FLAGGED, Misfit, misfit
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
@@ -25,6 +27,8 @@ from sweeplab.formatting import listed
 
 DELTAS = {"auto": None, "1e-3": LITERATURE, "least-squares": LEAST_SQUARES}
 _FEW_GROUPS = 8
+_UNEQUAL = 1.5  # of the largest sd of a row to the smallest: beyond it is worth a warning
+_APART = 1.5  # of the two errors of a number
 _TARGETS = ("params", "tokens", "flops")
 _UNSEEN = {"power-n": "tokens", "power-d": "params"}  # what a law does not read
 
@@ -69,9 +73,11 @@ class Assessment:
     delta: str
     budget: float
     shared: Shared | None
+    noise: Noise | None
     grouped_by: str
     misfit: Misfit
     doubt: str
+    form_error: FormError
     estimates: tuple[Estimate, ...]
     warnings: tuple[str, ...]
     refits: Refits | None = None
@@ -196,6 +202,7 @@ def assess(
     budget = checked_budget(budget, points)
     groups, grouped_by = intervals.groups_of(points)
     shared = intervals.shared_errors(found, groups) if groups else None
+    noise = noise_of(found)
     refits = intervals.bootstrap(found, n_refits, groups) if n_refits else None
     quantities = forms.parameters_of(law, found.center)
     ratio = None
@@ -207,18 +214,20 @@ def assess(
         if missing := [name for name in law.columns if name not in target]:
             raise BadInput(f"the loss at a target takes {' and '.join(missing)} too; {law.name} reads it")
         quantities.append(forms.loss_at(law, found.center, target))
-    form = misfit(points, found)
+    form, form_error = misfit(points, found), FormError(points, law)
     doubt = _doubt(found, form)
     estimates = []
-    for quantity, interval in zip(quantities, intervals.profiles(found, quantities, shared), strict=True):
+    profiled = intervals.profiles(found, quantities, shared, noise)
+    for quantity, interval in zip(quantities, profiled, strict=True):
+        interval = form_error.widened(found, quantity, interval)
         near = ratio if quantity.kind == "ratio" else None
         verdict = judge(quantity, interval, found, gate(quantity, points, found, near), doubt)
         values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in others.items()}
         ends = refits.interval(quantity) if refits else None
         estimates.append(Estimate(quantity, interval, verdict, values, ends))
-    warnings = (*form.flag, *_warnings(points, found, estimates, shared, refits))
-    said = (form, doubt, tuple(estimates), warnings, refits)
-    return Assessment(points, found, delta, budget, shared, grouped_by, *said)
+    warnings = (*form.flag, *_warnings(points, found, estimates, shared, noise, refits))
+    said = (form, doubt, form_error, tuple(estimates), warnings, refits)
+    return Assessment(points, found, delta, budget, shared, noise, grouped_by, *said)
 
 
 def _doubt(found: Fit, form: Misfit) -> str:
@@ -233,7 +242,12 @@ def _doubt(found: Fit, form: Misfit) -> str:
 
 
 def _warnings(
-    points: Points, found: Fit, estimates: list[Estimate], shared: Shared | None, refits: Refits | None
+    points: Points,
+    found: Fit,
+    estimates: list[Estimate],
+    shared: Shared | None,
+    noise: Noise,
+    refits: Refits | None,
 ) -> list[str]:
     law, said = found.law, []
     if not found.converged:
@@ -247,6 +261,20 @@ def _warnings(
         factor = column.max() / column.min()
         said.append(f"{law.name} does not see {unseen}, which vary by a factor {factor:.3g}")
     said += _moved_by_delta(estimates)
+    sds = found.sigma * noise.relative / np.sqrt(found.rows.weights)
+    if sds.max() > _UNEQUAL * sds.min():
+        ways = (
+            f"{'falls' if slope < 0 else 'grows'} with {name}"
+            for name, slope in noise.slopes.items()
+            if slope
+        )
+        ends = f"from {sds.max():.2%} to {sds.min():.2%} of the loss"
+        said.append(f"noise {listed([*ways])}, {ends}; intervals allow for it")
+    if wide := [each.quantity.name for each in estimates if each.identified and each.interval.apart > _APART]:
+        much = f"more than {_APART:g} times as uncertain as noise that is smooth in size makes it"
+        said.append(
+            f"by the residuals of the rows that decide it, {listed(wide)} is {much}; the wider interval counts"
+        )
     if shared and shared.share > 0.1:
         part = f"{shared.share:.0%} of the errors' variance"
         said.append(f"{part} is shared within a group; intervals allow for it")

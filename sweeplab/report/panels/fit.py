@@ -14,7 +14,7 @@ from sweeplab.analysis.assessment import DELTAS, Assessment, find_law
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL, correlations
 from sweeplab.analysis.fit.verdicts import IDENTIFIED
-from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
+from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
 from sweeplab.report.data import ROLES, ReportData
@@ -32,7 +32,6 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
-_CHALLENGERS = ("joint",)
 _ERROR = "error (%)"
 _TEST = {
     "Test": "Rao's score test in many directions: what a departure from the law's form would leave in the "
@@ -289,8 +288,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 
 def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
     law = find_law(name)
-    others = others or [each for each in _CHALLENGERS if set(LAWS[each].columns) == set(law.columns)]
-    laws = tuple(dict.fromkeys((name, *others)))
+    laws = tuple(dict.fromkeys((law.name, *(others or (each.name for each in suited(report.points))))))
     report.assessment(name, delta)  # what has no law is refused as elsewhere on the page
     return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
 
