@@ -41,8 +41,9 @@ def forecast(
 ) -> Answer:
     """Seal a law's forecast of a run, before the run exists.
 
-    The 90% interval covers the law's uncertainty and a run's noise. Every entry holds the hash of the
-    one before it: `laws verify` detects a change, and scores the runs that have ended.
+    The 90% interval covers the law's uncertainty, a run's noise and what the back-test says of the
+    form. Every entry holds the hash of the one before it: `laws verify` detects a change, and scores the
+    runs that have ended.
 
     \b
     $ sweeplab laws forecast small --params 2e6 --tokens 1e8
