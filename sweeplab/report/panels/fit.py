@@ -195,10 +195,12 @@ def about_fit(found: Assessment) -> dict[str, str]:
         "analytic derivatives, Levenberg-Marquardt); Hoffmann et al. 2022 fit so, with delta 1e-3. Here "
         f"{delta}{asked}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
         "Intervals": "An interval holds the values at which the law, held to them, fits not much worse: a "
-        f"{LEVEL:.0%} profile, with the F distribution in place of chi-squared, which is too narrow for few rows. The "
-        f"bootstrap stands beside it. {shared}",
+        f"{LEVEL:.0%} profile, with the F distribution in place of chi-squared, which is too narrow for few rows. "
+        "Noise may differ from row to row: a variance function of the columns, or the residuals of rows that decide "
+        f"the number, whichever is wider. The bootstrap stands beside it. {shared}",
         "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
-        "near the optimum) and its interval is narrow. A number that is not identified is not shown.",
+        "near the optimum) and its interval is narrow; none is more than weak where the form does not fit. A "
+        "number that is not identified is not shown.",
         "Correlation": f"the closest pair of parameters is {pair}, at {matrix[row, column]:.2f}",
         "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
         "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",

@@ -23,8 +23,8 @@ _LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, m
 _METHOD = {
     "Ledger": "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the "
     "one before: a change, or an entry that was removed, shows. One made after its run had started is refused.",
-    "Interval": "The uncertainty of the law there (its profile) and a run's noise, added in quadrature in log loss; "
-    "90%.",
+    "Interval": "The uncertainty of the law there (its profile), a run's noise, and how far the form may be off by its "
+    "back-test, added in quadrature in log loss; 90%.",
     "Score": "CRPS in log loss (Gneiting and Raftery 2007), beside that of two naive forecasters: the loss of the "
     "next smaller run, and the line of log loss on log FLOPs.",
 }
