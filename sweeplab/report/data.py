@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.fit.assessment import Assessment, assess, find_law
-from sweeplab.analysis.misfit.form import Misfit, misfit
+from sweeplab.analysis.assessment import Assessment, assess, find_law
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
@@ -200,15 +199,6 @@ class ReportData:
         """
         key = ("assess", law, delta)
         return self.once(key, lambda: assess(self.points, find_law(law), delta, n_refits=N_REFITS))
-
-    def misfit(self, law: str, delta: str = "auto") -> Misfit:
-        """Return what the residuals of a law's fit say of its form.
-
-        Raises:
-            BadInput: the points allow no fit.
-        """
-        found = self.assessment(law, delta)
-        return self.once(("misfit", law, delta), lambda: misfit(found.points, found.fit))
 
     def importances(self, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
         """Return the importances of a study's hyperparameters."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
+from sweeplab.analysis.assessment import Assessment
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK
 from sweeplab.analysis.misfit.form import FLAGGED
 from sweeplab.analysis.sweep.differences import settings
 from sweeplab.analysis.trials import COUNTED, VALUED, grid_of, searched_of, tasks_of, trials_table
@@ -90,7 +91,7 @@ def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words."""
     found = summarize(report)
     law = next((each.result for each in panels if "parameters" in each.result), None)
-    about_law = [*summarize_law(law), *_flagged(panels)] if law else []
+    about_law = summarize_law(law) if law else []
     return Summary(found.study, [*found.entries, *about_law], found.best)
 
 
@@ -107,16 +108,16 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
     return Summary(listed([*extents]), [*extents.items(), ("Set differently", set_differently), *found])
 
 
-def summarize_table(found: Assessment, source: str, panels: Sequence[Panel]) -> Summary:
+def summarize_table(found: Assessment, source: str) -> Summary:
     """Put a table, and the law that was fitted to it, into words."""
     columns = found.points.columns
     ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
     rows = f"{found.points.n:,}: {', '.join(ranges)}"
-    return Summary(source, [("Rows", rows), *summarize_law(found.as_dict()), *_flagged(panels)])
+    return Summary(source, [("Rows", rows), *summarize_law(found.as_dict())])
 
 
 def summarize_law(said: Mapping[str, Any]) -> Entries:
-    """Put a law into words: how many of its numbers are identified, and the exponents that are."""
+    """Put a law into words: how many of its numbers are identified, the exponents that are, a form that is wrong."""
     entries = said["parameters"] | said["derived"]
     found = Counter(entry["verdict"] for entry in entries.values())
     verdicts = counts({each: found[each] for each in (IDENTIFIED, WEAK, NOT_IDENTIFIED) if each in found})
@@ -126,13 +127,9 @@ def summarize_law(said: Mapping[str, Any]) -> Entries:
         if entry["value"] is not None and name in _EXPONENTS
     )
     law = ("Scaling law", f"{said['law']}, {said['formula']}; of its numbers {verdicts}")
-    return [law, ("Exponents", exponents)] if exponents else [law]
-
-
-def _flagged(panels: Sequence[Panel]) -> Entries:
-    """Return what is wrong with the law's form, where a panel flags it."""
-    said = [each.result["sentences"][0] for each in panels if each.result.get("status") == FLAGGED]
-    return [("Form of the law", words) for words in said[:1]]
+    form = said["misfit"]
+    flag = [("Form of the law", form["sentences"][0])] if form["status"] == FLAGGED else []
+    return [law, *([("Exponents", exponents)] if exponents else []), *flag]
 
 
 def _extent(runs: DataFrame) -> str:

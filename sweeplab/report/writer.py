@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.fit.assessment import Assessment
+from sweeplab.analysis.assessment import Assessment
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 from sweeplab.report.data import ReportData
@@ -81,7 +81,7 @@ def write_law_report(found: Assessment, source: str, page: Path, dashboard: Path
         if kind.source == "points":
             own = {name: value for name, value in law.items() if name in kind.options}
             panels.append(make_panel(replace(spec, options={**spec.options, **own}), report))
-    write_single_page(page, asked.title, summarize_table(found, source, panels), panels)
+    write_single_page(page, asked.title, summarize_table(found, source), panels)
     return page
 
 

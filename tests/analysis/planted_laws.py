@@ -87,18 +87,33 @@ def losses(truth: dict[str, float], n: np.ndarray, d: np.ndarray) -> np.ndarray:
     return truth["E"] + truth["A"] / n ** truth["alpha"] + truth["B"] / d ** truth["beta"]
 
 
-def plant(truth: str, where, noise: float, random, shared: float = 0.0) -> Points:
-    """Return a table with log-normal errors, of which the share `shared` of the variance is one a size."""
+EQUAL, FALLS, HEAVY = "equal", "falls with D", "t3"
+
+
+def plant(truth: str, where, noise: float, random, shared: float = 0.0, kind: str = EQUAL) -> Points:
+    """Return a table with log-normal errors, of which the share `shared` of the variance is one a size.
+
+    Of a kind that falls with D they go as D^-0.25, about what they do in published tables; t3 are Student's.
+    """
     n, d = where
-    return spoilt(n, d, losses((TRUTHS | HELD_OUT)[truth], n, d), noise, random, shared)
+    return spoilt(n, d, losses((TRUTHS | HELD_OUT)[truth], n, d), noise, random, shared, kind)
 
 
 def spoilt(
-    n: np.ndarray, d: np.ndarray, loss: np.ndarray, noise: float, random, shared: float = 0.0
+    n: np.ndarray,
+    d: np.ndarray,
+    loss: np.ndarray,
+    noise: float,
+    random,
+    shared: float = 0.0,
+    kind: str = EQUAL,
 ) -> Points:
     """Return a table of losses with errors as `plant` makes them."""
     sizes, place = np.unique(n, return_inverse=True)
-    own = np.sqrt(1 - shared) * random.standard_normal(len(n))
+    drawn = random.standard_t(3, len(n)) / np.sqrt(3) if kind == HEAVY else random.standard_normal(len(n))
+    own = np.sqrt(1 - shared) * drawn
+    if kind == FALLS:
+        own *= np.exp(-0.25 * (np.log(d) - np.log(d).mean()))
     error = noise * (own + np.sqrt(shared) * random.standard_normal(len(sizes))[place])
     columns = {"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss * np.exp(error)}
     return Points(columns, np.ones(len(n)))

@@ -11,9 +11,9 @@ import pytest
 from analysis.planted_budgets import exponent, n_opt, plant_curves, plant_isoflop
 from analysis.planted_laws import GOOD, TRUTHS, plant
 
+from sweeplab.analysis.assessment import assess, find_law
 from sweeplab.analysis.compute_optimal.approaches import _lost, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curve, Curves, curves_of_points, envelope
-from sweeplab.analysis.fit.assessment import assess, find_law
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 

@@ -9,22 +9,30 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, plant, plant_law, vector
+from analysis.planted_laws import (
+    BAD,
+    GOOD,
+    HELD_OUT,
+    NEAR,
+    TRUTHS,
+    losses,
+    of_law,
+    plant,
+    plant_law,
+    spoilt,
+    vector,
+)
+from analysis.planted_misfit import wrong_table
 from scipy.stats import f as f_distribution
 
-from sweeplab.analysis.fit.assessment import (
-    IDENTIFIED,
-    NOT_IDENTIFIED,
-    WEAK,
-    assess,
-    find_law,
-    gate,
-    parse_delta,
-    parse_target,
-)
+from sweeplab.analysis.assessment import assess, find_law, parse_delta, parse_target
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Pull, fit, solve
 from sweeplab.analysis.fit.forms import LAWS, optimum_of, parameters_of
 from sweeplab.analysis.fit.intervals import correlations, profile, profiles, shared_of
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED, WEAK, gate
+from sweeplab.analysis.ledger.sealing import predict
+from sweeplab.analysis.misfit.form import FLAGGED
+from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -150,7 +158,7 @@ def test_the_shared_part_of_the_errors_is_found() -> None:
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("design", GOOD)
 def test_good_designs_identify_the_exponents(design: str, truth: str) -> None:
-    found = assess(table(design, 0.003, truth=truth), CHINCHILLA)
+    found = assess(table(design, 0.003, 1, truth), CHINCHILLA)
     verdicts = {each.quantity.name: each.verdict.verdict for each in found.estimates}
     for name in ("alpha", "beta", "N_opt exponent", "D_opt exponent"):
         # The terms of this truth are so alike in steepness that 9 rows are few even at this noise.
@@ -252,15 +260,41 @@ def test_the_page_says_where_the_objective_decides() -> None:
     assert any("--delta least-squares puts E, A, alpha" in each for each in spoilt), spoilt
 
 
-def test_e_above_a_loss_is_weak_at_best() -> None:
-    points = table("245 scattered", 0.003)
+def verdicts_of(points: Points) -> set[str]:
+    return {each.verdict.verdict for each in assess(points, CHINCHILLA).estimates}
+
+
+def test_with_e_above_a_loss_every_number_is_weak_at_best() -> None:
+    points = table("245 scattered", 0.003, 1)
     loss = points.columns["loss"].copy()
     loss[7] = 1.5
-    for found, verdict in (
-        (assess(points, CHINCHILLA), IDENTIFIED),
-        (assess(replace(points, columns=points.columns | {"loss": loss}), CHINCHILLA), WEAK),
-    ):
-        assert found.as_dict()["parameters"]["E"]["verdict"] == verdict
+    assert verdicts_of(points) == {IDENTIFIED}
+    assert verdicts_of(replace(points, columns=points.columns | {"loss": loss})) == {WEAK}
+
+
+def test_with_e_at_its_bound_every_number_is_weak_at_best() -> None:
+    """The truth has no E, and the best fit none either: then no loss says that the exponents are those without one."""
+    n, d = GOOD["30 points, 6 x 5"]
+    points = spoilt(n, d, losses(TRUTHS["steep"] | {"E": 0.0}, n, d), 0.002, np.random.default_rng(0))
+    found = assess(points, CHINCHILLA)
+    assert found.fit.at_bound() == ("E",) and found.misfit.status != FLAGGED
+    assert {each.verdict.verdict for each in found.estimates} == {WEAK, NOT_IDENTIFIED}
+    assert found.as_dict()["parameters"]["alpha"]["why"].endswith(
+        "the best fit has E at the end of the range"
+    )
+
+
+def test_a_wrong_form_leaves_nothing_identified() -> None:
+    points = wrong_table(
+        "steep", "interaction", 0.05, GOOD["30 points, 6 x 5"], 0.003, np.random.default_rng(1)
+    )
+    found = assess(points, CHINCHILLA)
+    said = found.as_dict()
+    assert said["misfit"]["status"] == FLAGGED
+    assert {each["verdict"] for each in (said["parameters"] | said["derived"]).values()} == {WEAK}
+    assert said["parameters"]["alpha"]["why"] == "identified within this form, which does not fit"
+    assert said["warnings"][0].startswith("chinchilla does not fit: ")
+    assert predict(found, {"params": 2e8, "tokens": 4e9}).verdict.verdict == WEAK
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "automatic", ""])

@@ -9,19 +9,36 @@ from itertools import cycle
 import numpy as np
 import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, losses, plant
+from analysis.planted_misfit import wrong_losses, wrong_table
 from scipy.stats import norm
 from scipy.stats import t as t_distribution
 
-from sweeplab.analysis.fit.assessment import IDENTIFIED, NOT_IDENTIFIED
-from sweeplab.analysis.fit.fitting import LEAST_SQUARES, fit
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import shared_of
+from sweeplab.analysis.assessment import Assessment, assess
+from sweeplab.analysis.fit.forms import LAWS, Law
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, NOT_IDENTIFIED
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE
 from sweeplab.analysis.ledger.sealing import naive_forecasts, predict
+from sweeplab.analysis.misfit.comparison import FormError
+from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
 NOISE = 0.005
+
+
+class NoError(FormError):
+    """A form that is taken for right."""
+
+    growth = 0.0
+
+
+def right(found: Assessment) -> Assessment:
+    return replace(found, form_error=NoError(found.points, found.fit.law))
+
+
+def classically(points: Points, law: Law) -> Assessment:
+    """Return least squares with equal noise, for which there are textbook intervals."""
+    return replace(right(assess(points, law, "least-squares")), noise=None)
 
 
 def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: float = 0.0) -> float:
@@ -33,9 +50,9 @@ def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: f
     for _ in range(n_tables):
         points = plant(truth, GOOD[design], noise, random, shared)
         n = math.sqrt(10 * points.columns["flops"].max() / 6 / 20)
-        found = fit(points, CHINCHILLA)
-        errors = shared_of(points, found)
-        said = predict(points, found, errors, {"params": n, "tokens": 20 * n, "flops": 120 * n * n})
+        said = predict(
+            right(assess(points, CHINCHILLA)), {"params": n, "tokens": 20 * n, "flops": 120 * n * n}
+        )
         outcome = losses(TRUTHS[truth], np.array([n]), np.array([20 * n]))[0]
         inside += said.low <= outcome * math.exp(noise * random.standard_normal()) <= said.high
     return inside / n_tables
@@ -73,7 +90,7 @@ def classical(x, y, where: float, level: float = 0.9) -> tuple[float, float, flo
 
 def test_where_nothing_bends_it_is_the_classical_prediction_interval() -> None:
     points, law = line_table()
-    said = predict(points, fit(points, law, LEAST_SQUARES), None, {"params": 1e9, "tokens": 1e10})
+    said = predict(classically(points, law), {"params": 1e9, "tokens": 1e10})
     x, y = np.log(points.columns["params"]), np.log(points.columns["loss"])
     expected = classical(x, y, math.log(1e9))
     assert np.log([said.loss, said.low, said.high]) == pytest.approx(expected, rel=1e-4)
@@ -83,13 +100,13 @@ def test_where_nothing_bends_it_is_the_classical_prediction_interval() -> None:
 
 def test_the_mean_of_seeds_is_quieter_only_as_far_as_the_table_shows() -> None:
     points, law = line_table()
-    found, at = fit(points, law, LEAST_SQUARES), {"params": 1e9}
-    one = predict(points, found, None, at)
-    assert predict(points, found, None, at, seeds=4).noise == one.noise
+    found, at = classically(points, law), {"params": 1e9}
+    one = predict(found, at)
+    assert predict(found, at, seeds=4).noise == one.noise
     thrice = replace(points, weights=np.full(points.n, 3.0))
-    of_three = predict(thrice, fit(thrice, law, LEAST_SQUARES), None, at, seeds=3)
+    of_three = predict(classically(thrice, law), at, seeds=3)
     assert (of_three.low, of_three.high) == pytest.approx((one.low, one.high), rel=1e-6)
-    single = predict(thrice, fit(thrice, law, LEAST_SQUARES), None, at, seeds=1)
+    single = predict(classically(thrice, law), at, seeds=1)
     assert single.noise == pytest.approx(of_three.noise * math.sqrt(3))
 
 
@@ -112,16 +129,35 @@ def test_naive_forecasters() -> None:
 
 def test_a_ray_forecasts_along_itself_with_its_verdict() -> None:
     points = plant("steep", BAD["one ray, D = 20 N"], 0.003, np.random.default_rng(3))
-    said = predict(points, fit(points, CHINCHILLA), None, {"params": 2e9, "tokens": 4e10})
+    said = predict(assess(points, CHINCHILLA), {"params": 2e9, "tokens": 4e10})
     assert said.verdict.verdict == NOT_IDENTIFIED and "near one ray" in said.verdict.reason
     good = plant("steep", GOOD["30 points, 6 x 5"], 0.003, np.random.default_rng(3))
     at = {"params": 2e8, "tokens": 4e9}
-    assert predict(good, fit(good, CHINCHILLA), None, at).verdict.verdict == IDENTIFIED
+    assert predict(assess(good, CHINCHILLA), at).verdict.verdict == IDENTIFIED
 
 
 def test_no_interval_no_forecast() -> None:
     points = plant("hoffmann", BAD["one ray, D = 20 N"], 0.003, np.random.default_rng(4))
     with pytest.raises(BadInput, match="cannot be forecast: the 12 rows set it no upper limit"):
-        predict(points, fit(points, CHINCHILLA), None, {"params": 1e12, "tokens": 1e6})
+        predict(assess(points, CHINCHILLA), {"params": 1e12, "tokens": 1e6})
     with pytest.raises(BadInput, match="chinchilla reads tokens too: --tokens"):
-        predict(points, fit(points, CHINCHILLA), None, {"params": 1e6})
+        predict(assess(points, CHINCHILLA), {"params": 1e6})
+
+
+def test_a_forecast_allows_for_the_form_more_the_further_it_goes() -> None:
+    """The law has no interaction of N and D, and the back-test is off by more than noise."""
+    where = GOOD["30 points, 6 x 5"]
+    found = assess(
+        wrong_table("steep", "interaction", 0.1, where, 0.003, np.random.default_rng(1)), CHINCHILLA
+    )
+    most = float(found.points.columns["flops"].max())
+    forms = []
+    for times in (0.5, 10.0, 100.0):
+        n = math.sqrt(times * most / 120)
+        at = {"params": n, "tokens": 20 * n}
+        said, without = predict(found, at), predict(right(found), at)
+        forms.append(said.form)
+        assert (said.high / said.low > without.high / without.low) == (times > 1)
+    assert forms[0] == 0.0 and forms[1] > 0.003 and forms[2] == pytest.approx(2 * forms[1])
+    loss = wrong_losses("steep", "interaction", 0.1, where)(np.array([n]), np.array([20 * n]))[0]
+    assert said.low < loss < said.high and not without.low < loss < without.high

@@ -1,15 +1,18 @@
 """Coverage, verdicts, optima and times of the scaling-law fits, on tables whose law is planted.
 
-Run: python tests/benchmarks/laws.py [coverage near laws optimum refits time] [--tables 200] [--processes 2]
+Run: python tests/benchmarks/laws.py [coverage noises forecasts halves near laws optimum refits time] [--tables 200]
+         [--processes 2] [--table ../shared/data/chinchilla.csv --columns params=N,tokens=D,loss=loss]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
 import zlib
+from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -18,18 +21,40 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from analysis.planted_laws import BAD, GOOD, HELD_OUT, NEAR, TRUTHS, of_law, plant, plant_law, vector
+from analysis.planted_laws import (
+    BAD,
+    EQUAL,
+    FALLS,
+    GOOD,
+    HEAVY,
+    HELD_OUT,
+    NEAR,
+    TRUTHS,
+    of_law,
+    plant,
+    plant_law,
+    vector,
+)
+from analysis.planted_misfit import WRONG, wrong_losses, wrong_table
 from analysis.random_tables import random_table, scipys_gain
+from benchmarks.misfit import size_of
 from benchmarks.setting import print_table, setting
 
-from sweeplab.analysis.fit.assessment import IDENTIFIED, gate, judge
+from sweeplab.analysis.assessment import assess
+from sweeplab.analysis.columns import parse_columns
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit
-from sweeplab.analysis.fit.forms import LAWS, loss_at, optimum_of, parameters_of
+from sweeplab.analysis.fit.forms import LAWS, log_optimum, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.fit.intervals import bootstrap, profile, profiles, shared_of
+from sweeplab.analysis.fit.noise import noise_of
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, gate, judge
+from sweeplab.analysis.ledger.sealing import predict
+from sweeplab.analysis.misfit.form import FLAGGED
+from sweeplab.analysis.points import read_points
 
 CHINCHILLA = LAWS["chinchilla"]
 NOISES = (0.003, 0.01, 0.02)
 WATCHED = ("E", "alpha", "beta", "gamma", "N_opt exponent", "tokens per parameter", "loss at budget")
+WRONG_BY = 0.02  # how far off the forecasts of wrong forms are
 BEYOND = 10  # the budget of the loss, over the largest of the table
 OBJECTIVES = {"auto": None, "1e-3": LITERATURE, "least squares": LEAST_SQUARES}
 DESIGNS = GOOD | BAD | NEAR
@@ -37,11 +62,11 @@ DESIGNS = GOOD | BAD | NEAR
 
 def one_table(case) -> dict[str, tuple[bool, bool]]:
     """Return for every watched quantity whether its interval holds the truth, and whether it is identified."""
-    name, design, truth, noise, shared, seed = case
+    name, design, truth, noise, shared, seed, *kind = case
     law, where = LAWS[name], DESIGNS[design]
     random = np.random.default_rng([seed, zlib.crc32(repr(case[:5]).encode())])
     points = (
-        plant(truth, where, noise, random, shared)
+        plant(truth, where, noise, random, shared, *kind)
         if law is CHINCHILLA
         else plant_law(law, truth, where, noise, random)
     )
@@ -55,7 +80,9 @@ def one_table(case) -> dict[str, tuple[bool, bool]]:
         beyond = {column: BEYOND * float(points.columns[column].max()) for column in law.columns}
         quantities.append(loss_at(law, found.center, beyond))
     told = {}
-    for quantity, interval in zip(quantities, profiles(found, quantities, errors), strict=True):
+    for quantity, interval in zip(
+        quantities, profiles(found, quantities, errors, noise_of(found)), strict=True
+    ):
         label = "loss at budget" if quantity.name == "loss at target" else quantity.name
         if label in WATCHED:
             true = float(quantity.measure(theta[None])[0][0])
@@ -86,6 +113,100 @@ def coverage(pool, n_tables: int) -> None:
     for name in (*GOOD,)[:3]:
         cases += [("chinchilla", name, (*TRUTHS,), noise, 0.36) for noise in NOISES]
     print_shares(pool, cases, n_tables)
+
+
+def noises(pool, n_tables: int) -> None:
+    print(f"\n{n_tables} tables a row, both truths in turn, 1% noise: covered by the 90% interval, in %\n")
+    rows, watched = [], [name for name in WATCHED if name != "gamma"]
+    for design in [*GOOD][1:]:
+        for words, kind, shared in (
+            ("equal", EQUAL, 0.0),
+            ("falls with D", FALLS, 0.0),
+            ("t3", HEAVY, 0.0),
+            ("36% shared by size", EQUAL, 0.36),
+        ):
+            if shared and design.startswith("245"):
+                continue  # no two of its rows have one size
+            cases = [("chinchilla", design, [*TRUTHS][k % 2], 0.01, shared, k, kind) for k in range(n_tables)]
+            told = pool.map(one_table, cases, chunksize=5)
+            held = [100 * np.mean([one[name][0] for one in told]) for name in watched]
+            rows.append([design, words, *(f"{each:.0f}" for each in held), f"{np.mean(held):.0f}"])
+    print_table(["design", "noise", *watched, "mean"], rows)
+
+
+def one_half(case) -> dict[str, tuple[bool, bool]]:
+    """Return for each number whether each half's interval holds the other half's value."""
+    points, seed = case
+    order, fits = np.random.default_rng(seed).permutation(points.n), []
+    for rows in np.array_split(order, 2):
+        half = points.only(rows)
+        found = fit(half, CHINCHILLA)
+        budget = float(points.columns["flops"].max())
+        quantities = parameters_of(CHINCHILLA, found.center) + optimum_of(
+            CHINCHILLA, found.center, budget, 6.0
+        )
+        ends = profiles(found, quantities, shared_of(half, found), noise_of(found))
+        fits.append(
+            {each.name: end for each, end in zip(quantities, ends, strict=True) if each.name in WATCHED}
+        )
+    one, other = fits
+    return {
+        name: (
+            one[name].low <= other[name].value <= one[name].high,
+            other[name].low <= one[name].value <= other[name].high,
+        )
+        for name in one
+    }
+
+
+def halves(pool, n_tables: int, table: Path | None = None, columns: str = "") -> None:
+    print(f"\n{n_tables} splits into halves: how often one half's 90% interval holds the other's value, in %")
+    print("right intervals of normal errors hold it in 76 to 78\n")
+    n, d = GOOD["245 scattered"]
+    tables = {
+        f"245 scattered, noise {kind}": plant("steep", (n, d), 0.01, np.random.default_rng(1), kind=kind)
+        for kind in (EQUAL, FALLS)
+    }
+    if table:
+        tables |= {table.name: read_points(table, parse_columns(columns))}
+    rows, watched = [], [name for name in WATCHED if name != "gamma"]
+    for name, points in tables.items():
+        told = pool.map(one_half, [(points, seed) for seed in range(n_tables)], chunksize=2)
+        agree = [100 * np.mean([one[each] for one in told]) for each in watched]
+        rows.append([name, *(f"{each:.0f}" for each in agree), f"{np.mean(agree):.0f}"])
+    print_table(["table", *watched, "mean"], rows)
+
+
+def one_forecast(case) -> tuple[bool, bool]:
+    """Return whether a forecast's interval holds a run of ten times the compute, and whether the form is flagged."""
+    truth, kind, size, design, noise, seed = case
+    where, random = GOOD[design], np.random.default_rng([seed, 12])
+    points = wrong_table(truth, kind, size, where, noise, random)
+    found = assess(points, CHINCHILLA)
+    budget = BEYOND * float(points.columns["flops"].max())
+    n = np.array([math.exp(log_optimum(CHINCHILLA, found.fit.theta, found.fit.center, budget, 6.0))])
+    d = budget / 6 / n
+    said = predict(found, {"params": float(n[0]), "tokens": float(d[0])})
+    loss = wrong_losses(truth, kind, size, where)(n, d)[0] * math.exp(noise * random.standard_normal())
+    return said.low <= loss <= said.high, found.misfit.status == FLAGGED
+
+
+def forecasts(pool, n_tables: int) -> None:
+    print(
+        f"\n{n_tables} tables a row, 0.5% noise: 90% forecast intervals at {BEYOND} times the compute that hold, where"
+    )
+    print("a fit without noise is 2% off there, and how often the form is flagged, in %\n")
+    rows = []
+    for design in ("30 points, 6 x 5", "245 scattered"):
+        for kind in ("", *WRONG):
+            wanted = WRONG_BY if kind else 0.0
+            sizes = {each: size_of(each, kind or next(iter(WRONG)), design, wanted) for each in TRUTHS}
+            there = [each for each, size in sizes.items() if size is not None]
+            chosen = [there[k % len(there)] for k in range(n_tables)]
+            cases = [(t, kind or next(iter(WRONG)), sizes[t], design, 0.005, k) for k, t in enumerate(chosen)]
+            shares = 100 * np.mean(pool.map(one_forecast, cases, chunksize=2), axis=0)
+            rows.append([design, kind or "the form is right", *(f"{each:.0f}" for each in shares)])
+    print_table(["design", "truth", "held", "flagged"], rows)
 
 
 def near(pool, n_tables: int) -> None:
@@ -185,15 +306,19 @@ def _median(work) -> float:
 
 
 def main() -> None:
-    parts = {"coverage": coverage, "near": near, "laws": laws, "optimum": optima, "refits": refits}
+    parts = {"coverage": coverage, "noises": noises, "forecasts": forecasts, "halves": halves}
+    parts |= {"near": near, "laws": laws, "optimum": optima, "refits": refits}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=[*parts, "time"])
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--table", type=Path, help="a table whose halves are compared too")
+    parser.add_argument("--columns", default="params=N,tokens=D,loss=loss")
     asked = parser.parse_args()
     print(setting(), flush=True)
     if "time" in asked.parts:
         times()
+    parts["halves"] = partial(halves, table=asked.table, columns=asked.columns)
     with Pool(asked.processes) as pool:
         for name, part in parts.items():
             if name in asked.parts:

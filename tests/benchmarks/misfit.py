@@ -63,11 +63,11 @@ def forecast_error(truth: str, kind: str, size: float, design: str) -> tuple[flo
 
 
 @cache
-def size_of(truth: str, kind: str, design: str) -> float | None:
-    """Return the size that makes the forecast wrong by MATTERS; None where no size does."""
+def size_of(truth: str, kind: str, design: str, wrong_by: float = MATTERS) -> float | None:
+    """Return the size that makes the forecast wrong by a share; None where no size does."""
     if design in BAD:
-        return size_of(truth, kind, REFERENCE)
-    aim, before = math.log1p(MATTERS), (0.0, 0.0)
+        return size_of(truth, kind, REFERENCE, wrong_by)
+    aim, before = math.log1p(wrong_by), (0.0, 0.0)
     for size in SIZES:
         error = abs(forecast_error(truth, kind, size, design)[0])
         if error >= aim:

@@ -57,10 +57,29 @@ def test_json(cli, good: Path, ray: Path) -> None:
         "chinchilla", 30, ["E", "A", "alpha", "B", "beta"]
     )  # fmt: skip
     assert {"value", "low", "high", "verdict"} <= found["parameters"]["E"].keys()
-    assert found["minimizer"]["alpha"] == pytest.approx(found["parameters"]["alpha"]["value"])
+    assert found["misfit"]["status"] == "not seen"
     refused = cli("laws", "fit", ray, *COLUMNS, "--json")
-    alpha = json.loads(refused.out)["parameters"]["alpha"]
+    said = json.loads(refused.out)
+    alpha = said["parameters"]["alpha"]
     assert (refused.code, alpha["value"], alpha["verdict"]) == (0, None, "not identified")
+    assert "minimizer" not in said and said["misfit"]["status"] == "cannot be seen"
+
+
+def test_a_wrong_form_is_said(cli, folder: Path) -> None:
+    """The loss has an interaction of N and D, which the law has not."""
+    n = np.repeat(np.geomspace(1e6, 1e8, 6), 5)
+    d = n * np.tile((2, 6, 20, 60, 200), 6)
+    bent = np.exp(0.006 * np.log(n / 1e7) * np.log(d / 2e8))
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * bent
+    loss *= np.exp(np.random.default_rng(3).normal(0, 0.003, 30))
+    np.savetxt(folder / "wrong.csv", np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
+    said = cli("laws", "fit", "wrong.csv", *COLUMNS)
+    assert said.code == 0 and "warning: chinchilla does not fit: " in said.out
+    assert " identified  " not in said.out and "identified within this form, which does not fit" in said.out
+    sealed = cli("laws", "forecast", "wrong.csv", *COLUMNS, "--params", "2e8", "--tokens", "4e9", "--json")
+    (entry,) = json.loads(sealed.out)["sealed"]
+    assert entry["fit"]["form"]["status"] == "flagged"
+    assert entry["predicted"]["verdict"]["verdict"] == "weak"
 
 
 def test_settings(cli, good: Path) -> None:

@@ -122,6 +122,12 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
     verdict = entry.forecast["predicted"]["verdict"]
     assert verdict["verdict"] == "not identified" and "near one ray" in verdict["reason"]
     assert entry.forecast["fit"]["verdicts"]["alpha"] == "not identified"
+    assert entry.forecast["predicted"]["loss"] is None and entry.forecast["fit"]["parameters"] == {}
+    later = folder / "later.csv"
+    later.write_text(ray.read_text() + "2e9,4e10,2.3\n")
+    scored = json.loads(cli("laws", "verify", "--against", later, "--json").out)["forecasts"][0]["score"]
+    assert scored["error_log"] is None and scored["crps"]["law"] > 0
+    assert cli("laws", "verify", "--against", later).code == 0 and cli("laws", "ledger").code == 0
 
 
 @pytest.mark.parametrize(

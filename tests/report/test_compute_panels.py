@@ -10,7 +10,7 @@ import pytest
 from analysis.planted_laws import TRUTHS, losses
 from pandas import DataFrame
 
-from sweeplab.analysis.fit.assessment import assess
+from sweeplab.analysis.assessment import assess
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.points import Points
 from sweeplab.report.data import ReportData

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 
-from sweeplab.analysis.fit.assessment import assess
+from sweeplab.analysis.assessment import assess
 from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.misfit.comparison import compare
 from sweeplab.analysis.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
@@ -162,7 +163,7 @@ def test_misfit_says_what_could_be_seen() -> None:
 
 
 def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
-    found = shown("backtest", of(GRID))
+    found = shown("backtest", of(GRID), laws=("joint",))
     assert found.laws == ("chinchilla", "joint") and len(found.cuts) == 4
     data = found.data
     assert (data["flops"] > data["cut"]).all()
@@ -171,6 +172,13 @@ def test_a_backtest_has_an_error_for_each_law_and_row_above_a_cut() -> None:
     means = data[data["law"] == "chinchilla"].groupby("cut")["error (%)"].agg(lambda each: each.abs().mean())
     assert found.shown["error on larger runs"][0] == f"{means.mean():.2f}%"
     assert {trace.name for trace in found.figure().data} == {"chinchilla", "joint"}
+
+
+def test_the_page_and_the_command_compare_the_same_laws() -> None:
+    material = of("12 points, 4 x 3", noise=0.01)
+    page, command = shown("backtest", material), compare(material.points)
+    assert page.laws == tuple(each.fit.law.name for each in command.rows)
+    assert page.result["sentences"] == list(command.sentences)
 
 
 def test_a_table_that_is_too_small_for_a_backtest_says_so() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.analysis.assessment import Assessment, Estimate, assess, checked_budget, find_law
 from sweeplab.analysis.compute_optimal.envelope import Curves, Envelope, curves_of_points, envelope
 from sweeplab.analysis.compute_optimal.isoflop import IsoFlop, check, isoflop
 from sweeplab.analysis.compute_optimal.lines import N_AT, Noise, Number, no_optimum, optimum_at
-from sweeplab.analysis.fit.assessment import Assessment, Estimate, assess, checked_budget, find_law
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, RATIO
 from sweeplab.analysis.fit.intervals import LEVEL, inverse_curvature

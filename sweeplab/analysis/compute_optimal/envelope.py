@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from sweeplab.analysis.compute_optimal import lines
 from sweeplab.analysis.compute_optimal.lines import FEWEST, N_AT, Number
 from sweeplab.analysis.conventions import Conventions
-from sweeplab.analysis.fit.assessment import DECADES
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
 from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.fit.verdicts import DECADES
 from sweeplab.analysis.points import Points, select_trials
 
 if TYPE_CHECKING:

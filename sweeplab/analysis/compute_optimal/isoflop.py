@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.compute_optimal import lines
 from sweeplab.analysis.compute_optimal.lines import N_AT, Line, Noise, Number, n_sizes
-from sweeplab.analysis.fit.assessment import DECADES
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
 from sweeplab.analysis.fit.intervals import Shared, student
+from sweeplab.analysis.fit.verdicts import DECADES
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem
 

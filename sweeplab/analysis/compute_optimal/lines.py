@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
 from sweeplab.analysis.fit.forms import MEANINGS, Array
 from sweeplab.analysis.fit.intervals import Shared, student
+from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_width
 
 N_AT = "N_opt"
 APART = 0.01  # of log N: sizes closer than this are one

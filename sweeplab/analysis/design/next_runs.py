@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.design import Rules
 from sweeplab.analysis.design.candidates import Candidates
-from sweeplab.analysis.fit.assessment import TOLERANCES
 from sweeplab.analysis.fit.fitting import Fit, solve
 from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of, parameters_of
 from sweeplab.analysis.fit.intervals import LEVEL
+from sweeplab.analysis.fit.verdicts import TOLERANCES
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem, nearest
 

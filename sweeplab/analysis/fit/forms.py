@@ -167,7 +167,8 @@ LAWS: dict[str, Law] = {
 class Quantity:
     """A number of the law; `measure` gives its value, or its log where `is_log`, and the gradient.
 
-    `kind` names its tolerances. `needs` are the columns whose spread it stands on.
+    `kind` names its tolerances. `needs` are the columns whose spread it stands on. Of a loss `size` says how large the
+    run is: the sum of the centered logs of the columns that the law reads, for N and D the log of compute.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Quantity:
     needs: tuple[str, ...]
     is_log: bool = False
     derived: bool = True
+    size: float | None = None
 
     def shown(self, measured: float) -> float:
         """Return the number itself of what `measure` gives."""
@@ -248,7 +250,7 @@ def optimum_of(
     return [
         *(Quantity(name, "exponent", MEANINGS[name], measure, both) for name, measure in shares.items()),
         Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
-        Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both, is_log=True),
+        Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both, is_log=True, size=total),
     ]
 
 
@@ -261,7 +263,10 @@ def loss_at(law: Law, center: Mapping[str, float], target: Mapping[str, float]) 
         return value[:, 0], jacobian[:, :, 0]
 
     where = ", ".join(f"{name} {target[name]:.3g}" for name in law.columns)
-    return Quantity("loss at target", "loss", f"the loss at {where}", measure, law.columns, is_log=True)
+    size = float(sum(column[0] for column in logs.values()))
+    return Quantity(
+        "loss at target", "loss", f"the loss at {where}", measure, law.columns, is_log=True, size=size
+    )
 
 
 def log_optimum(law: Law, theta: Array, center: Mapping[str, float], budget: float, k: float) -> float:

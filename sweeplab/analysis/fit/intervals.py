@@ -2,7 +2,8 @@
 
 A value of a quantity belongs to the interval if the law, held to it, fits not much worse: the objective may rise
 until 2 dF E[psi'] / E[psi^2] reaches the quantile of F(1, n - p), and not of chi-squared, which is too narrow for
-small tables. For least squares that is the classical profile of the residual variance with n - p degrees.
+small tables. For least squares that is the classical profile of the residual variance with n - p degrees. Where the
+noise is not taken as equal, E[psi^2] / E[psi'] is that of the rows which the number leans on (see `noise`).
 
 Rows may share an error: all runs of one size, or all points of one curve. The errors are taken as e_i + s_group(i),
 each independent. Their two variances come from two moments of the residuals r = M (e + s): E[r'r] and E[r'Z Z'r],
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.fit.fitting import Fit, Pull, solve, starts
 from sweeplab.analysis.fit.forms import Array, Quantity
+from sweeplab.analysis.fit.noise import Noise
 from sweeplab.analysis.points import Points
 
 LEVEL = 0.9
@@ -94,7 +96,7 @@ class Shared:
             return 1.0
         return max(1.0, (self.own + self.shared * together / each) / self.seeming)
 
-    def freedom(self, lean: Array, spare: int) -> float:
+    def freedom(self, lean: Array, spare: float) -> float:
         """Return the degrees of freedom that a number's variance is known to; `spare` if nothing is shared.
 
         The own variance is known to `spare`, the shared one to one less than there are groups (Satterthwaite).
@@ -105,7 +107,7 @@ class Shared:
             return spare
         return (own + shared) ** 2 / (own**2 / spare + shared**2 / self.grouped(spare))
 
-    def grouped(self, spare: int) -> int:
+    def grouped(self, spare: float) -> float:
         """Return the degrees of freedom of what is shared: one less than there are groups."""
         return max(1, min(self.n_groups - 1, spare))
 
@@ -155,11 +157,15 @@ def shared_of(points: Points, fit: Fit) -> Shared | None:
 
 @dataclass(frozen=True)
 class Interval:
-    """The lowest and highest value at LEVEL; an end is infinite where the data set no limit on that side."""
+    """The lowest and highest value at LEVEL; an end is infinite where the data set no limit on that side.
+
+    `apart` is how many times larger the value's robust error is than the modelled one; 1 where noise is taken as equal.
+    """
 
     value: float
     low: float
     high: float
+    apart: float = 1.0
 
     @property
     def open_ends(self) -> list[str]:
@@ -167,15 +173,20 @@ class Interval:
         return [side for side, end in (("lower", self.low), ("upper", self.high)) if math.isinf(end)]
 
 
-def profile(fit: Fit, quantity: Quantity, shared: Shared | None = None) -> Interval:
+def profile(
+    fit: Fit, quantity: Quantity, shared: Shared | None = None, noise: Noise | None = None
+) -> Interval:
     """Return the profile interval of a quantity, in what its `measure` gives (logs where it is a log).
 
     Errors that are `shared` widen it by what they add to the quantity's variance, with fewer degrees of freedom.
+    Without a `noise` all rows are taken as equally noisy.
     """
-    return profiles(fit, [quantity], shared)[0]
+    return profiles(fit, [quantity], shared, noise)[0]
 
 
-def profiles(fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None) -> list[Interval]:
+def profiles(
+    fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = None, noise: Noise | None = None
+) -> list[Interval]:
     """Return the profile intervals of several quantities, followed side by side: many times faster than one by one."""
     inverse = inverse_curvature(fit)
     values: list[float] = []
@@ -184,11 +195,12 @@ def profiles(fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = N
     wanted: dict[tuple[int, int], tuple[Array, Array]] = {}
     springs: dict[tuple[int, int], float] = {}
     ends: dict[tuple[int, int], float] = {}
+    apart = dict.fromkeys(range(len(quantities)), 1.0)
     for k, quantity in enumerate(quantities):
         value, slope = (each[0] for each in quantity.measure(fit.theta[None]))
         values.append(float(value))
         if math.isfinite(value) and np.isfinite(slope).all() and slope.any():
-            allowed = _allowed(fit, slope, inverse, shared)
+            allowed, apart[k] = (float(each[0]) for each in allowed_rises(fit, slope[None], shared, noise))
             spread, lean = _spread(fit, slope, inverse, allowed)
             for side in (-1, 1):
                 searches[k, side] = _end(fit, side, float(value), lean, spread, allowed)
@@ -214,17 +226,36 @@ def profiles(fit: Fit, quantities: Sequence[Quantity], shared: Shared | None = N
                 ends[key] = done.value
                 del wanted[key]
     return [
-        Interval(value, ends.get((k, -1), -math.inf), ends.get((k, 1), math.inf))
+        Interval(value, ends.get((k, -1), -math.inf), ends.get((k, 1), math.inf), apart[k])
         for k, value in enumerate(values)
     ]
 
 
-def _allowed(fit: Fit, slope: Array, inverse: Array, shared: Shared | None) -> float:
-    """Return how much higher the objective may be inside of a quantity's interval."""
-    if not (shared and shared.shared > 0):
-        return rise(fit, fit.spare)
-    moved = fit.rows.weights * (slope @ inverse @ fit.jacobian)
-    return rise(fit, shared.freedom(moved, fit.spare)) * shared.inflation(moved)
+def allowed_rises(fit: Fit, slopes: Array, shared: Shared | None, noise: Noise | None) -> tuple[Array, Array]:
+    """Return how much higher the objective may be inside of the intervals of quantities of these slopes [q, p]: [q].
+
+    The second is how many times larger the robust errors are than the modelled ones, [q].
+    """
+    from scipy.stats import f as f_distribution
+
+    own = np.full(len(slopes), float(fit.spare))
+    if noise is None:
+        leans = slopes @ inverse_curvature(fit) @ fit.jacobian * fit.rows.weights
+        sizes = [(np.full(len(slopes), _mean_size(fit)), own)]
+    else:
+        modelled, leans = noise.modelled(slopes)
+        sizes = [(modelled, own), noise.robust(slopes)]
+    wider = np.ones(len(slopes))
+    if shared and shared.shared > 0:
+        wider = np.array([shared.inflation(lean) for lean in leans])
+    rises = []
+    for size, freedom in sizes:
+        if shared and shared.shared > 0:
+            both = zip(leans, freedom, strict=True)
+            freedom = np.array([shared.freedom(lean, known) for lean, known in both])
+        rises.append(f_distribution.ppf(LEVEL, 1, freedom) * size * wider / 2)
+    apart = np.sqrt(sizes[-1][0] / sizes[0][0])
+    return np.max(rises, axis=0), np.asarray(apart)
 
 
 def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[float, Array]:
@@ -241,15 +272,13 @@ def _spread(fit: Fit, slope: Array, inverse: Array, allowed: float) -> tuple[flo
     return min(spread, widest), inverse @ slope / spread
 
 
-def rise(fit: Fit, freedom: float) -> float:
-    """Return how much higher the objective may be inside of an interval; `freedom` is F's second degree."""
-    from scipy.stats import f as f_distribution
-
+def _mean_size(fit: Fit) -> float:
+    """Return E[psi^2] / E[psi'] over all rows."""
     residual, delta, weights = fit.residuals(), fit.rows.delta, fit.rows.weights
     bent = np.clip(residual, -delta, delta)
     squares = float(weights @ bent**2) / fit.spare  # a row that weighs w has 1/w of the variance
     inside = max(float(weights @ (np.abs(residual) < delta)) / float(weights.sum()), 1 / fit.n_points)
-    return float(f_distribution.ppf(LEVEL, 1, freedom)) * squares / inside / 2
+    return squares / inside
 
 
 def inverse_curvature(fit: Fit) -> Array:
@@ -314,6 +343,20 @@ def _between(inner: tuple[float, float, Array], outer: tuple[float, float], limi
     """Return where the straight line through two points of the root of a profile reaches the limit."""
     part = (limit - inner[1]) / (outer[1] - inner[1])
     return float(inner[0] + min(max(part, 0.0), 1.0) * (outer[0] - inner[0]))
+
+
+def run_noise(
+    fit: Fit, shared: Shared | None, noise: Noise | None, logs: Mapping[str, Array], seeds: Array
+) -> tuple[Array, float]:
+    """Return the sd of the log losses of runs about the law, means of `seeds` [n], and the quantile of t that belongs.
+
+    Residuals count as they are, outliers too: a run to come may be one.
+    """
+    variance, freedom = fit.variance / seeds, float(fit.spare)
+    if shared and shared.shared > 0:  # a run to come may be of a group of its own
+        variance, freedom = np.maximum(variance, shared.own / seeds + shared.shared), shared.grouped(freedom)
+    relative = noise.at(logs) if noise else 1.0
+    return np.asarray(np.sqrt(variance) * relative), student(freedom)
 
 
 @dataclass(frozen=True)

@@ -70,14 +70,15 @@ class Normal:
 
 @dataclass(frozen=True)
 class Score:
-    """What came of a forecast: `error_log` is log(outcome / predicted), `error_nats` outcome - predicted.
+    """What came of a forecast: `error_log` is log(outcome / predicted), `error_nats` outcome - predicted; None where
+    the law did not identify the loss, and so predicted no value.
 
     `crps` has the law's and the naive forecasters' that could be made, in log units.
     """
 
     outcome: float
-    error_log: float
-    error_nats: float
+    error_log: float | None
+    error_nats: float | None
     covered: bool
     pit: float
     crps: dict[str, float]
@@ -85,13 +86,13 @@ class Score:
 
 def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float) -> Score:
     """Return the score of a sealed prediction, given the loss that came of it."""
-    at = math.log(outcome)
+    at, loss = math.log(outcome), predicted["loss"]
     law = Normal(**predicted["log_loss"])
     others = {name: Normal(**said["log_loss"]) for name, said in naive.items() if said["log_loss"]}
     return Score(
         outcome=outcome,
-        error_log=at - math.log(predicted["loss"]),
-        error_nats=outcome - predicted["loss"],
+        error_log=None if loss is None else at - math.log(loss),
+        error_nats=None if loss is None else outcome - loss,
         covered=predicted["low"] <= outcome <= predicted["high"],
         pit=law.pit(at),
         crps={name: each.crps(at) for name, each in ({LAW: law} | others).items()},

@@ -1,9 +1,9 @@
 """From a law and a table to sealed forecasts: an interval for a run's loss, and what is refused before it is said.
 
-The interval has two parts, added in quadrature on each side of the law's log loss: how far the law itself may be off
-there (its profile, calibrated by F for few rows) and a run's noise, at the same quantile of Student's t. For a linear
-law with normal errors that is the classical prediction interval. It takes the form of the law for right: that the
-form may be wrong is what the scores are for.
+The interval has three parts, added in quadrature on each side of the law's log loss: how far the law itself may be off
+there (its profile, calibrated by F for few rows), a run's noise, and how far the form may be off so much beyond the
+table, as a back-test measured it, both at the same quantile of Student's t. Without the last, for a linear law with
+normal errors, it is the classical prediction interval. Where a table is too small for a back-test, that is said.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.columns import COUNTS
-from sweeplab.analysis.fit.assessment import IDENTIFIED, Assessment, Verdict, gate, judge
-from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import loss_at
-from sweeplab.analysis.fit.intervals import LEVEL, Shared, profile, student
+from sweeplab.analysis.fit.intervals import LEVEL, profile, run_noise, student
+from sweeplab.analysis.fit.verdicts import IDENTIFIED, Verdict, gate, judge
 from sweeplab.analysis.ledger import targets
 from sweeplab.analysis.ledger.chain import Entry, append
 from sweeplab.analysis.ledger.outcomes import LAST_POINT, LOG_LINE, VERSION, Normal
@@ -30,20 +30,23 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.environment import git_of_code
 from sweeplab.version import VERSION as SWEEPLAB
 
-METHOD = "profile of the law (F quantile) and a run's noise (t quantile), added in quadrature in log loss"
+METHOD = (
+    "profile of the law (F quantile), a run's noise and the form's error in the back-test (t quantiles), "
+    "added in quadrature in log loss"
+)
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
 _FEWEST_FOR_A_LINE = 3
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The loss that a law predicts of a run, with its prediction interval at `level`.
+    """The loss that a law predicts of a run, with its prediction interval at `level`; None where it is not identified.
 
     `log_loss` is the normal distribution of the log loss whose interval this is; `law_low` and `law_high` bound
-    the law alone, and `noise` is the sd of a run's log loss about the law.
+    the law alone, `noise` is the sd of a run's log loss about the law, and `form` that of the law's form there.
     """
 
-    loss: float
+    loss: float | None
     low: float
     high: float
     level: float
@@ -51,6 +54,7 @@ class Prediction:
     law_low: float
     law_high: float
     noise: float
+    form: float
     verdict: Verdict
 
 
@@ -62,28 +66,33 @@ class Naive:
     why: str
 
 
-def predict(
-    points: Points, fit: Fit, shared: Shared | None, at: Mapping[str, float], seeds: int = 1
-) -> Prediction:
+def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1) -> Prediction:
     """Return what the law says of the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     Raises:
         BadInput: the law reads what the point does not say, or the rows leave the loss there without a limit.
     """
+    points, fit, shared = assessment.points, assessment.fit, assessment.shared
     if missing := [name for name in fit.law.columns if name not in at]:
         raise BadInput(f"{fit.law.name} reads {' and '.join(missing)} too: --{' and --'.join(missing)}")
     quantity = loss_at(fit.law, fit.center, at)
-    interval = profile(fit, quantity, shared)
+    interval = profile(fit, quantity, shared, assessment.noise)
     if interval.open_ends:
         why = f"the {fit.n_points} rows set it no {interval.open_ends[0]} limit, so there is no interval to seal"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
-    noise, quantile = _noise(points, fit, shared, seeds)
-    low = interval.value - math.hypot(interval.value - interval.low, quantile * noise)
-    high = interval.value + math.hypot(interval.high - interval.value, quantile * noise)
+    # The mean of several seeds is quieter only as far as the rows of the table are such means.
+    few = np.minimum([float(seeds)], np.median(fit.rows.weights))
+    logs = fit.centered({name: np.array([at[name]]) for name in fit.law.columns})
+    (noise,), quantile = run_noise(fit, shared, assessment.noise, logs, few)
+    form = assessment.form_error.sd(fit, quantity)
+    reached = assessment.form_error.widened(fit, quantity, interval)
+    low = interval.value - math.hypot(interval.value - reached.low, quantile * noise)
+    high = interval.value + math.hypot(reached.high - interval.value, quantile * noise)
     if not math.isfinite(low + high) or max(abs(low), abs(high)) > 700:
         raise BadInput(f"{quantity.meaning} cannot be forecast: its interval has no end that is a number")
+    verdict = judge(quantity, reached, fit, gate(quantity, points, fit), assessment.doubt)
     return Prediction(
-        loss=math.exp(interval.value),
+        loss=math.exp(interval.value) if verdict.identified else None,
         low=math.exp(low),
         high=math.exp(high),
         level=LEVEL,
@@ -91,7 +100,8 @@ def predict(
         law_low=math.exp(interval.low),
         law_high=math.exp(interval.high),
         noise=noise,
-        verdict=judge(quantity, interval, fit, gate(quantity, points, fit)),
+        form=form,
+        verdict=verdict,
     )
 
 
@@ -133,19 +143,6 @@ def _line(points: Points, x_name: str, where: float) -> Naive:
     return Naive(Normal(mean, end / _NORMAL_END), f"log loss as a line of log {x_name}")
 
 
-def _noise(points: Points, fit: Fit, shared: Shared | None, seeds: int) -> tuple[float, float]:
-    """Return the sd of a run's log loss about the law, and the quantile of t that belongs to it.
-
-    Residuals count as they are, outliers too: a run to come may be one. The mean of several seeds is taken as
-    quieter only as far as the rows of the table are such means.
-    """
-    freedom, variance = fit.spare, fit.variance / min(seeds, float(np.median(fit.rows.weights)))
-    if shared and shared.shared > 0:  # a run to come may be of a group of its own
-        freedom = shared.grouped(fit.spare)
-        variance = max(variance, shared.own + shared.shared)
-    return math.sqrt(variance), student(freedom)
-
-
 @dataclass(frozen=True)
 class Source:
     """Where the points come from: the names of studies or that of a file, and how it was counted."""
@@ -184,10 +181,12 @@ def seal(
         for name in place.studies:
             runs += targets.started_runs(StudyFolder(lab, name), place.counting)
     forecasts, left_out, warnings = [], dict(left_out or {}), list(assessment.warnings)
+    if why := assessment.form_error.test.why:
+        warnings.append(f"intervals take the form for right: {why} for a back-test")
     for target in wanted:
         try:
             _refuse_known(target, assessment.points, source, runs)
-            predicted = predict(assessment.points, assessment.fit, assessment.shared, target.at, target.seeds)
+            predicted = predict(assessment, target.at, target.seeds)
         except BadInput as error:
             left_out[target.words] = "; ".join(map(str, error.problems))
             continue
@@ -216,6 +215,7 @@ def _forecast(
 ) -> dict[str, Any]:
     """Return all that is sealed of one forecast, as plain values."""
     points, fit, place = assessment.points, assessment.fit, target.place
+    said = {each.quantity.name: each for each in assessment.estimates}
     largest = {role: float(points.columns[role].max()) for role in COUNTS if role in points.columns}
     delta = fit.rows.delta
     return {
@@ -234,8 +234,9 @@ def _forecast(
         "fit": {
             "law": fit.law.name,
             "formula": fit.law.formula,
-            "parameters": fit.minimizer(),
-            "verdicts": {each.quantity.name: each.verdict.verdict for each in assessment.estimates},
+            "parameters": {name: value for name, value in fit.minimizer().items() if said[name].identified},
+            "form": {"status": assessment.misfit.status, "sentences": list(assessment.misfit.sentences)},
+            "verdicts": {name: each.verdict.verdict for name, each in said.items()},
             "delta": assessment.delta,
             "delta_log_units": delta if math.isfinite(delta) else None,
             "objective": fit.objective,

@@ -17,17 +17,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, Fit, Rows, fit, solve
-from sweeplab.analysis.fit.forms import LAWS, Array, Law
-from sweeplab.analysis.fit.intervals import LEVEL, inverse_curvature, rise, shared_errors, shared_of, student
+from sweeplab.analysis.fit.forms import LAWS, Array, Law, Quantity
+from sweeplab.analysis.fit.intervals import (
+    LEVEL,
+    Interval,
+    allowed_rises,
+    inverse_curvature,
+    run_noise,
+    shared_errors,
+    shared_of,
+    student,
+)
+from sweeplab.analysis.fit.noise import noise_of
 from sweeplab.analysis.misfit.form import Misfit, misfit
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput
+from sweeplab.formatting import listed
 
 N_CUTS = 4
 SPARE = 2  # more rows below a cut than the largest law has parameters
@@ -38,6 +50,8 @@ _BY = ("flops", "tokens", "params")
 N_TABLES = 200
 BY_CHANCE = 0.05  # over all challengers together
 _STILL = 1e-6
+_GROWTHS = np.append(0.0, np.geomspace(1e-5, 0.3, 120))  # of a form's error, per unit of log compute
+_ROUNDING = 1e-16
 
 
 @dataclass(frozen=True)
@@ -67,12 +81,17 @@ class Cuts:
 
 @dataclass(frozen=True)
 class Errors:
-    """A law's errors above one cut, log(predicted / loss) [h], and which losses its intervals hold [h]."""
+    """A law's errors above one cut, log(predicted / loss) [h], and half of its prediction intervals in log loss [h]."""
 
     cut: Cut
     fit: Fit
     errors: Array
-    held: NDArray[np.bool_]
+    half: Array
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """Return which losses the intervals hold."""
+        return np.abs(self.errors) <= self.half
 
 
 @dataclass(frozen=True)
@@ -149,22 +168,71 @@ def _above(points: Points, law: Law, cut: Cut) -> Errors:
     columns = {name: points.columns[name][cut.above] for name in law.columns}
     errors = np.log(found.predict(columns) / points.columns["loss"][cut.above])
     half = _half_intervals(below, found, columns, points.weights[cut.above])
-    return Errors(cut, found, errors, np.abs(errors) <= half)
+    return Errors(cut, found, errors, half)
 
 
 def _half_intervals(points: Points, found: Fit, columns: dict[str, Array], weights: Array) -> Array:
     """Return half the width of each prediction interval, in log loss: the law's own, to first order, and a run's."""
-    slopes = found.law.derivatives(found.theta[None], found.centered(columns))[1][0].T
-    moved = slopes @ inverse_curvature(found)
-    spread = (moved * slopes).sum(1)
-    shared, freedom = shared_of(points, found), float(found.spare)
-    noise = found.variance / weights
-    widen = np.ones(len(weights))
-    if shared and shared.shared > 0:
-        freedom = float(shared.grouped(found.spare))
-        widen = np.array([shared.inflation(lean) for lean in moved @ found.jacobian * found.rows.weights])
-        noise = np.maximum(noise, shared.own / weights + shared.shared)
-    return np.asarray(np.sqrt(2 * rise(found, freedom) * spread * widen + student(freedom) ** 2 * noise))
+    logs = found.centered(columns)
+    slopes = found.law.derivatives(found.theta[None], logs)[1][0].T
+    spread = ((slopes @ inverse_curvature(found)) * slopes).sum(1)
+    shared, noise = shared_of(points, found), noise_of(found)
+    sd, quantile = run_noise(found, shared, noise, logs, weights)
+    return np.asarray(
+        np.sqrt(2 * allowed_rises(found, slopes, shared, noise)[0] * spread + (quantile * sd) ** 2)
+    )
+
+
+@dataclass(frozen=True)
+class FormError:
+    """How far a form may be off beyond its table: in log loss, in proportion to the lead in log compute.
+
+    Errors of the back-test are taken as normal, with the variance of the law, of noise, and of a growth times the lead
+    over the largest row that was seen. The growth is the median of what the errors leave likely, with all growths alike
+    before: what they cannot rule out counts, and not only what they show.
+    """
+
+    points: Points
+    law: Law
+
+    @cached_property
+    def test(self) -> Backtest:
+        """Return the law's back-test."""
+        return backtest(self.points, self.law, cuts_of(self.points, [self.law]))
+
+    @cached_property
+    def growth(self) -> float:
+        """Return the sd of the error for each unit of lead; 0 where there is no back-test."""
+        if not self.test.cuts:
+            return 0.0
+        sizes, chances = self._sizes, np.zeros(len(_GROWTHS))
+        for each in self.test.cuts:  # errors above one cut come from one fit: together they count as one
+            leads = np.maximum(sizes[each.cut.above] - sizes[each.cut.below].max(), 0.0)
+            variance = (
+                (each.half / student(each.fit.spare)) ** 2 + (_GROWTHS[:, None] * leads) ** 2 + _ROUNDING
+            )
+            chances -= 0.5 * (np.log(variance) + each.errors**2 / variance).mean(1)
+        density = np.exp(chances - chances.max())
+        steps = np.diff(_GROWTHS) * (density[1:] + density[:-1])
+        return float(np.interp(0.5 * steps.sum(), np.append(0.0, steps.cumsum()), _GROWTHS))
+
+    @property
+    def _sizes(self) -> Array:
+        return np.asarray(sum(np.log(self.points.columns[name]) for name in self.law.columns))
+
+    def sd(self, fit: Fit, quantity: Quantity) -> float:
+        """Return the sd of the form's error in a quantity; 0 for all but losses of larger runs than the table has."""
+        if quantity.size is None:
+            return 0.0
+        lead = quantity.size - float(np.max(sum(fit.rows.logs.values())))
+        return self.growth * lead if lead > 1e-9 else 0.0
+
+    def widened(self, fit: Fit, quantity: Quantity, interval: Interval) -> Interval:
+        """Return a quantity's interval with the form's error added in quadrature on each side."""
+        if not (off := student(fit.spare) * self.sd(fit, quantity)):
+            return interval
+        low, high = (math.hypot(end - interval.value, off) for end in (interval.low, interval.high))
+        return replace(interval, low=interval.value - low, high=interval.value + high)
 
 
 @dataclass(frozen=True)
@@ -232,7 +300,7 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
     """
     fits: list[Fit] = []
     left_out: dict[str, str] = {}
-    for law in laws or _suited(points):
+    for law in laws or suited(points):
         try:
             fits.append(fit(points, law))
         except BadInput as problem:
@@ -252,7 +320,7 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
     return Comparison(points.n, rows, left_out, cuts, better, tuple(_sentences(rows, cuts, better)))
 
 
-def _suited(points: Points) -> list[Law]:
+def suited(points: Points) -> list[Law]:
     """Return the laws that read all that the table has: not N alone where there is D too."""
     there = {name for name in ("params", "tokens", "flops") if name in points.columns}
     both = {"params", "tokens"} <= there
@@ -286,7 +354,7 @@ def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
     errors = own * random.standard_normal((N_TABLES, points.n)) / np.sqrt(points.weights)
     if shared:
         errors += common * random.standard_normal((N_TABLES, shared.n_groups))[:, shared.place]
-    return np.asarray(np.log(first.predict(points.columns)) + noise * errors)
+    return np.asarray(np.log(first.predict(points.columns)) + noise * noise_of(first).relative * errors)
 
 
 def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth: Fit) -> Array:
@@ -324,5 +392,7 @@ def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]
             f"lead in {best.lead.chance:.1%} of tables"
         )
     elif others:
-        off += "; no other law predicts them better by more than noise"
+        names = listed([each.fit.law.name for each in others])
+        does = "do" if others[1:] else "does"
+        off += f"; {names} {does} not predict them better by more than noise"
     return [off, *said]

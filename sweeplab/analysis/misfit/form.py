@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from sweeplab.analysis.fit.assessment import SPREAD, STANDS, design
 from sweeplab.analysis.fit.fitting import Fit, fit
 from sweeplab.analysis.fit.forms import Array, log_optimum
+from sweeplab.analysis.fit.verdicts import SPREAD, STANDS, design
 from sweeplab.analysis.misfit import residuals
 from sweeplab.analysis.misfit.residuals import Draws, Pattern, Space
 from sweeplab.analysis.points import Points
@@ -46,6 +46,7 @@ FALSE_ALARM = 0.07  # over all directions that are tried
 GROSS = 0.01  # over all directions there are
 SEEN = 0.5  # the power from which on a departure can be seen
 _EFFECT = math.log1p(MATTERS)
+_FORECAST = f"forecast at {BEYOND:g} times the compute"
 _MOST = 0.5  # of the loss: beyond that, an effect to first order is no number
 
 
@@ -177,6 +178,11 @@ class Misfit:
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
 
+    @property
+    def flag(self) -> tuple[str, ...]:
+        """Return in what the form does not fit, and what that does to a forecast; nothing where it is not flagged."""
+        return _flag(self.law, self.kinds)
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         said = asdict(self) | {"false_alarm": FALSE_ALARM + GROSS, "matters": MATTERS}
@@ -276,22 +282,26 @@ def _kinds(
     return tuple(found)
 
 
-def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
-    said = []
-    forecast = f"forecast at {BEYOND:g} times the compute"
+def _flag(law: str, kinds: Sequence[Kind]) -> tuple[str, ...]:
     flagged = sorted((each for each in kinds if each.status == FLAGGED), key=lambda each: -each.share)
-    if flagged:
-        first, *others = flagged
-        squares = f"{first.share:.0%} of its residuals' squares"
-        alike = f"; {_listed(others)} would look alike, or is there too" if others else ""
-        said.append(f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest}){alike}")
-        if first.effect is not None:
-            off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
-            said.append(f"if that is what is wrong, its {forecast} is about {off}")
+    if not flagged:
+        return ()
+    first, *others = flagged
+    squares = f"{first.share:.0%} of its residuals' squares"
+    alike = f"; {_listed(others)} would look alike, or is there too" if others else ""
+    said = f"{law} does not fit: {squares} follow {_listed([first])} ({first.strongest}){alike}"
+    if first.effect is None:
+        return (said,)
+    off = f"{abs(first.effect):.1%} too {'low' if first.effect > 0 else 'high'}"
+    return said, f"if that is what is wrong, its {_FORECAST} is about {off}"
+
+
+def _sentences(law: str, kinds: Sequence[Kind], lacking: str) -> list[str]:
+    said = [*_flag(law, kinds)]
     if lacking:
         why = f"misfit cannot be seen on this design: {lacking}"
-        return [*said, why if flagged else f"{why}; this is no sign that {law} is right"]
-    power = f"one that makes the {forecast} {MATTERS:.0%} wrong would be flagged in "
+        return [*said, why if said else f"{why}; this is no sign that {law} is right"]
+    power = f"one that makes the {_FORECAST} {MATTERS:.0%} wrong would be flagged in "
     for status, words in ((NOT_SEEN, "is not seen"), (UNSEEABLE, "cannot be seen on this design")):
         if there := [each for each in kinds if each.status == status]:
             shares = ", ".join(f"{each.power:.0%}" for each in there)

@@ -4,8 +4,8 @@ A right law leaves errors in all directions alike. A wrong one leaves a part of 
 departure's direction z once the law's own slopes J are projected off it. The score of a direction is the share of
 the residuals that lies in it, cos^2 = (z'r)^2 / (z'z r'r): F(1, n - p - 1) in another coat (Rao's score test). The
 test takes the largest over all directions, as where a bend is, is not known before (Davies 1987), and holds it
-against errors drawn many times, through the same projection, the same bending and the same maximum. So the chance of a
-false alarm is that of the whole test, however many directions there are and however alike they are.
+against errors drawn many times, as unequal as they are, through the same projection, bending and maximum. So the
+chance of a false alarm is that of the whole test, however many directions there are and however alike they are.
 
 The power is the share of such draws that are flagged when a departure is there: the noncentral F at the projected
 norm, and the same for a maximum, for which there is no formula.
@@ -27,6 +27,7 @@ import numpy as np
 from sweeplab.analysis.fit.fitting import Fit
 from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.fit.intervals import shared_of
+from sweeplab.analysis.fit.noise import noise_of
 from sweeplab.analysis.points import Points
 
 N_DRAWS = 2000
@@ -155,13 +156,13 @@ def _color(points: Points, fit: Fit) -> Array | None:
 
     Without groups in the table, rows of one size may share an error; of few sizes, it cannot be told from a misfit.
     """
-    shared = shared_of(points, fit)
+    shared, relative = shared_of(points, fit), noise_of(fit).relative
     if shared is None or shared.shared == 0 or not (points.groups or shared.n_groups >= _SEVERAL):
-        return None
+        return np.diag(relative) if np.ptp(relative) else None
     root = np.sqrt(fit.rows.weights)
     together = (shared.place[:, None] == shared.place) * np.outer(root, root)
     covariance = (1 - shared.share) * np.eye(fit.n_points) + shared.share * together
-    return np.asarray(np.linalg.cholesky(covariance + 1e-12 * np.eye(fit.n_points)))
+    return relative[:, None] * np.linalg.cholesky(covariance + 1e-12 * np.eye(fit.n_points))
 
 
 SURE = 0.05  # over all columns together

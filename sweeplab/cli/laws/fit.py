@@ -48,7 +48,7 @@ def fit(
     $ sweeplab laws fit small --law power-n --json
     $ sweeplab laws fit runs.csv --report law.html
     """
-    from sweeplab.analysis.fit.assessment import assess, find_law, parse_target
+    from sweeplab.analysis.assessment import assess, find_law, parse_target
 
     form = find_law(law)
     target = parse_target(at) if at else None
@@ -80,6 +80,9 @@ def _print_assessment(found: dict[str, Any]) -> None:
     print_rows([_row(name, entry) for name, entry in entries.items()], text=_TEXT)
     say()
     _say_reasons(entries)
+    for sentence in found["misfit"]["sentences"]:
+        if sentence not in found["warnings"]:
+            say(sentence)
     say_warnings(found["warnings"])
     if "report" in found:
         say(found["report"])
@@ -103,7 +106,7 @@ def compare(
     $ sweeplab laws compare runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws compare small --laws chinchilla,joint --json
     """
-    from sweeplab.analysis.fit.assessment import find_law
+    from sweeplab.analysis.assessment import find_law
     from sweeplab.analysis.misfit.comparison import compare as compare_laws
 
     forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None

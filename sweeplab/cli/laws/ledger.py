@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Ledger = Annotated[Path | None, option("FILE", "Sealed forecasts.  [default: LAB/ledger.jsonl]")]
 _MOST_SAID = 3
-_TEXT = ("run", "law", "verdict", "outcome", "sealed", "interval")
+_TEXT = ("run", "law", "verdict", "form", "outcome", "sealed", "interval")
 
 
 def forecast(
@@ -41,14 +41,15 @@ def forecast(
 ) -> Answer:
     """Seal a law's forecast of a run, before the run exists.
 
-    The 90% interval covers the law's uncertainty and a run's noise. Every entry holds the hash of the
-    one before it: `laws verify` detects a change, and scores the runs that have ended.
+    The 90% interval covers the law's uncertainty, a run's noise and what the back-test says of the
+    form. Every entry holds the hash of the one before it: `laws verify` detects a change, and scores the
+    runs that have ended.
 
     \b
     $ sweeplab laws forecast small --params 2e6 --tokens 1e8
     $ sweeplab laws forecast small --study studies/small.yaml
     """
-    from sweeplab.analysis.fit.assessment import assess, find_law
+    from sweeplab.analysis.assessment import assess, find_law
     from sweeplab.analysis.ledger import sealing, targets
     from sweeplab.study.file.reading import read_study
 
@@ -164,8 +165,8 @@ def _print_scores(found: dict[str, Any]) -> None:
             "loss": score["outcome"],
             "interval": _interval(each["forecast"]),
             "held": "yes" if score["covered"] else "no",
-            "error": f"{score['error_log']:+.2%}",
-            "nats": f"{score['error_nats']:+.4f}",
+            "error": _signed(score["error_log"], ".2%"),
+            "nats": _signed(score["error_nats"], ".4f"),
             **{f"CRPS {name}": crps for name, crps in score["crps"].items()},
         }
         for each in found["forecasts"]
@@ -190,7 +191,7 @@ def _print_outcomes(found: dict[str, Any]) -> None:
             **_prediction(each["forecast"]),
             "outcome": each["state"],
             "loss": each["score"]["outcome"] if each["score"] else None,
-            "nats": f"{each['score']['error_nats']:+.4f}" if each["score"] else None,
+            "nats": _signed(each["score"]["error_nats"], ".4f") if each["score"] else None,
             "CRPS": each["score"]["crps"]["law"] if each["score"] else None,
         }
         for each in found["forecasts"]
@@ -235,12 +236,16 @@ def _row(entry: dict[str, Any], forecast: dict[str, Any]) -> dict[str, Any]:
 
 def _prediction(forecast: dict[str, Any]) -> dict[str, Any]:
     """Return the prediction; where the law does not identify the loss there is only its interval."""
-    verdict = forecast["predicted"]["verdict"]["verdict"]
     return {
-        "predicted": None if verdict == "not identified" else forecast["predicted"]["loss"],
+        "predicted": forecast["predicted"]["loss"],
         "interval": _interval(forecast),
-        "verdict": verdict,
+        "verdict": forecast["predicted"]["verdict"]["verdict"],
+        "form": forecast["fit"].get("form", {}).get("status"),  # which forecasts of before did not say
     }
+
+
+def _signed(number: float | None, form: str) -> str | None:
+    return None if number is None else f"{number:+{form}}"
 
 
 def _interval(forecast: dict[str, Any]) -> str:

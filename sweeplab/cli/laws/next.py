@@ -55,10 +55,10 @@ def next_runs(
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
+    from sweeplab.analysis.assessment import find_law, parse_target
     from sweeplab.analysis.design.candidates import next_study_text
     from sweeplab.analysis.design.next_runs import find_quantity
     from sweeplab.analysis.design.next_runs import next_runs as choose
-    from sweeplab.analysis.fit.assessment import find_law, parse_target
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
 

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 from pandas import DataFrame, concat
 
+from sweeplab.analysis.assessment import Assessment, find_law
 from sweeplab.analysis.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
 from sweeplab.analysis.compute_optimal.envelope import Curves, curves_of_study
 from sweeplab.analysis.compute_optimal.lines import N_AT
 from sweeplab.analysis.compute_optimal.shape import Shape, shape_of
-from sweeplab.analysis.fit.assessment import NEAR, NOT_IDENTIFIED, Assessment, find_law
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
+from sweeplab.analysis.fit.verdicts import NEAR, NOT_IDENTIFIED
 from sweeplab.analysis.trials import marks_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence, several

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.fit.assessment import DELTAS, IDENTIFIED, Assessment, find_law
+from sweeplab.analysis.assessment import DELTAS, Assessment, find_law
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.fit.intervals import LEVEL, correlations
-from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
-from sweeplab.analysis.misfit.form import FLAGGED
+from sweeplab.analysis.fit.verdicts import IDENTIFIED
+from sweeplab.analysis.misfit.comparison import SHARE_ABOVE, SHARE_BELOW, Comparison, compare, suited
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded, sentence, several, short, span, written
 from sweeplab.report.data import ROLES, ReportData
@@ -32,7 +32,6 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
-_CHALLENGERS = ("joint",)
 _ERROR = "error (%)"
 _TEST = {
     "Test": "Rao's score test in many directions: what a departure from the law's form would leave in the "
@@ -56,10 +55,9 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
     @classmethod
     def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
         """List the numbers of a law."""
-        found, misfit = report.assessment(law, delta), report.misfit(law, delta)
+        found = report.assessment(law, delta)
         said = found.as_dict()
         entries = said["parameters"] | said["derived"]
-        flag = misfit.sentences[:1] if misfit.status == FLAGGED else ()
         objectives = "The last columns have the same fit under each objective."
         if not any(each.identified for each in found.estimates):
             objectives = "These rows identify no number of it."
@@ -68,7 +66,7 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
             data=data_of(entries),
             shown=shown_of(entries),
             notes=(f"{said['formula']}, fitted to {several(said['n_points'], 'row')}. {objectives}",),
-            warnings=(*flag, *found.warnings),
+            warnings=found.warnings,
             method=about_fit(found),
             result=said,
         )
@@ -197,10 +195,12 @@ def about_fit(found: Assessment) -> dict[str, str]:
         "analytic derivatives, Levenberg-Marquardt); Hoffmann et al. 2022 fit so, with delta 1e-3. Here "
         f"{delta}{asked}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
         "Intervals": "An interval holds the values at which the law, held to them, fits not much worse: a "
-        f"{LEVEL:.0%} profile, with the F distribution in place of chi-squared, which is too narrow for few rows. The "
-        f"bootstrap stands beside it. {shared}",
+        f"{LEVEL:.0%} profile, with the F distribution in place of chi-squared, which is too narrow for few rows. "
+        "Noise may differ from row to row: a variance function of the columns, or the residuals of rows that decide "
+        f"the number, whichever is wider. The bootstrap stands beside it. {shared}",
         "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
-        "near the optimum) and its interval is narrow. A number that is not identified is not shown.",
+        "near the optimum) and its interval is narrow; none is more than weak where the form does not fit. A "
+        "number that is not identified is not shown.",
         "Correlation": f"the closest pair of parameters is {pair}, at {matrix[row, column]:.2f}",
         "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
         "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
@@ -214,7 +214,7 @@ class MisfitPanel(TablePanel, name="misfit", source="points"):
     @classmethod
     def of(cls, report: ReportData, law: Law = "chinchilla", delta: Delta = "auto") -> Panel:
         """List the departures from the form."""
-        said = report.misfit(law, delta).as_dict()
+        said = report.assessment(law, delta).misfit.as_dict()
         table = DataFrame(said["kinds"])
         shown = {
             "departure": table["kind"],
@@ -290,8 +290,7 @@ class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"
 
 def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
     law = find_law(name)
-    others = others or [each for each in _CHALLENGERS if set(LAWS[each].columns) == set(law.columns)]
-    laws = tuple(dict.fromkeys((name, *others)))
+    laws = tuple(dict.fromkeys((law.name, *(others or (each.name for each in suited(report.points))))))
     report.assessment(name, delta)  # what has no law is refused as elsewhere on the page
     return report.once(("compare", laws), lambda: compare(report.points, [LAWS[each] for each in laws]))
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.fit.assessment import NOT_IDENTIFIED, Assessment, gate, judge
+from sweeplab.analysis.assessment import Assessment
 from sweeplab.analysis.fit.forms import Array, Quantity, loss_at, optimum_of
 from sweeplab.analysis.fit.intervals import LEVEL, Interval, profiles
+from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, gate, judge
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
 from sweeplab.report.data import ROLES, ReportData
@@ -218,7 +219,11 @@ def band(
     inside = np.geomspace(low, high, _KNOTS) if high > low * (1 + 1e-9) else np.array([high])
     outside = np.geomspace(high, limit, _MORE_KNOTS + 1)[1:] if limit > high and not lacking else np.array([])
     of = {x: at(x) for x in map(float, np.concatenate([inside, outside]))}
-    profiled = {} if lacking else dict(zip(of, profiles(fit, list(of.values()), found.shared), strict=True))
+    profiled: dict[float, Interval] = {}
+    if not lacking:
+        intervals = zip(of.values(), profiles(fit, [*of.values()], found.shared, found.noise), strict=True)
+        widened = (found.form_error.widened(fit, *each) for each in intervals)
+        profiled = dict(zip(of, widened, strict=True))
     knots = [(x, *_sides(found, of[x], profiled.get(x))) for x in map(float, inside)]
     ends = "; ".join(lacking)
     for x in map(float, outside):

@@ -24,8 +24,8 @@ _LOOKS = {HELD: Look("outcome, held", GOOD, "diamond"), MISSED: Look("outcome, m
 _METHOD = {
     "Ledger": "A forecast is sealed before its run starts, in a file in which every entry holds the sha256 of the "
     "one before: a change, or an entry that was removed, shows. One made after its run had started is refused.",
-    "Interval": "The uncertainty of the law there (its profile) and a run's noise, added in quadrature in log loss; "
-    "90%.",
+    "Interval": "The uncertainty of the law there (its profile), a run's noise, and how far the form may be off by its "
+    "back-test, added in quadrature in log loss; 90%.",
     "Score": "CRPS in log loss (Gneiting and Raftery 2007), beside that of two naive forecasters: the loss of the "
     "next smaller run, and the line of log loss on log FLOPs.",
 }
@@ -53,10 +53,12 @@ class LedgerPanel(Panel, name="ledger", heading="Forecasts"):
 
     def _draw(self, figure: Figure) -> None:
         data = self.data.assign(line=[f"{row.number}: {row.what}" for row in self.data.itertuples()])
-        tick = {"symbol": "line-ns-open", "size": 12, "line": {"width": 2}}
-        interval = bars(data, "loss", thickness=5, width=0, color=FAINT)
+        # Without a value there is the interval alone.
+        tick = {"symbol": "line-ns-open", "size": data["loss"].notna() * 12, "line": {"width": 2}}
+        drawn = data.assign(loss=data["loss"].fillna((data["low"] * data["high"]) ** 0.5))
+        interval = bars(drawn, "loss", thickness=5, width=0, color=FAINT)
         hover = "%{y}<br>%{x:.4f}"
-        Look("forecast", GREY).points(figure, data, "loss", "line", hover, marker=tick, error_x=interval)
+        Look("forecast", GREY).points(figure, drawn, "loss", "line", hover, marker=tick, error_x=interval)
         for state, look in _LOOKS.items():
             if len(rows := data[data["state"] == state]):
                 look.points(figure, rows, "outcome", "line", hover, marker={"size": 10})
@@ -120,7 +122,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         **{name: forecast["predicted"][name] for name in ("loss", "low", "high")},
         "outcome": score.get("outcome"),
         "state": _state(outcome),
-        "error (%)": 100 * score["error_log"] if score else None,
+        "error (%)": 100 * score["error_log"] if score and score["error_log"] is not None else None,
         "why": said["why"],
         "sealed": said["sealed"],
     }

@@ -1,0 +1,155 @@
+"""How large the rows' errors are: a variance function of the law's columns, and what it does to a number's error.
+
+Errors of published tables are no larger than one another by chance: they fall with D, and have heavy tails. So the log
+of their sd is taken as linear in the logs of the columns, and fitted to the residuals by the likelihood of Student's t,
+which outliers hardly move (Lange, Little and Taylor 1989). What chance would give of such slopes is taken off them, as
+by James and Stein: without evidence the noise is equal.
+
+The error of a number is that of an M-estimator, the sandwich A^-1 B A^-1 (Huber 1967), with A the curvature and B the
+sum of the squared pulls of the rows. It is taken twice. The modelled one expects both from the variance function; it is
+steady, and wrong where the noise goes another way. The robust one takes the pulls as they are, each divided by what the
+fit leaves of it (HC2, MacKinnon and White 1985), and knows its variance to as many degrees of freedom as Bell and
+McCaffrey 2002 count. The wider interval of the two counts.
+
+Legend: n rows, p parameters, q quantities, s the quantities' slopes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sweeplab.analysis.fit.fitting import Fit, robust_sigma
+from sweeplab.analysis.fit.forms import Array
+
+OBSERVED = 0.75  # of a row's curvature; the rest is the expected one, without which few rows may have none
+_TAILS = 5.0  # degrees of freedom of the t likelihood
+_FEWEST = 4  # spare rows for each slope
+_EXACT = 1e-14
+_STEPS = 60
+_STILL = 1e-6
+_MOST_LEVERAGE = 0.95
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The errors of a fit's rows; `slopes` are those of the log of their sd, by column, 0 where the noise is equal."""
+
+    fit: Fit
+    slopes: Mapping[str, float]
+
+    @cached_property
+    def relative(self) -> Array:
+        """Return each row's sd at weight 1 over the root of the mean variance, [n]."""
+        return np.asarray(np.exp(self._log_sd(self.fit.rows.logs) - self._middle))
+
+    def at(self, logs: Mapping[str, Array]) -> Array:
+        """Return the same at other points; beyond the table's columns it is that of their ends."""
+        ends = {name: np.clip(logs[name], own.min(), own.max()) for name, own in self.fit.rows.logs.items()}
+        return np.asarray(np.exp(self._log_sd(ends) - self._middle))
+
+    def _log_sd(self, logs: Mapping[str, Array]) -> Array:
+        return np.asarray(sum(slope * logs[name] for name, slope in self.slopes.items()))
+
+    @cached_property
+    def _middle(self) -> float:
+        variances, left = np.exp(2 * self._log_sd(self.fit.rows.logs)), 1 - self.leverage
+        return 0.5 * math.log(float(left @ variances) / float(left.sum()))
+
+    @cached_property
+    def leverage(self) -> Array:
+        """Return which part of each row's error the fit takes up, [n]."""
+        return np.asarray((self._base**2).sum(1))
+
+    @cached_property
+    def _base(self) -> Array:
+        return np.asarray(np.linalg.qr((self.fit.jacobian * np.sqrt(self.fit.rows.weights)).T)[0])
+
+    @cached_property
+    def _expected(self) -> tuple[Array, Array]:
+        """Return each row's expected curvature and squared pull, E[psi'] and E[psi^2] of a normal error, [n].
+
+        Both are scaled to agree with what the residuals show over all rows.
+        """
+        from scipy.stats import norm
+
+        fit, root = self.fit, np.sqrt(self.fit.rows.weights)
+        raw, delta = fit.residuals(), fit.rows.delta
+        sd = self.relative / root
+        sd = sd * max(robust_sigma(raw / sd, len(fit.theta)), _EXACT)
+        bound = np.minimum(delta / sd, 1e3)
+        curvature = 2 * norm.cdf(bound) - 1
+        squares = sd**2 * (curvature - 2 * bound * norm.pdf(bound) + bound**2 * (1 - curvature))
+        pulls = fit.rows.weights * squares
+        inside = max(
+            float(fit.rows.weights @ (np.abs(raw) < delta)) / float(fit.rows.weights.sum()), 1 / len(raw)
+        )
+        curvature *= inside * fit.rows.weights.sum() / (fit.rows.weights @ curvature)
+        return curvature, squares * self.squares * fit.spare / (pulls @ (1 - self.leverage))
+
+    @cached_property
+    def squares(self) -> float:
+        """Return the mean squared pull of a row of weight 1, with the degrees of freedom that the fit leaves."""
+        return float(self.fit.rows.weights @ self._pulls**2) / self.fit.spare
+
+    @cached_property
+    def _pulls(self) -> Array:
+        return np.clip(self.fit.residuals(), -self.fit.rows.delta, self.fit.rows.delta)
+
+    def modelled(self, slopes: Array) -> tuple[Array, Array]:
+        """Return E[psi^2] / E[psi'] of quantities of these slopes [q, p] by the variance function, and leans, [q, n].
+
+        A quantity's lean is how it moves with each row's pull.
+        """
+        leans, spread = self._moved(slopes, self._expected[0])
+        return np.asarray(leans**2 @ self._expected[1] / spread), leans
+
+    def robust(self, slopes: Array) -> tuple[Array, Array]:
+        """Return the same by the residuals as they are, [q], and the degrees of freedom that it is known to, [q]."""
+        weights, inside = self.fit.rows.weights, np.abs(self.fit.residuals()) < self.fit.rows.delta
+        leans, spread = self._moved(slopes, OBSERVED * inside + (1 - OBSERVED) * self._expected[0])
+        each = leans**2 / weights  # what an error of variance 1 / weight does
+        over = each / (1 - np.minimum(self.leverage, _MOST_LEVERAGE))
+        crossed = np.einsum("np,qn,nr->qpr", self._base, over, self._base, optimize=True)
+        known = (over**2 * (1 - 2 * self.leverage)).sum(1) + (crossed**2).sum((1, 2))
+        freedom = each.sum(1) ** 2 / np.maximum(known, 1e-300)
+        return over @ (weights * self._pulls**2) / spread, np.clip(freedom, 1.0, self.fit.spare)
+
+    def _moved(self, slopes: Array, curvatures: Array) -> tuple[Array, Array]:
+        jacobian, weights = self.fit.jacobian, self.fit.rows.weights
+        curvature = (jacobian * weights * curvatures) @ jacobian.T
+        moved = slopes @ np.linalg.pinv(curvature, rcond=1e-13, hermitian=True)
+        return moved @ jacobian * weights, np.maximum((moved * slopes).sum(1), 1e-300)
+
+
+def noise_of(fit: Fit) -> Noise:
+    """Return the variance function of a fit's residuals; equal noise where they are too few to show another."""
+    logs, weights = fit.rows.logs, fit.rows.weights
+    names = list(logs)
+    equal = Noise(fit, dict.fromkeys(names, 0.0))
+    raw = fit.residuals() * np.sqrt(weights)
+    if fit.spare < _FEWEST * len(names) - 1 or np.median(np.abs(raw)) < _EXACT:
+        return equal
+    left = raw / np.sqrt(1 - np.minimum(equal.leverage, _MOST_LEVERAGE))
+    columns = np.column_stack([np.ones(len(left)), *(logs[name] for name in names)])
+    information = columns.T @ columns * (2 * _TAILS / (_TAILS + 3))
+    found = np.zeros(len(names) + 1)
+    found[0] = math.log(1.4826 * float(np.median(np.abs(left))))
+    for _ in range(_STEPS):
+        squares = (left / np.exp(columns @ found)) ** 2
+        pull = (_TAILS + 1) * squares / (_TAILS + squares) - 1
+        step = np.clip(np.linalg.lstsq(information, columns.T @ pull, rcond=None)[0], -1, 1)
+        found = found + step
+        if np.abs(step).max() < _STILL:
+            break
+    slopes = found[1:]
+    among = np.linalg.pinv(np.linalg.pinv(information)[1:, 1:])
+    evidence = float(
+        slopes @ among @ slopes
+    )  # as chi-squared, of as many degrees as slopes, under equal noise
+    kept = max(0.0, 1 - len(names) / evidence) if evidence > 0 else 0.0
+    return Noise(fit, dict(zip(names, map(float, kept * slopes), strict=True)))
