@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.comparing import Array, Tried, compare
+from sweeplab.records.confirmed import Confirmed, Losses
 from sweeplab.records.evidence import Evidence
-from sweeplab.sweep.confirming import Confirmed, Losses
 
 LEVEL = 0.9
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.assessment import Assessment, assess, find_law
+from sweeplab.analysis.confirmation import CellConfirmed, confirmed_cells
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.sweep.importance import Evaluator, Importance, importances
 from sweeplab.analysis.sweep.trials import Sweep, sweep_of
@@ -17,6 +18,7 @@ from sweeplab.analysis.trials import WORST_FIRST, plain
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts
 from sweeplab.hyperparameters import TABLE
+from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.work.pruned import Audited, audited_trials
 
@@ -173,6 +175,17 @@ class ReportData:
         designs = self.studied.designs if self.studied else {}
         by_study = self.runs.groupby("study", sort=False)
         return self.once("sweeps", lambda: [sweep_of(own, designs.get(str(name))) for name, own in by_study])
+
+    @property
+    def confirmed(self) -> list[tuple[str, CellConfirmed]]:
+        """Return what was confirmed of each study, by its name: nothing where nothing was."""
+        if not (self.lab and self.studied):
+            return []
+        return [
+            (name, cell)
+            for name in self.studied.specs
+            for cell in confirmed_cells(read_confirmed(StudyFolder(self.lab, name)))
+        ]
 
     def audited(self, study: str) -> list[Audited]:
         """Return the study's pruned trials that were trained to their end after all."""

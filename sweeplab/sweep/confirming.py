@@ -13,14 +13,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.lab.listing import Trial, read_trials
+from sweeplab.records.confirmed import Confirmed, Found, Losses
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.runs.inspecting import scored
@@ -39,35 +40,6 @@ FIRST_SEEDS = 2
 # One-sided, of each comparison with the leader of a cell.
 RACE_LEVEL = 0.05
 
-# Losses by seed, in nats per token.
-Losses = dict[int, float]
-# A configuration: the cell and number of the trial that found it.
-Found = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds, in nats per token.
-
-    `searched`, `race` and `validation` are of the whole validation split, `test` of the whole test split. The last two
-    are empty where another configuration won the race, or where a seed diverged.
-    """
-
-    cell: str
-    trial: int
-    searched: float
-    won: bool
-    race: Losses
-    validation: Losses
-    test: Losses
-
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Confirmed:
-        """Return a configuration as it was written."""
-        losses = ("race", "validation", "test")
-        read = {name: {int(seed): float(loss) for seed, loss in said[name].items()} for name in losses}
-        return cls(**{**said, **read})
-
 
 class Interrupted(Exception):  # noqa: N818 - no failure: the same command goes on
     """Say that a study of the confirmation did not come to its end; `status` is how it ended."""
@@ -75,14 +47,6 @@ class Interrupted(Exception):  # noqa: N818 - no failure: the same command goes 
     def __init__(self, name: str, status: str) -> None:
         super().__init__(f"study {name} is {status}")
         self.status = status
-
-
-def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
-    """Return what was confirmed of a study; nothing where nothing was."""
-    try:
-        return [Confirmed.from_json(each) for each in json.loads(folder.confirm_file.read_bytes())]
-    except FileNotFoundError:
-        return []
 
 
 def confirm(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from analysis.planted_cells import NOISES, SEED_SD
 
-from sweeplab.sweep.confirming import Confirmed, Found, race
+from sweeplab.records.confirmed import Confirmed, Found
+from sweeplab.sweep.confirming import race
 
 FIRST_FRESH = 100
 

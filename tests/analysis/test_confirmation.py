@@ -8,8 +8,8 @@ from analysis.planted_cells import NOISES, SEED_SD
 from analysis.planted_confirmation import plant_confirmation
 
 from sweeplab.analysis.confirmation import Interval, confirmed_cells
+from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.evidence import DIFFERENT, UNKNOWN
-from sweeplab.sweep.confirming import Confirmed
 
 
 def confirmed(cell: str, searched: float, test: dict[int, float]) -> Confirmed:

@@ -8,11 +8,12 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import read_trials
+from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.search import Derived, Expression, Range
 from sweeplab.study.spec import Budget
-from sweeplab.sweep.confirming import Interrupted, confirm, in_race, race, read_confirmed
+from sweeplab.sweep.confirming import Interrupted, confirm, in_race, race
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner

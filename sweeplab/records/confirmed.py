@@ -1,0 +1,47 @@
+"""What was confirmed of a study: one record per configuration, with its losses on fresh seeds and the test split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeplab.records.folders import StudyFolder
+
+# Losses by seed, in nats per token.
+Losses = dict[int, float]
+# A configuration: the cell and number of the trial that found it.
+Found = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One configuration: the trial that found it, its loss there, and its losses on fresh seeds, in nats per token.
+
+    `searched`, `race` and `validation` are of the whole validation split, `test` of the whole test split. The last two
+    are empty where another configuration won the race, or where a seed diverged.
+    """
+
+    cell: str
+    trial: int
+    searched: float
+    won: bool
+    race: Losses
+    validation: Losses
+    test: Losses
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Confirmed:
+        """Return a configuration as it was written."""
+        losses = ("race", "validation", "test")
+        read = {name: {int(seed): float(loss) for seed, loss in said[name].items()} for name in losses}
+        return cls(**{**said, **read})
+
+
+def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
+    """Return what was confirmed of a study; nothing where nothing was."""
+    try:
+        return [Confirmed.from_json(each) for each in json.loads(folder.confirm_file.read_bytes())]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,87 @@
+"""What fresh seeds and the test split say of each cell's best configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pandas import DataFrame
+
+from sweeplab.analysis.confirmation import LEVEL, CellConfirmed
+from sweeplab.errors import BadInput
+from sweeplab.records.evidence import DIFFERENT
+from sweeplab.report.data import ReportData
+from sweeplab.report.panels.base import Panel
+from sweeplab.report.style import GREY, MIDDLE, Axis, Figure, Look, bars, name_rows, spaced
+
+_METHOD = {
+    "Confirmed": "The best trials of each cell race on fresh seeds: two each, then more for those whose order is open. "
+    "The winner is trained with other seeds again, and scored once on the test split, which nothing else reads.",
+    "Intervals": f"A mean over these seeds with Student's t, at {LEVEL:.0%}: what was read chose nothing.",
+    "Searched": "The loss of the trial that the search found, on the whole validation split. Optimism is the test loss "
+    "less this; the selection bias is the part of it that fresh seeds take back on the same split.",
+    "Differences": "From the cell that the search held for the best, seed by seed. A verdict shares one rate of false "
+    "alarms with those of all cells.",
+}
+
+
+class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds", source="sweeps"):
+    """Each cell's winner by its test loss, beside the loss that the search found."""
+
+    @classmethod
+    def of(cls, report: ReportData) -> Panel:
+        """List the cells of the studies that were confirmed."""
+        found = report.confirmed
+        if not found:
+            raise BadInput(
+                "nothing is confirmed: `sweeplab study confirm NAME` trains the best with fresh seeds"
+            )
+        of_studies = len({study for study, _ in found}) > 1
+        rows = [_row(study, cell) for study, cell in found]
+        lines = [spaced(row["cell"]) + (f" ({row['study']})" if of_studies else "") for row in rows]
+        told = [cell for _, cell in found if cell.evidence]
+        n = sum(cell.evidence.verdict == DIFFERENT for cell in told if cell.evidence)
+        return cls(
+            data=DataFrame(rows).assign(line=lines),
+            notes=(f"{n or 'None'} of {len(told)} cells differ from the search's best.",) if told else (),
+            method=_METHOD,
+            result={"cells": [{"study": study, **cell.as_dict()} for study, cell in found]},
+            x=Axis("test", "loss (nats/token)"),
+        )
+
+    def _draw(self, figure: Figure) -> None:
+        data = self.data[self.data["test"].notna()].reset_index(drop=True)
+        hover = "%{cell}, trial %{trial}<br>test %{test:.4f}<br>searched %{searched:.4f}"
+        ends = data.assign(**{end: data[end].fillna(data["test"]) for end in ("low", "high")})
+        Look("test split, fresh seeds", MIDDLE).points(
+            figure, data, "test", data.index, hover, error_x=bars(ends, "test")
+        )
+        Look("validation split, as searched", GREY, "circle-open").points(
+            figure, data, "searched", data.index, hover
+        )
+        name_rows(figure, data["line"].tolist())
+        figure.update_layout(
+            xaxis=self.x.around(data[["low", "high", "test", "searched"]]),
+            height=max(150, 110 + 26 * len(data)),
+            showlegend=True,
+        )
+
+
+def _row(study: str, cell: CellConfirmed) -> dict[str, Any]:
+    test, apart = cell.test, cell.apart
+    return {
+        "study": study,
+        "cell": cell.cell,
+        "trial": cell.trial,
+        "raced": cell.n_raced,
+        "searched": cell.searched,
+        "validation": cell.validation,
+        "test": test.value if test else None,
+        "low": test.low if test else None,
+        "high": test.high if test else None,
+        "optimism": cell.optimism,
+        "selection_bias": cell.selection_bias,
+        "difference": apart.value if apart else None,
+        "difference_low": apart.low if apart else None,
+        "difference_high": apart.high if apart else None,
+        "verdict": cell.evidence.verdict if cell.evidence else "",
+    }
