@@ -64,6 +64,15 @@ def summarize(report: ReportData) -> Summary:
         evidence = chosen_best(int(row["seeds"]), int((tasks_of(counted) == task).sum()))
         said = f"{_best(row, tuned)}; {evidence.in_words()}"
         entries.append(("Lowest loss", of + said))
+    for _, cell in report.confirmed[:1]:
+        if test := cell.test:
+            said = f"{test.value:.4f} nats/token on the test split, {test.low:.4f} to {test.high:.4f}"
+            of = (
+                f", the lowest of {several(len(report.confirmed), 'cell')}"
+                if len(report.confirmed) > 1
+                else ""
+            )
+            entries.append(("Confirmed", f"{said}: trial {cell.trial} in cell {spaced(cell.cell)}{of}"))
     best: dict[str, Any] = {}
     if len(bests) == 1:
         best = {

@@ -8,6 +8,7 @@ from pandas import DataFrame
 
 from sweeplab.analysis.confirmation import LEVEL, CellConfirmed
 from sweeplab.errors import BadInput
+from sweeplab.formatting import sentence, several
 from sweeplab.records.evidence import DIFFERENT
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
@@ -38,11 +39,17 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
         of_studies = len({study for study, _ in found}) > 1
         rows = [_row(study, cell) for study, cell in found]
         lines = [spaced(row["cell"]) + (f" ({row['study']})" if of_studies else "") for row in rows]
-        told = [cell for _, cell in found if cell.evidence]
-        n = sum(cell.evidence.verdict == DIFFERENT for cell in told if cell.evidence)
+        told = [cell.evidence for _, cell in found if cell.evidence]
+        n = sum(evidence.verdict == DIFFERENT for evidence in told)
+        others = f"{n} of {several(len(told), 'other cell')}"
+        note = (
+            f"{told[0].basis}: {others} {'differs' if len(told) == 1 else 'differ'} from the search's best."
+            if told
+            else ""
+        )
         return cls(
             data=DataFrame(rows).assign(line=lines),
-            notes=(f"{n or 'None'} of {len(told)} cells differ from the search's best.",) if told else (),
+            notes=(sentence(note),) if note else (),
             method=_METHOD,
             result={"cells": [{"study": study, **cell.as_dict()} for study, cell in found]},
             x=Axis("test", "loss (nats/token)"),
