@@ -38,7 +38,7 @@ FEW = 10
 TRIAL = ["cell", "trial"]
 POINT = ["study", "model", "planned_tokens"]
 # Iterations are whole numbers: trainings planned on one number of tokens differ by so much, at most, of it.
-ROUNDING = 0.02
+ROUNDING = 0.01
 # What makes another model; cells that differ in anything else differ in how it is trained.
 _MODEL = [name for name, row in TABLE.items() if row.shape and row.category in ("data", "model")]
 

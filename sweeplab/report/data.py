@@ -183,7 +183,7 @@ class ReportData:
             return []
         return [
             (name, cell)
-            for name in self.studied.specs
+            for name in self.studied.data
             for cell in confirmed_cells(read_confirmed(StudyFolder(self.lab, name)))
         ]
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
-from sweeplab.lab.listing import Trial, read_trials
+from sweeplab.lab.listing import Trial, read_spec, read_trials
 from sweeplab.records.confirmed import Confirmed, Found, Losses
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
@@ -65,6 +65,7 @@ def confirm(
         raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
     trials = {(trial.cell, trial.number): trial for trials in racing for trial in trials}
     first = max(spec.seed_numbers) + 1
+    _check_seeds(folder, {"race2": n_seeds - FIRST_SEEDS, "confirm": n_seeds})
     names = iter(("race", "race2"))
 
     def train(configurations: Sequence[Found], seeds: Sequence[int], name: str = "") -> dict[Found, Trial]:
@@ -153,6 +154,21 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
         cell: sorted(trials, key=lambda trial: trial.value or 0.0)[:top] for cell, trials in by_cell.items()
     }
     return [ranked[cell] for cell in sorted(ranked, key=order.index)]
+
+
+def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
+    """Refuse a confirmation with other numbers of seeds than the one that is there."""
+    found = [StudyFolder(folder.lab, f"{folder.name}.{suffix}") for suffix in wanted]
+    there = [
+        (study, len(read_spec(study, allow_plugins=True).seeds), n)
+        for study, n in zip(found, wanted.values(), strict=True)
+        if study.canonical_file.exists()
+    ]
+    if other := [study for study, n, asked in there if n != asked]:
+        cure = " and ".join(study.command("study rm") for study in other)
+        raise BadInput(
+            Problem(f"study {folder.name} was confirmed with other numbers of seeds", f"the same, or {cure}")
+        )
 
 
 def _trained(

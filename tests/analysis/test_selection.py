@@ -70,7 +70,9 @@ def test_what_a_warming_batch_repeats_is_not_planned() -> None:
 
     runs = with_models(plant(seeds=1, change=change))
     whole = runs["max_iters"] * runs["batch_size"] * runs["block_size"]
-    assert (runs["planned_tokens"] == whole).equals(runs["trial"] != 2)
+    is_short = runs["max_iters"] < 6400  # of these the warm-up is half a percent: rounding
+    assert ((runs["planned_tokens"] == whole) | is_short).all()
+    assert (runs["planned_tokens"] == whole)[is_short].equals((runs["trial"] != 2)[is_short])
     warm = plant(seeds=1, batch_warmup_iters=60)
     assert (with_models(warm)["planned_tokens"] == warm["train_tokens"]).all()
 

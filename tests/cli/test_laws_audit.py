@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput
 
 NAMES = [
     "embeddings", "head", "warm-up", "decay", "learning-rate", "batch-size", "betas", "learning-rate-edge",
-    "batch-size-edge", "betas-edge", "cut-short", "seeds",
+    "batch-size-edge", "betas-edge", "cut-short", "best-before-end", "epochs", "chosen-among", "seeds",
 ]  # fmt: skip
 
 

@@ -35,7 +35,8 @@ def in_library(definition: dict[str, Any]) -> Library:
 
 @pytest.fixture(scope="module")
 def docs() -> str:
-    return CORPORA["python-docs"].text(CORPORA["python-docs"].files())[:300_000] + TEXT
+    texts = CORPORA["python-docs"].texts(CORPORA["python-docs"].files())
+    return "".join(texts.train)[:300_000] + TEXT
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS.values(), ids=TOKENIZERS)

@@ -1,17 +1,21 @@
-"""The panel of choices, and baselines beside a study's losses."""
+"""The panels of choices and of what was confirmed, and baselines beside a study's losses."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
 from sweeplab.analysis.studies import Studies
 from sweeplab.errors import BadInput
+from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
 from sweeplab.report.panels.comparisons import ChoicesPanel
+from sweeplab.report.panels.confirmed import ConfirmedPanel
 from sweeplab.report.summary import SUMMARIES
 
 CELL = "n_layer=4,n_embd=64"
@@ -121,3 +125,30 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
     assert said[1].startswith("the lowest loss is ") and said[1].endswith("% below it")
     without = replace(material, studied=None)
     assert not [name for name, _ in SUMMARIES["sweep"](without, []).entries if name == "N-gram baseline"]
+
+
+def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportData, tmp_path) -> None:
+    material = replace(material, lab=tmp_path)
+    with pytest.raises(BadInput, match="nothing is confirmed: `sweeplab study confirm"):
+        ConfirmedPanel.of(material)
+    tests = {"n_layer=1,n_embd=32": {7: 3.5, 8: 3.6, 9: 3.55}, CELL: {7: 3.0, 8: 3.1, 9: 3.05}, "lost": {}}
+    found = [
+        Confirmed(cell, 1, 3.2, True, {}, {seed: loss - 0.1 for seed, loss in test.items()}, test)
+        for cell, test in tests.items()
+    ]
+    folder = StudyFolder(tmp_path, "planted")
+    folder.path.mkdir(parents=True)
+    folder.confirm_file.write_text(json.dumps([asdict(each) for each in found]))
+    panel = ConfirmedPanel.of(material)
+    assert list(panel.data["cell"]) == [CELL, "n_layer=1,n_embd=32", "lost"]
+    assert panel.data["test"].iloc[0] == pytest.approx(3.05)
+    test, searched = panel.figure().data
+    assert list(test.x) == pytest.approx([3.05, 3.55]) and list(searched.x) == [3.2, 3.2]
+    assert panel.notes == (
+        "Each cell's best trial, 3 seeds, tested on fresh seeds, on the test split: 1 of 1 other cell differs from the "
+        "search's best.",
+    )
+    entries = dict(SUMMARIES["sweep"](material, []).entries)
+    assert entries["Confirmed"].startswith(
+        "3.0500 nats/token on the test split, 2.9657 to 3.1343: trial 1 in cell"
+    )

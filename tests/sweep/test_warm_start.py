@@ -116,7 +116,10 @@ def test_a_sampler_learns_from_them(tiny, warm, table) -> None:
     rows = ["learning_rate,val_loss", *(f"{rate!r},{loss(rate)!r}" for rate in rates)]
     apart = {}
     for name, start in (("cold", []), ("warm", [table(*rows)])):
-        _, store, _ = warm(tiny(name=name, warm_start=start, budget=Budget(trials_per_cell=8)))
+        spec = tiny(
+            name=name, warm_start=start, budget=Budget(trials_per_cell=8), sampler=Sampler(type="tpe")
+        )
+        _, store, _ = warm(spec)
         drawn = []
         while claim := store.claim():
             drawn.append(claim.sampled["learning_rate"])

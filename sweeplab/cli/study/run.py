@@ -161,7 +161,7 @@ def confirm(
     lab: Lab = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a study's best configurations again with fresh seeds, and score the winners on the test split.
+    """Confirm the best trials with fresh seeds, on the test split.
 
     The best trials of each cell race: two fresh seeds each, then more for those whose order is open.
     The winner of each cell is trained with other seeds again, and scored on text that nothing has

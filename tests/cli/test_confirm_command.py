@@ -1,0 +1,43 @@
+"""`sweeplab study confirm`, and a study file that asks for it, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+STUDY = """\
+name: short
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_head: 2, n_embd: 16, warmup_iters: 2, eval_interval: 10,
+        eval_tokens: 1024, device: cpu}
+grid: {n_layer: [1, 2]}
+search: {learning_rate: {min: 1e-3, max: 1e-2, log: true}}
+budget: {trials_per_cell: 3}
+confirm: {top: 2, seeds: 2}
+"""
+
+
+@pytest.mark.slow
+def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder: Path) -> None:
+    (folder / "short.yaml").write_text(STUDY)
+    said = cli("study", "run", "short.yaml", "--lab", folder / "lab")
+    assert said.code == 0
+    assert (
+        "optimism: test less searched" in said.out and "tested on fresh seeds, on the test split" in said.out
+    )
+    names = {path.name for path in (folder / "lab" / "studies").iterdir()}
+    assert names == {"short", "short.race", "short.confirm"}
+    again = cli("study", "confirm", "short", "--lab", folder / "lab", "--json")
+    cells = json.loads(again.out)["cells"]
+    assert {each["cell"] for each in cells} == {"n_layer=1", "n_layer=2"}
+    assert all(each["n_raced"] == 2 and each["test"]["low"] < each["test"]["high"] for each in cells)
+    assert [each["apart"] is None for each in cells].count(True) == 1
+    other = cli("study", "confirm", "short", "--lab", folder / "lab", "--seeds", "3")
+    assert other.code == 2 and "study rm short.confirm" in other.err
+
+
+def test_what_has_nothing_to_confirm_is_refused(cli, folder: Path) -> None:
+    said = cli("study", "confirm", "nothing", "--lab", folder / "lab")
+    assert said.code == 2 and "nothing" in said.err
