@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
+from tiny_study import FIXED
 
 from sweeplab.data.objectives import make_objective
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
@@ -178,6 +179,32 @@ def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, w
     # What a seed did is written down before its neighbor ends their trial.
     assert {outcome.iteration for outcome in found if outcome.state == "diverged"} == {10}
     assert all(outcome.train_flops > 0 for outcome in found)
+
+
+def _values(run):
+    return run.read_start().values.as_dict()
+
+
+@pytest.mark.slow
+def test_t5s_scale_of_the_logits_needs_its_initial_weights(tiny, work) -> None:
+    values = {
+        "family": "encoder_decoder", "objective": "span", "block_size": 64, "batch_size": 16, "max_iters": 200,
+        "n_embd": 64, "n_head": 4, "activation": "relu", "norm": "rmsnorm", "positions": "relative", "bias": False,
+        "learning_rate": 3e-3, "eval_interval": 200, "eval_tokens": 4096, "warmup_iters": 20,
+    }  # fmt: skip
+    fixed = {name: value for name, value in (FIXED | values).items() if name != "eval_iters"}
+    choices = (("t5", True), ("normal", True), ("normal", False))
+    changes = [{"init": init, "tie_scale": scales} for init, scales in choices]
+    spec = tiny(search={}, cells=changes, budget=Budget(trials_per_cell=1)).model_copy(
+        update={"fixed": fixed}
+    )
+    folder, _, _ = work(spec)
+    of_t5, scaled, plain = (
+        next(run.read_end().best_val_loss for run in folder.runs() if each.items() <= _values(run).items())
+        for each in changes
+    )
+    assert of_t5 < scaled - 0.3
+    assert of_t5 < plain + 0.25, "it learns nearly as fast as without the scale"
 
 
 def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch) -> None:
