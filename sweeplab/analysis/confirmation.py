@@ -96,7 +96,7 @@ def confirmed_cells(found: Sequence[Confirmed]) -> list[CellConfirmed]:
         compared = compare(tried, [(0, place) for place in range(1, len(tried))])
         for place, at in enumerate(others):
             evidence = replace(
-                compared.of(place), selection=_chosen(raced[at]), tested_on="fresh seeds, on the test split"
+                compared.of(place), selection=_chosen(raced[at]), tested_on="fresh seeds and the test split"
             )
             apart = Interval.of(_differences(winners[at].test, winners[reference].test))
             rows[at] = replace(rows[at], apart=apart, evidence=evidence)

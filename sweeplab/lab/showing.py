@@ -219,6 +219,7 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
         "stop_reason": end.stop_reason if end else None,
         "iteration": points[-1].iteration if points else 0,
         "best_val_loss": end.best_val_loss if end else None,
+        "whole_val_loss": end.whole_val_loss if end else None,
         "curve": [
             {name: getattr(point, name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
             for point in points

@@ -173,6 +173,11 @@ class RunEnd:
     error: str | None = None
     ending: TrialEnding
 
+    @property
+    def whole_val_loss(self) -> float | None:
+        """Return the loss on the whole validation split, of the weights that the study's objective values."""
+        return self.final_whole_val_loss if self.best_whole_val_loss is None else self.best_whole_val_loss
+
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
         """Read the record; where it lacks its trial's ending, as audits once did, that is the run's own."""

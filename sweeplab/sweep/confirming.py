@@ -74,7 +74,7 @@ def confirm(
         )
 
     def losses(configurations: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
-        return {found: _validation(trial, spec) for found, trial in train(configurations, seeds).items()}
+        return {found: _validation(trial) for found, trial in train(configurations, seeds).items()}
 
     of_cells = [[(trial.cell, trial.number) for trial in own] for own in racing]
     raced, winners = race(of_cells, range(first, first + n_seeds), losses)
@@ -83,10 +83,10 @@ def confirm(
     confirmed = [
         Confirmed(
             *found,
-            searched=_mean(_validation(trial, spec)),
+            searched=_mean(_validation(trial)),
             won=found in winners,
             race=raced[found],
-            validation=_validation(final[found], spec) if found in winners else {},
+            validation=_validation(final[found]) if found in winners else {},
             test=_test(final[found], dataset) if found in winners else {},
         )
         for found, trial in trials.items()
@@ -211,11 +211,11 @@ def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequenc
     return study_from(written | changes, Problems(SourceMap()))
 
 
-def _validation(trial: Trial, spec: StudySpec) -> Losses:
+def _validation(trial: Trial) -> Losses:
     """Return a trial's losses on the whole validation split; nothing where a seed of it has none."""
-    name = f"{spec.objective.at}_whole_val_loss"
-    losses = {run.seed: getattr(end, name) for run in trial.runs if (end := run.read_end())}
-    return {} if None in losses.values() else losses
+    losses = {run.seed: end.whole_val_loss for run in trial.runs if (end := run.read_end())}
+    known = {seed: loss for seed, loss in losses.items() if loss is not None}
+    return known if len(known) == len(trial.runs) else {}
 
 
 def _test(trial: Trial, dataset: Dataset) -> Losses:

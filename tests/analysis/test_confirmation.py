@@ -27,7 +27,7 @@ def test_cells_are_ranked_by_their_test_loss_and_compared_with_the_searchs_best(
     assert reference.apart is None and lost.test is None and lost.optimism is None
     assert best.apart.value == pytest.approx(-0.4985) and best.apart.high < -0.49
     assert best.evidence.verdict == DIFFERENT
-    assert best.evidence.tested_on == "fresh seeds, on the test split"
+    assert best.evidence.tested_on == "fresh seeds and the test split"
     assert reference.optimism == pytest.approx(2.0125 - 1.9)
     assert reference.selection_bias == pytest.approx(1.9125 - 1.9)
 

@@ -145,7 +145,7 @@ def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportDa
     test, searched = panel.figure().data
     assert list(test.x) == pytest.approx([3.05, 3.55]) and list(searched.x) == [3.2, 3.2]
     assert panel.notes == (
-        "Each cell's best trial, 3 seeds, tested on fresh seeds, on the test split: 1 of 1 other cell differs from the "
+        "Each cell's best trial, 3 seeds, tested on fresh seeds and the test split: 1 of 1 other cell differs from the "
         "search's best.",
     )
     entries = dict(SUMMARIES["sweep"](material, []).entries)

@@ -178,6 +178,8 @@ def _print_trial(found: dict[str, Any]) -> None:
             if seconds is not None
         ]
         say(f"\nseed {run['seed']}: {run['state']}{reason}")
+        if (loss := run["whole_val_loss"]) is not None:
+            say(f"  whole validation split: val_loss {loss:.4f}")
         say(f"  time: {', '.join(times)}")
         say(f"  checkpoint: {run['checkpoint'] or 'none'}")
         say(f"  folder: {run['folder']}")
