@@ -18,7 +18,7 @@ from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import Trial, best_by_task, has_one_task, pick_trial, read_trials, study_names
 from sweeplab.lab.storage import count_trials
-from sweeplab.records.evidence import chosen_best
+from sweeplab.records.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
 
@@ -132,10 +132,16 @@ def _mean_over_seeds(trial: Trial | None, name: str) -> float | None:
     return sum(found) / len(found) if found else None
 
 
+def evidence_of_best(trial: Trial, cell: str | None = None, trials: Sequence[Trial] = ()) -> Evidence:
+    """Return what stands behind the best trial of a study, or of a cell; `trials` are the study's where known."""
+    among = [each for each in trials or read_trials(trial.study) if cell in (None, each.cell)]
+    n_tried = sum(each.ending.outcome.counts_towards_budget for each in among if each.ending)
+    return chosen_best(len(trial.seeds), n_tried, "the study" if cell is None else "the cell")
+
+
 def _best_run(trial: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
     key, folder = trial.start.key, str(trial.runs[0].path)
-    n_tried = sum(each.ending.outcome.counts_towards_budget for each in trials if each.ending)
-    evidence = asdict(chosen_best(len(trial.seeds), n_tried))
+    evidence = asdict(evidence_of_best(trial, trials=trials))
     return {
         "key": key,
         "value": trial.value,

@@ -50,6 +50,6 @@ def best_of(n_trials: int, what: str = "each cell") -> str:
     return f"the best of {n_trials} trials of {what}" if n_trials > 1 else f"the one trial of {what}"
 
 
-def chosen_best(n_seeds: int, n_trials: int) -> Evidence:
-    """Return what the best trial of a study rests on: the losses that chose it, and no others."""
-    return Evidence(n_seeds, best_of(n_trials, "the study"), "", UNTESTED, _ITS_OWN)
+def chosen_best(n_seeds: int, n_trials: int, what: str = "the study") -> Evidence:
+    """Return what the best trial of a study, or of a cell, rests on: the losses that chose it, and no others."""
+    return Evidence(n_seeds, best_of(n_trials, what), "", UNTESTED, _ITS_OWN)

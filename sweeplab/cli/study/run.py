@@ -146,7 +146,8 @@ def run(
     study = load_study(file, lab=lab, name=name, overrides=override or (), allow_plugins=allow_plugins)
     code = run_with_view(study, as_json, quiet)
     if study.spec.confirm and code == 0:
-        code = confirm_with_view(study, None, None, as_json, quiet)
+        # One document is enough: `study confirm --json` prints the other and trains nothing.
+        code = confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
     raise typer.Exit(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -214,15 +215,19 @@ def best(
     elif as_yaml:
         typer.echo(rerun_text(found), nl=False)
     else:
-        print_answer((found, _print_best), as_json)
+        evidence = showing.evidence_of_best(found, cell) if trial is None else None
+        plain = {**found.as_dict(), "evidence": asdict(evidence) if evidence else None}
+        print_answer((plain, lambda _: _print_best(found, evidence)), as_json)
 
 
-def _print_best(trial: Trial) -> None:
+def _print_best(trial: Trial, evidence: Evidence | None) -> None:
     value = f"{trial.value:.6f}" if trial.value is not None else "no value"
     seeds = f"seed{'s' if len(trial.seeds) > 1 else ''} {', '.join(map(str, trial.seeds))}"
     say(f"{value}  {trial.state}  trial {trial.number} in cell {trial.cell}, {seeds}")
     for name, each in trial.start.sampled.items():
         say(f"  {name}: {shown(each)}")
+    if evidence:
+        say(evidence.in_words())
     rest = {name: shown(each) for name, each in trial.values.items() if name not in trial.start.sampled}
     say(f"with {', '.join(f'{name} {text}' for name, text in rest.items())}", "dim")
 
