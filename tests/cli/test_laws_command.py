@@ -82,7 +82,7 @@ def test_settings(cli, good: Path) -> None:
         (["good.csv", *COLUMNS, "--delta", "big"], "--delta 'big'; allowed: auto, least-squares or"),
         (["good.csv", *COLUMNS, "--flops", "-1"], "--flops -1"),
         (["few.csv", *COLUMNS], "4 rows for the 5 parameters of chinchilla"),
-        (["negative.csv", *COLUMNS], "negative.csv: column 'N' (params): '-1.0' in row 0 is not positive"),
+        (["negative.csv", *COLUMNS], "negative.csv: column 'N' (params): '-1.0' in line 2 is not positive"),
         (["none.csv", *COLUMNS], "none.csv: cannot be read: No such file or directory"),
         (["nothing"], "no study 'nothing' in "),
     ],

@@ -282,11 +282,7 @@ def check(points: Points) -> None:
     """
     missing = [name for name in ("params", "flops", "loss") if name not in points.columns]
     if missing:
-        lacks = ((name, " (tokens would do)" if name == "flops" else "") for name in missing)
-        what = (
-            "the compute-optimal size reads {!r}, which the table has not{}; --columns says where it stands"
-        )
-        raise BadInput(*(what.format(*each) for each in lacks))
+        raise BadInput(*(points.lacks("the compute-optimal size", name) for name in missing))
     found = n_sizes(np.log(points.columns["params"]))
     if found < SIZES:
         sizes = "size" if found == 1 else "sizes"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.fit.forms import Array, Law, Measure
 from sweeplab.analysis.points import Points
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
 
 EFFICIENT = 1.345  # Huber's delta in sigmas: 95% as efficient as least squares under normal noise
 LITERATURE = 1e-3  # the delta of Hoffmann et al. 2022
@@ -407,16 +407,14 @@ def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
 
 
 def _check(points: Points, law: Law) -> None:
-    problems: list[str] = []
+    problems: list[Problem | str] = []
     n_params = len(law.parameters)
     if points.n <= n_params:
         few = f"{points.n} rows for the {n_params} parameters of {law.name}"
         problems.append(f"{few}; it takes {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
-            problems.append(
-                f"{law.name} reads {name!r}, which the table has not; --columns says where it stands"
-            )
+            problems.append(points.lacks(law.name, name))
         elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
             problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
     if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:

@@ -19,29 +19,35 @@ if TYPE_CHECKING:
 
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the tables' files, folders and studies whose names begin so; of studies, the last after a comma."""
+    from sweeplab.analysis.points import SUFFIXES
+
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     names = [f"{each}/" if each.is_dir() else str(each) for each in found]
-    files = [
-        name for name in names if name.startswith(incomplete) and name.endswith((".csv", ".parquet", "/"))
-    ]
+    files = [name for name in names if name.startswith(incomplete) and name.endswith((*SUFFIXES, "/"))]
     before, comma, last = incomplete.rpartition(",")
     return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]
 
 
 Source = Annotated[
     str,
-    argument("FILE|STUDY", "A .csv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies),
+    argument(
+        "FILE|STUDY", "A .csv, .tsv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies
+    ),
 ]
 Columns = Annotated[
-    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
+    str | None,
+    option(
+        "ROLE=COLUMN,…",
+        "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.",
+    ),
 ]
 Count = Annotated[
     str | None,
     option(
         "WHAT=HOW,…",
         "How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
-        "loss=nats or bits-per-byte; at=best or final.",
+        "loss=nats or bits-per-byte; at=best or final; of a file, rows=best, mean or all at one N and D.",
     ),
 ]
 Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
