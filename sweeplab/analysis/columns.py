@@ -47,7 +47,8 @@ OTHER_NAMES = {
 FOLLOWING = {"tokens": ("C/6N", "params"), "params": ("C/6D", "tokens")}
 # Names of what comes of a run: no cause of it, and nothing that it was given.
 _MEASURED = re.compile(
-    r"loss|ppl|perplex|acc|bpb|bits|error|err|score|nll|entropy|reward|time|seconds|hours|date|days|id|index|unnamed"
+    "loss|ppl|perplexity|acc|accuracy|bpb|bits|error|err|scores?|nll|entropy|reward|time|seconds|hours|days|date|id|index|"
+    "unnamed"
 )
 
 LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}

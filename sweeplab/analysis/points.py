@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from sweeplab.analysis.columns import (
     Array,
     check_plausible,
     guessed_columns,
+    is_measured,
     named_column,
     own_columns,
     read_columns,
@@ -40,7 +41,8 @@ class Points:
     """The rows that a law is fitted to, by what they mean; `weights` is 1 or the number of seeds averaged.
 
     `dropped` counts the rows left out, by the reason; `conventions` says what each column is. `names` say which
-    row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them.
+    row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them, `spare` the
+    other numbers that a file has of its runs and no role takes, NaN where there is none.
     `known` are the columns of the file that they were read from.
     `seed_spread` is the standard deviation of one seed's log loss, None where no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight).
@@ -53,6 +55,7 @@ class Points:
     conventions: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     shape: dict[str, Array] = field(default_factory=dict)
+    spare: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
     known: tuple[str, ...] = ()
 
@@ -88,6 +91,7 @@ class Points:
             groups=tuple(self.groups[each] for each in at) if self.groups else None,
             names=tuple(self.names[each] for each in at) if self.names else (),
             shape={name: column[at] for name, column in self.shape.items()},
+            spare={name: column[at] for name, column in self.spare.items()},
         )
 
 
@@ -291,6 +295,7 @@ def points_of(
     if is_counted:
         return points
     taken = [column.name for column in found.values()]
+    points = replace(points, spare=_spare(frame[keep], {*taken, *points.shape}))
     reduced = one_of_each(frame[keep], kept, points.groups, taken, rows, source)
     if reduced is None:
         return points
@@ -313,6 +318,19 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
         frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
     read = {name: pd.to_numeric(frame[name], errors="coerce") for name in SHAPE if name in frame}
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
+
+
+def _spare(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
+    """Return the other columns of numbers that differ among rows, but what was measured."""
+    import pandas as pd
+
+    kept = [name for name in frame if name not in taken and not is_measured(str(name))]
+    read = {
+        str(name): pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
+        for name in kept
+    }
+    read = {name: np.where(np.isfinite(column), column, np.nan) for name, column in read.items()}
+    return {name: column for name, column in read.items() if len(np.unique(column[np.isfinite(column)])) > 1}
 
 
 def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:

@@ -99,3 +99,30 @@ def test_a_finished_study_of_two_cells_is_too_few(cli, finished) -> None:
     found = cli("laws", "fit", "tiny", "--law", "power-n", "--lab", finished.lab)
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("error: 2 rows for the 3 parameters of power-n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("fit", "compare", "isoflop --budgets 5"),
+        *("next --flops 1e14", "forecast --params 1e9 --tokens 1e11"),
+    ],
+)
+def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:
+    """Half of the runs repeat their text: that is no noise, and no law of params and tokens has it."""
+    path = write(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
+    n, d, loss = np.loadtxt(path, delimiter=",", skiprows=1).T
+    epochs = np.tile([1, 16], 15)
+    table = np.c_[n, d, loss * np.exp(0.05 * np.log(epochs)), epochs]
+    np.savetxt(path, table, delimiter=",", header="N,D,val_loss,epochs", comments="")
+    name, *more = command.split()
+    said = cli("laws", name, "runs.csv", *more, "--lab", "lab")
+    assert said.code == 0, said.err
+    assert (
+        "residuals of " in said.out
+        and "every number is in doubt; of 1 other column (epochs), 1 can" in said.out
+    )
+    assert "what is left over goes with epochs, which the law does not read: +" in said.out
+    if name == "fit":
+        warnings = json.loads(cli("laws", name, "runs.csv", "--json").out)["warnings"]
+        assert sum("every number is in doubt" in each for each in warnings) == 1

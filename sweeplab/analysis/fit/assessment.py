@@ -16,6 +16,7 @@ import numpy as np
 
 from sweeplab.analysis.columns import pairs_of
 from sweeplab.analysis.fit import forms, intervals
+from sweeplab.analysis.fit.doubts import doubts
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.analysis.fit.forms import LAWS, Array, Law, Quantity
 from sweeplab.analysis.fit.intervals import Interval, Refits, Shared
@@ -387,6 +388,7 @@ def _warnings(
     if column is not None and np.ptp(np.log(column)) > math.log(2):
         factor = column.max() / column.min()
         said.append(f"{law.name} does not see {unseen}, which vary by a factor {factor:.3g}")
+    said += doubts(points, found)
     said += _moved_by_delta(estimates)
     if shared and shared.share > 0.1:
         part = f"{shared.share:.0%} of the errors' variance"

@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from sweeplab.analysis.fit.assessment import SPREAD, STANDS, design
+from sweeplab.analysis.fit.doubts import Pattern, doubts, patterns
 from sweeplab.analysis.fit.fitting import Fit, fit
 from sweeplab.analysis.fit.forms import Array, log_optimum
 from sweeplab.analysis.misfit import residuals
-from sweeplab.analysis.misfit.residuals import Draws, Pattern, Space
+from sweeplab.analysis.misfit.residuals import Draws, Space
 from sweeplab.analysis.points import Points
 
 BEYOND = 10.0  # times the largest compute: where a departure has to matter
@@ -167,7 +168,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried."""
+    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried.
+
+    `doubts` are of the fit whatever its form; they are among the `sentences` too.
+    """
 
     law: str
     status: str
@@ -176,6 +180,7 @@ class Misfit:
     kinds: tuple[Kind, ...]
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
+    doubts: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -207,20 +212,16 @@ def misfit(points: Points, found: Fit) -> Misfit:
     # What is said of the form as a whole: `not seen` takes a kind that could have been.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
-    seen, law = residuals.patterns(points, found), found.law.name
-    unread = [
-        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
-        f"its low end to its high one (p {each.p_value:.2g})"
-        for each in residuals.surely(seen, residuals.shapes(points))
-    ]
+    law, beside = found.law.name, doubts(points, found)
     return Misfit(
         law=law,
         status=status,
         p_value=min((draws.p_value(each, float(space.shares()[each].max())) for each in told), default=None),
         target=target,
         kinds=kinds,
-        patterns=tuple(seen),
-        sentences=(*_sentences(law, kinds, lacking), *unread),
+        patterns=tuple(patterns(points, found)),
+        sentences=(*_sentences(law, kinds, lacking), *beside),
+        doubts=tuple(beside),
     )
 
 

@@ -118,6 +118,7 @@ def _print_comparison(found: dict[str, Any]) -> None:
     say()
     for sentence in found["sentences"]:
         say(sentence)
+    say_warnings(found["laws"][0]["misfit"]["doubts"])
     for name, why in found["left_out"].items():
         say(f"{name} is left out: {why}", "yellow")
 

@@ -59,6 +59,7 @@ def next_runs(
     from sweeplab.analysis.design.next_runs import find_quantity
     from sweeplab.analysis.design.next_runs import next_runs as choose
     from sweeplab.analysis.fit.assessment import find_law, parse_target
+    from sweeplab.analysis.fit.doubts import doubts
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
 
@@ -70,6 +71,7 @@ def next_runs(
     spec, choice = _candidates(source, points, candidates, flops, counting, lab)
     found = fit(points, form)
     chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
+    chosen["warnings"] = [*doubts(points, found), *chosen["warnings"]]
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]
