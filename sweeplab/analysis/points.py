@@ -25,6 +25,7 @@ from sweeplab.analysis.columns import (
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
 from sweeplab.analysis.repeats import one_of_each
 from sweeplab.analysis.trials import Selection, select
+from sweeplab.analysis.where import rows_where
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ class Points:
         what = f"{reader} reads {role!r}, which the table has not{offered}; --columns says where it stands"
         return Problem(what, ", ".join(self.known))
 
+    def left_out(self, why: str, count: int) -> Points:
+        """Return the points with rows that were left out before, and why, said of them."""
+        return replace(self, dropped=self.dropped | {why: count}) if count else self
+
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         """Return the points of some rows, by their truth values or by their places."""
         at = np.arange(self.n)[keep]
@@ -96,16 +101,38 @@ class Points:
 
 
 def read_points(
-    path: Path, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    where: str = "",
 ) -> Points:
     """Return the points of a .csv, .tsv or .parquet file; a role that `columns` does not name is found by its name.
 
-    A file that `study export` wrote is read as the study's runs, unless `columns` name others.
+    A file that `study export` wrote is read as the study's runs, unless `columns` name others. `where` says in an
+    expression over the columns which rows count.
 
     Raises:
         BadInput: no such file or column, what is no number or not positive, and what is hardly meant.
     """
-    frame = read_frame(path)
+    return points_of_frame(read_frame(path), str(path), columns, conventions, where)
+
+
+def points_of_frame(
+    frame: pd.DataFrame,
+    source: str,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    where: str = "",
+) -> Points:
+    """Return the points of a table as `read_points` does of the file `source`.
+
+    Raises:
+        BadInput: what `read_points` refuses.
+    """
+    if where:
+        kept = rows_where(frame, where, source)
+        points = points_of_frame(kept, source, columns, conventions)
+        return points.left_out(f"not where {where}", len(frame) - len(kept))
     asked, known = dict(columns or {}), [str(name) for name in frame]
     if not asked:
         from sweeplab.analysis.table import COLUMNS, validate
@@ -117,13 +144,13 @@ def read_points(
     guessed = {role: name for role, name in guessed_columns(known, taken).items() if role not in wanted}
     wanted |= guessed
     if "loss" not in wanted:
-        what = f"{path}: which column is the loss? --columns loss=COLUMN says it"
+        what = f"{source}: which column is the loss? --columns loss=COLUMN says it"
         raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
     chosen = conventions or Conventions()
-    check_of_a_file(chosen, str(path), wanted)
+    check_of_a_file(chosen, source, wanted)
     if chosen.flops == "6nd":
         wanted.pop("flops", None)
-    points = points_of(frame, wanted, str(path), rows=chosen.rows)
+    points = points_of(frame, wanted, source, rows=chosen.rows)
     said = {role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed}
     if chosen.loss:
         said["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"

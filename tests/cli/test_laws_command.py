@@ -126,3 +126,29 @@ def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, 
     if name == "fit":
         warnings = json.loads(cli("laws", name, "runs.csv", "--json").out)["warnings"]
         assert sum("every number is in doubt" in each for each in warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "numbers"),
+    [
+        *(("fit", "parameters"), ("compare", "laws"), ("isoflop --budgets 4", "roads")),
+        *(("next --flops 1e14", "runs"), ("shape", "numbers")),
+    ],
+)
+def test_rows_are_chosen_by_an_expression(command: str, numbers: str, cli, folder: Path, good: Path) -> None:
+    frame = np.loadtxt(good, delimiter=",", skiprows=1)
+    kept = np.c_[frame, np.ones(30), np.tile([2, 4, 8, 16, 32], 6), np.full(30, 64)]
+    wrong = kept * [1, 1, 3, 2, 1, 1]
+    names = "N,D,val_loss,epochs,n_layer,n_embd"
+    np.savetxt("one.csv", kept, delimiter=",", header=names, comments="")
+    np.savetxt("both.csv", np.r_[wrong, kept], delimiter=",", header=names, comments="")
+    one = json.loads(cli("laws", *command.split(), "one.csv", "--json").out)
+    both = json.loads(cli("laws", *command.split(), "both.csv", "--where", "epochs == 1", "--json").out)
+    assert one[numbers] == both[numbers]
+    assert both.get("dropped", {"not where epochs == 1": 30}) == {"not where epochs == 1": 30}
+
+
+def test_where_needs_a_column(cli, good: Path) -> None:
+    said = cli("laws", "fit", good, *COLUMNS, "--where", "n > 1e6")
+    assert (said.code, said.out) == (2, "")
+    assert "good.csv has no column 'n'; allowed: line, N, D, val; did you mean 'N'?" in said.err

@@ -42,6 +42,9 @@ Columns = Annotated[
         "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.",
     ),
 ]
+Where = Annotated[
+    str | None, option("EXPR", "Only rows in which this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")
+]
 Count = Annotated[
     str | None,
     option(
@@ -55,8 +58,8 @@ Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [defaul
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 
 
-def counting_of(columns: str | None, count: str | None) -> Counting:
-    """Return what --columns and --count ask for.
+def counting_of(columns: str | None, count: str | None, where: str | None = None) -> Counting:
+    """Return what --columns, --count and --where ask for.
 
     Raises:
         BadInput: an unknown role or convention.
@@ -66,7 +69,7 @@ def counting_of(columns: str | None, count: str | None) -> Counting:
     from sweeplab.analysis.ledger.targets import Counting
 
     conventions = parse_conventions(count) if count else Conventions()
-    return Counting(conventions, parse_columns(columns) if columns else {})
+    return Counting(conventions, parse_columns(columns) if columns else {}, where or "")
 
 
 class Read(NamedTuple):
@@ -77,20 +80,28 @@ class Read(NamedTuple):
     studies: Studies | None
 
 
-def read_source(source: str, columns: str | None, count: str | None, lab: Path | None) -> Read:
+def read_source(
+    source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None = None
+) -> Read:
     """Read a file, or the studies that the source names, with commas between them.
 
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
     from sweeplab.analysis.points import read_points
+    from sweeplab.analysis.where import rows_where
 
-    counting = counting_of(columns, count)
+    counting = counting_of(columns, count, where)
     if is_file(source):
-        return Read(read_points(Path(source), counting.columns, counting.conventions), counting, None)
+        points = read_points(Path(source), counting.columns, counting.conventions, counting.where)
+        return Read(points, counting, None)
     studies = studies_from(source, lab)
+    n_runs = len(studies.runs)
+    if where:
+        studies = replace(studies, runs=rows_where(studies.runs, where, source))
     counting = replace(counting, conventions=studies.settled(counting.conventions))
-    return Read(studies.points(counting.columns, counting.conventions), counting, studies)
+    points = studies.points(counting.columns, counting.conventions)
+    return Read(points.left_out(f"not where {where}", n_runs - len(studies.runs)), counting, studies)
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
