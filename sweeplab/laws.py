@@ -70,7 +70,7 @@ class FittedLaw:
             )
         wanted = {role: named[role] for role in COUNTS if role in needed}
         columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for at in range(len(frame)):
             point = {role: float(column[at]) for role, column in columns.items()}
             try:
@@ -129,8 +129,8 @@ def fit(
         )
     text = ",".join(f"{what}={how}" for what, how in (count or {}).items())
     conventions = parse_conventions(text) if text else Conventions()
-    is_file = isinstance(table, str | Path)
-    frame, source = (read_frame(Path(table)), str(table)) if is_file else (table, "the table")
-    return FittedLaw(
-        assess(points_of_frame(frame, source, named, conventions, where), form, delta, flops), named
-    )
+    if isinstance(table, str | Path):
+        points = points_of_frame(read_frame(Path(table)), str(table), named, conventions, where)
+    else:
+        points = points_of_frame(table, "the table", named, conventions, where)
+    return FittedLaw(assess(points, form, delta, flops), named)
