@@ -45,6 +45,7 @@ FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
 MATTERS = 0.05  # of the loss at BEYOND times the compute
 FALSE_ALARM = 0.07  # over all directions that are tried
 GROSS = 0.01  # over all directions there are
+MOST_ROWS = 3000  # errors are drawn for each row thousands of times
 SEEN = 0.5  # the power from which on a departure can be seen
 _EFFECT = math.log1p(MATTERS)
 _MOST = 0.5  # of the loss: beyond that, an effect to first order is no number
@@ -196,6 +197,10 @@ def misfit(points: Points, found: Fit) -> Misfit:
     """
     if found.rows.delta < found.sigma:
         found = fit(points, found.law)  # bent that much, residuals are hardly more than signs
+    beside = doubts(points, found)
+    if points.n > MOST_ROWS:  # drawn at random, but the same every time; they show all that matters
+        points = points.only(np.random.default_rng(0).choice(points.n, MOST_ROWS, replace=False))
+        found = fit(points, found.law, found.rows.delta)
     directions, target, slopes = departures(points, found)
     rows = np.stack([each.rows for each in directions], 1)
     beyond = np.array([each.beyond for each in directions])
@@ -212,7 +217,7 @@ def misfit(points: Points, found: Fit) -> Misfit:
     # What is said of the form as a whole: `not seen` takes a kind that could have been.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
-    law, beside = found.law.name, doubts(points, found)
+    law = found.law.name
     return Misfit(
         law=law,
         status=status,

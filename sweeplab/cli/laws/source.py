@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from sweeplab.analysis.ledger.targets import Counting
     from sweeplab.analysis.points import Points
     from sweeplab.analysis.studies import Studies
+
+
+_MANY, _ENOUGH = 20_000, 5_000  # rows of a table
 
 
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -93,7 +97,13 @@ def read_source(
 
     counting = counting_of(columns, count, where)
     if is_file(source):
-        points = read_points(Path(source), counting.columns, counting.conventions, counting.where)
+        path = Path(source)
+        points = read_points(path, counting.columns, counting.conventions, counting.where)
+        if points.n > _MANY:
+            word = "row" if path.suffix == ".parquet" else "line"
+            thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
+            hint = f"{points.n:,} rows are read; their fit takes a while, and {thinned}"
+            print(hint, file=sys.stderr, flush=True)
         return Read(points, counting, None)
     studies = studies_from(source, lab)
     n_runs = len(studies.runs)
