@@ -31,6 +31,7 @@ ORDER = (
         "analysis",
         "report",
         "api",
+        "laws",
         "cli",
     ),
 )
@@ -38,12 +39,12 @@ ONLY_IN = {
     "mlflow": {"tracking"},
     "wandb": {"tracking"},
     "optuna": {"study", "sweep", "doctor", "analysis"},
-    "plotly": {"report"},
+    "plotly": {"report", "laws"},
     "typer": {"cli"},
     "rich": {"cli"},
     "torch": {"model", "train", "tracking", "hf", "study", "runs", "sweep"},
     "transformers": set(),
-    "pandas": {"analysis", "report", "api"},
+    "pandas": {"analysis", "report", "api", "laws"},
 }
 MOST_FILES, LONGEST = 22, 600
 
@@ -122,6 +123,7 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once(folder: Path) -> None:
     [
         ("sweeplab.hyperparameters", ["torch", "numpy", "optuna", "mlflow", "pydantic"]),
         ("sweeplab.train.stack", ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
+        ("sweeplab.laws", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
         ("sweeplab.cli", ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"]),
         ("sweeplab.hf.folders", ["transformers", "optuna", "mlflow", "pandas"]),
         ("sweeplab.study.plan", ["torch", "mlflow", "pandas", "plotly"]),

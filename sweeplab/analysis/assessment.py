@@ -14,6 +14,7 @@ import numpy as np
 
 from sweeplab.analysis.columns import pairs_of
 from sweeplab.analysis.fit import forms, intervals
+from sweeplab.analysis.fit.doubts import doubts
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.analysis.fit.forms import LAWS, Law, Quantity
 from sweeplab.analysis.fit.intervals import Interval, Refits, Shared
@@ -262,6 +263,7 @@ def _warnings(
     if column is not None and np.ptp(np.log(column)) > math.log(2):
         factor = column.max() / column.min()
         said.append(f"{law.name} does not see {unseen}, which vary by a factor {factor:.3g}")
+    said += doubts(points, found)
     said += _moved_by_delta(estimates)
     sds = found.sigma * noise.relative / np.sqrt(found.rows.weights)
     if sds.max() > _UNEQUAL * sds.min():

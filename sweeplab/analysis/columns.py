@@ -12,7 +12,7 @@ means the numbers says so, as in params=N*1, and is not asked again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,20 @@ ROLES = {
 }
 NUMBERS = ("params", "tokens", "flops", "loss")
 COUNTS = ("params", "tokens", "flops")
+# What else a role's column is called, the surest name first; a letter is a capital, as d is a width and l a depth.
+OTHER_NAMES = {
+    "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params",
+    "tokens": "D train_tokens n_tokens num_tokens training_tokens total_tokens tokens_seen",
+    "flops": "C train_flops n_flops training_flops total_flops flop compute training_compute",
+    "loss": "L val_loss valid_loss validation_loss best_val_loss final_val_loss eval_loss test_loss",
+}
+# What follows from the two others, where --columns asks for it: what it is called, and of which role.
+FOLLOWING = {"tokens": ("C/6N", "params"), "params": ("C/6D", "tokens")}
+# Names of what comes of a run: no cause of it, and nothing that it was given.
+_MEASURED = re.compile(
+    "loss|ppl|perplexity|acc|accuracy|bpb|bits|error|err|scores?|nll|entropy|reward|time|seconds|hours|days|date|id|index|"
+    "unnamed"
+)
 
 LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
 _SMALL_LETTERS = {"m": 1e6, "b": 1e9}  # in a name only; other small letters mean other things
@@ -52,6 +66,7 @@ _FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?
 _CELL = re.compile(
     rf"\s*([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)\.?\d*(?:[eE][-+]?\d+)?)\s*([{''.join(LETTERS)}]?)\s*"
 )
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
 
 
@@ -103,6 +118,26 @@ def own_columns(known: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Return the columns that are called by another name of a role, but those that are taken."""
+    found: dict[str, str] = {}
+    for role, others in OTHER_NAMES.items():
+        called = {_called(_unit(name, role)[0]): name for name in reversed(known) if name not in taken}
+        found |= next(({role: called[other]} for other in others.split() if other in called), {})
+    return found
+
+
+def _called(name: str) -> str:
+    words = re.sub(r"[\s.\-]+", "_", name.strip())
+    return words if len(words) == 1 else words.lower()
+
+
+def is_measured(name: str) -> bool:
+    """Return whether a column's name says that it was measured of a run, or only tells runs apart."""
+    words = re.split(r"[^a-z]+", name.lower())
+    return any(_MEASURED.fullmatch(word) for word in words) or "loss" in name.lower()
+
+
 def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -> dict[str, Column]:
     """Return the numbers of each role, and the texts of `group`'s column under its name alone.
 
@@ -112,7 +147,10 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
     known = [str(name) for name in frame]
     problems: list[Problem] = []
     found: dict[str, Column] = {}
+    following = {role: of for role, (name, of) in FOLLOWING.items() if columns.get(role) == name not in known}
     for role, asked in columns.items():
+        if role in following:
+            continue
         name, factor, wrong = named_column(asked, known)
         if wrong:
             problems.append(Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known)))
@@ -125,6 +163,13 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
             meant = f"{role}={asked}*1" if unit == 1 else f"{role}={name}*{unit:g}*1"
             found[role] = Column(name, said, values * (factor or 1.0), meant, _is_meant(asked, known))
             problems += [Problem(f"{source}: column {name!r} ({role}): {each}") for each in bad]
+    for role, other in following.items():
+        if lacks := [each for each in ("flops", other) if each not in found]:
+            what = f"{source}: {role}={columns[role]} takes {' and '.join(lacks)}; --columns says where"
+            problems.append(Problem(what, ", ".join(known)))
+        else:
+            values = found["flops"].values / (6 * found[other].values)
+            found[role] = Column(columns[role], columns[role], values, f"{role}={columns[role]}", True)
     if problems:
         raise BadInput(*problems)
     return found
@@ -183,19 +228,19 @@ def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[s
     import pandas as pd
 
     column, bad = frame[name], list[str]()
+    word = str(frame.index.name or "row")
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         values = numbers(frame, name) * unit
-        texts = [(at, str(value)) for at, value in column.items()]
     else:
-        texts = [(at, "" if pd.isna(value) else str(value)) for at, value in column.items()]
-        read = [_number(text, unit) for _, text in texts]
-        values = np.array([np.nan if each is None else each for each in read])
-        unread = [each for each, number in zip(texts, read, strict=True) if number is None]
-        percent = [each for each in unread if each[1].rstrip().endswith("%")]
-        bad = _first(percent, "a percentage; write the number itself")
-        bad += _first([each for each in unread if each not in percent], "no number")
-    wrong = [text for text, value in zip(texts, values, strict=True) if value <= 0]
-    return values, bad + _first(wrong, "not positive")
+        read = {text: _number(text, unit) for text in column.dropna().astype(str).unique()}
+        texts = column.astype(str).where(column.notna(), "")
+        values = np.array([read.get(text, np.nan) for text in texts], float)
+        kinds: dict[str, list[str]] = {}
+        for text in (text for text, number in read.items() if number is None):
+            kinds.setdefault(_fault(text), []).append(text)
+        for fault in sorted(kinds):
+            bad += _first(texts[texts.isin(kinds[fault])], word, fault)
+    return values, bad + _first(column[values <= 0].astype(str), word, "not positive")
 
 
 def _number(text: str, unit: float) -> float | None:
@@ -209,11 +254,17 @@ def _number(text: str, unit: float) -> float | None:
         return None
 
 
-def _first(found: Sequence[tuple[Any, str]], what: str) -> list[str]:
-    if not found:
+def _fault(text: str) -> str:
+    if text.rstrip().endswith("%"):
+        return "a percentage; write the number itself"
+    return "no number; write a decimal point" if _DECIMAL_COMMA.fullmatch(text.strip()) else "no number"
+
+
+def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
+    if found.empty:
         return []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [f"{found[0][1]!r} in row {found[0][0]}{more} is {what}"]
+    return [f"{found.iloc[0]!r} in {word} {found.index[0]}{more} is {what}"]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from sweeplab.records.runs import RunState
 if TYPE_CHECKING:
     import pandas as pd
 
-# What each may be, and what that is; the first is the default.
+# What each may be, and what that is; the first is the default. `rows` is for a file: a study's point is its best trial.
 CHOICES: dict[str, dict[str, str]] = {
     "params": {
         "total": "all parameters, tied ones once",
@@ -30,6 +30,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
     "loss": {"nats": "nats per token", "bits-per-byte": "bits per byte"},
     "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
+    "rows": {"best": "the best row of each point", "mean": "the mean of its rows", "all": "every row"},
 }
 # Where a study's table has what a law reads, by default.
 STUDY_COLUMNS = {
@@ -59,6 +60,7 @@ class Conventions:
     flops: str = ""
     loss: str = ""
     at: str = ""
+    rows: str = ""
 
     def chosen(self, name: str) -> str:
         """Return a choice, the default where none was made."""
@@ -114,12 +116,14 @@ def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame,
         BadInput: bits per byte are asked for where a token's bytes are not known; a column is missing.
     """
     at, params = conventions.chosen("at"), conventions.chosen("params")
+    if conventions.chosen("rows") != "best":
+        raise BadInput(Problem(f"--count rows={conventions.rows} is for the rows of a file", "rows=best"))
     head = _HEAD if params == "with-head" else ()
     needed = [_LOSSES[at], _PARAMS[params], *head, "train_tokens", "train_flops"]
     if missing := [name for name in needed if name not in runs]:
         raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
     loss, whole = numbers(runs, _LOSSES[at]), _whole_losses(runs, at)
-    said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES}
+    said = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES if name != "rows"}
     if conventions.loss == "bits-per-byte":
         if "best_bits_per_byte" not in runs:
             raise BadInput("bits per byte need the bytes of a token, and nothing says them of the runs")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import Array, check_plausible, named_column, own_columns, read_columns
+from sweeplab.analysis.columns import (
+    FOLLOWING,
+    Array,
+    check_plausible,
+    guessed_columns,
+    is_measured,
+    named_column,
+    own_columns,
+    read_columns,
+)
 from sweeplab.analysis.comparing import Tried
 from sweeplab.analysis.conventions import CHOICES, Conventions, check_of_a_file, counted
+from sweeplab.analysis.repeats import one_of_each
 from sweeplab.analysis.trials import Selection, select
+from sweeplab.analysis.where import rows_where
 from sweeplab.errors import BadInput, Problem, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".parquet")
+_SEPARATORS = (",", ";", "\t", "|")  # blanks too, where there is none of these
 SHAPE = ("n_layer", "n_embd")
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 
@@ -30,7 +43,9 @@ class Points:
     """The rows that a law is fitted to, by what they mean; `weights` is 1 or the number of seeds averaged.
 
     `dropped` counts the rows left out, by the reason; `conventions` says what each column is. `names` say which
-    row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them.
+    row of the file or which trial a point is. `shape` has n_layer and n_embd where the table has them, `spare` the
+    other numbers that a file has of its runs and no role takes, NaN where there is none.
+    `known` are the columns of the file that they were read from.
     `seed_spread` is the standard deviation of one seed's log loss, None where no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials that each is the best of, and
     `is_searched` whether these were drawn from a search; of a table nobody knows.
@@ -43,9 +58,11 @@ class Points:
     conventions: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     shape: dict[str, Array] = field(default_factory=dict)
+    spare: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
     tried: tuple[Tried, ...] = ()
     is_searched: bool = False
+    known: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
@@ -60,6 +77,19 @@ class Points:
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
 
+    def lacks(self, reader: str, role: str) -> Problem:
+        """Return that a reader needs a role which the table has not, and where it could come from."""
+        word, other = FOLLOWING.get(role, ("", ""))
+        offered = f" (--columns {role}={word} takes them from flops and {other})"
+        if not {"flops", other} <= self.columns.keys():
+            offered = " (tokens would do)" if role == "flops" else ""
+        what = f"{reader} reads {role!r}, which the table has not{offered}; --columns says where it stands"
+        return Problem(what, ", ".join(self.known))
+
+    def left_out(self, why: str, count: int) -> Points:
+        """Return the points with rows that were left out before, and why, said of them."""
+        return replace(self, dropped=self.dropped | {why: count}) if count else self
+
     def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         """Return the points of some rows, by their truth values or by their places."""
         at = np.arange(self.n)[keep]
@@ -71,20 +101,43 @@ class Points:
             names=tuple(self.names[each] for each in at) if self.names else (),
             shape={name: column[at] for name, column in self.shape.items()},
             tried=tuple(self.tried[each] for each in at) if self.tried else (),
+            spare={name: column[at] for name, column in self.spare.items()},
         )
 
 
 def read_points(
-    path: Path, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    where: str = "",
 ) -> Points:
-    """Return the points of a .csv or .parquet file; a role that `columns` does not name has its own name.
+    """Return the points of a .csv, .tsv or .parquet file; a role that `columns` does not name is found by its name.
 
-    A file that `study export` wrote is read as the study's runs, unless `columns` name others.
+    A file that `study export` wrote is read as the study's runs, unless `columns` name others. `where` says in an
+    expression over the columns which rows count.
 
     Raises:
         BadInput: no such file or column, what is no number or not positive, and what is hardly meant.
     """
-    frame = read_frame(path)
+    return points_of_frame(read_frame(path), str(path), columns, conventions, where)
+
+
+def points_of_frame(
+    frame: pd.DataFrame,
+    source: str,
+    columns: Mapping[str, str] | None = None,
+    conventions: Conventions | None = None,
+    where: str = "",
+) -> Points:
+    """Return the points of a table as `read_points` does of the file `source`.
+
+    Raises:
+        BadInput: what `read_points` refuses.
+    """
+    if where:
+        kept = rows_where(frame, where, source)
+        points = points_of_frame(kept, source, columns, conventions)
+        return points.left_out(f"not where {where}", len(frame) - len(kept))
     asked, known = dict(columns or {}), [str(name) for name in frame]
     if not asked:
         from sweeplab.analysis.table import COLUMNS, validate
@@ -92,38 +145,79 @@ def read_points(
         if COLUMNS.keys() <= set(known):
             return study_points(validate(frame), {}, conventions)
     wanted = {role: name for role, name in own_columns(known).items() if role not in asked} | asked
+    taken = {named_column(name, known)[0] for name in wanted.values()}
+    guessed = {role: name for role, name in guessed_columns(known, taken).items() if role not in wanted}
+    wanted |= guessed
     if "loss" not in wanted:
-        what = f"{path}: which column is the loss? --columns loss=COLUMN says it"
+        what = f"{source}: which column is the loss? --columns loss=COLUMN says it"
         raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
     chosen = conventions or Conventions()
-    check_of_a_file(chosen, str(path), wanted)
+    check_of_a_file(chosen, source, wanted)
     if chosen.flops == "6nd":
         wanted.pop("flops", None)
-    points = points_of(frame, wanted, str(path))
+    points = points_of(frame, wanted, source, rows=chosen.rows)
+    said = {role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed}
     if chosen.loss:
-        said = {"loss": f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"}
-        points = replace(points, conventions=points.conventions | said)
-    return points
+        said["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"
+    return replace(points, conventions=points.conventions | said)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Return the table of a .csv or .parquet file as it is.
+    """Return the table of a .csv, .tsv or .parquet file as it is, a text's rows by the lines that they stand in.
 
     Raises:
         BadInput: no such file, or what is no table.
     """
     import pandas as pd
 
-    readers: dict[str, Any] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    readers: dict[str, Any] = {".csv": _read_text, ".tsv": _read_text, ".parquet": pd.read_parquet}
     read = readers.get(path.suffix)
     if read is None:
-        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", " or ".join(readers)))
+        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(readers)))
     try:
         return read(path)  # type: ignore[no-any-return]
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # pandas' and Arrow's words for what is no such table, Unicode's too
+    except (
+        ValueError,
+        csv.Error,
+    ) as error:  # pandas' and Arrow's words for what is no such table, Unicode's too
         raise BadInput(f"{path}: is no table: {str(error).strip().splitlines()[0]}") from error
+
+
+def _read_text(path: Path) -> pd.DataFrame:
+    """Return the table of a text; its separator is the one that parts the first line into most names."""
+    import pandas as pd
+
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = next((line for line in file if line.strip()), "")
+    parts = {each: len(next(csv.reader([first.strip("\r\n")], delimiter=each), [])) for each in _SEPARATORS}
+    separator = max(_SEPARATORS, key=parts.__getitem__)
+    if parts[separator] == 1 and len(first.split()) > 1:
+        separator = r"\s+"
+    frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False, skipinitialspace=True)
+    if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
+        raise ValueError("its rows have more cells than its first line has names")
+    frame.columns = frame.columns.str.strip()
+    frame.index = pd.Index(_lines(path, separator, len(frame)), name="line")
+    return frame
+
+
+def _lines(path: Path, separator: str, n_rows: int) -> range | list[int]:
+    """Return the lines that a text's rows begin in: the second and so on, but for empty lines and cells of several."""
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(1 << 20), b"")
+        counts = [(block.count(b"\n"), block[-1:] != b"\n") for block in blocks]
+    if counts and sum(count for count, _ in counts) + counts[-1][1] == n_rows + 1:
+        return range(2, n_rows + 2)
+    found, line = [], 1
+    with path.open(encoding="utf-8-sig", newline="") as text:
+        rows = csv.reader(text, delimiter=separator if len(separator) == 1 else " ")
+        for row in rows:
+            if len(row) > 1 or any(map(str.strip, row)):
+                found.append(line)
+            line = rows.line_num + 1
+    return found[1:] if len(found) == n_rows + 1 else range(2, n_rows + 2)
 
 
 def study_points(
@@ -193,8 +287,11 @@ def points_of(
     weights: Array | None = None,
     names: Sequence[str] | None = None,
     is_counted: bool = False,
+    rows: str = "",
 ) -> Points:
     """Return the points of a table by the columns' names, checked; what a program counted is not questioned.
+
+    `rows` says what stands for rows at one point, as in `one_of_each`.
 
     Raises:
         BadInput: every column that is missing, is no number or has a number that is not positive; what is hardly
@@ -217,15 +314,31 @@ def points_of(
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
-    rows = names or [f"row {at}" for at in frame.index]
-    return Points(
+    word = str(frame.index.name or "row")
+    points = Points(
         columns=kept,
         weights=(np.ones(len(frame)) if weights is None else weights)[keep],
         groups=None if group is None else tuple(group[keep]),
         dropped=dropped,
         conventions=conventions,
-        names=tuple(np.array(rows, object)[keep]),
+        names=tuple(np.array(names or [f"{word} {at}" for at in frame.index], object)[keep]),
         shape=_shape(frame, keep),
+        known=tuple(map(str, frame)),
+    )
+    if is_counted:
+        return points
+    taken = [column.name for column in found.values()]
+    points = replace(points, spare=_spare(frame[keep], {*taken, *points.shape}))
+    reduced = one_of_each(frame[keep], kept, points.groups, taken, rows, source)
+    if reduced is None:
+        return points
+    points = points.only(reduced.places)
+    return replace(
+        points,
+        columns=points.columns | {"loss": reduced.loss},
+        weights=reduced.weights,
+        dropped=dropped | {reduced.dropped: int(keep.sum()) - points.n},
+        conventions=conventions | {"rows": reduced.said},
     )
 
 
@@ -238,6 +351,19 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_]) -> dict[str, Array]:
         frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
     read = {name: pd.to_numeric(frame[name], errors="coerce") for name in SHAPE if name in frame}
     return {name: column.to_numpy(float, na_value=np.nan)[keep] for name, column in read.items()}
+
+
+def _spare(frame: pd.DataFrame, taken: Set[str]) -> dict[str, Array]:
+    """Return the other columns of numbers that differ among rows, but what was measured."""
+    import pandas as pd
+
+    kept = [name for name in frame if name not in taken and not is_measured(str(name))]
+    read = {
+        str(name): pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
+        for name in kept
+    }
+    read = {name: np.where(np.isfinite(column), column, np.nan) for name, column in read.items()}
+    return {name: column for name, column in read.items() if len(np.unique(column[np.isfinite(column)])) > 1}
 
 
 def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.columns import ROLES, own_columns, parse_columns, read_columns
+from sweeplab.analysis.columns import ROLES, guessed_columns, own_columns, parse_columns, read_columns
 from sweeplab.errors import BadInput
 
 
@@ -51,7 +51,7 @@ def test_cells(cell: str, number: float) -> None:
     np.testing.assert_equal(values("N", [cell, "7"], "params"), [number, 7])
 
 
-@pytest.mark.parametrize("cell", ["3,14", "1,0,0", "M", "1.3 billion", "--", "."])
+@pytest.mark.parametrize("cell", ["1,0,0", "M", "1.3 billion", "--", "."])
 def test_cells_that_are_no_number(cell: str) -> None:
     with pytest.raises(BadInput, match=r"is no number$"):
         values("L", [cell, "3"], "loss")
@@ -60,6 +60,8 @@ def test_cells_that_are_no_number(cell: str) -> None:
 def test_truth_is_no_number_and_a_percentage_is_named() -> None:
     with pytest.raises(BadInput, match="'True' in row 0 and 1 more is no number"):
         values("L", [True, False], "loss")
+    with pytest.raises(BadInput, match="'3,14' in row 0 is no number; write a decimal point"):
+        values("L", ["3,14", "3"], "loss")
     with pytest.raises(BadInput, match="'31%' in row 0 is a percentage"):
         values("L", ["31%", "3"], "loss")
 
@@ -75,6 +77,32 @@ def test_names_that_say_a_role() -> None:
     assert own_columns(known) == {
         "params": "Params_M", "tokens": "tokens", "flops": "flopsE", "loss": "Loss"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        (["N", "D", "C", "L"], {"params": "N", "tokens": "D", "flops": "C", "loss": "L"}),
+        (["n", "d", "c", "l", "d_model", "n_layer", "train_loss"], {}),
+        (["D (B)", "n_params_M", "Val Loss", "Training FLOPs"], {
+            "params": "n_params_M", "tokens": "D (B)", "flops": "Training FLOPs", "loss": "Val Loss"}),
+        (["test_loss", "val-loss", "Validation.Loss"], {"loss": "val-loss"}),
+    ],
+)  # fmt: skip
+def test_names_that_a_role_is_called_by(known: list[str], found: dict[str, str]) -> None:
+    assert guessed_columns(known) == found
+    assert guessed_columns(known, known) == {}
+
+
+@pytest.mark.parametrize(
+    ("role", "word", "other"), [("tokens", "C/6N", "params"), ("params", "C/6D", "tokens")]
+)
+def test_what_follows_from_the_two_others(role: str, word: str, other: str) -> None:
+    frame = pd.DataFrame({"C": [6e15, 12e15], "x": [1e7, 2e7]})
+    found = read_columns(frame, {"flops": "C", other: "x", role: word}, "runs.csv")[role]
+    assert (list(found.values), found.said) == ([1e8, 1e8], word)
+    with pytest.raises(BadInput, match=f"{role}={word} takes flops; --columns says where; allowed: C, x"):
+        read_columns(frame, {other: "x", role: word}, "runs.csv")
 
 
 @pytest.mark.parametrize(

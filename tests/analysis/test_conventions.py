@@ -100,7 +100,10 @@ def test_laws_are_of_the_whole_validation_split_where_all_runs_have_it() -> None
     [
         ("params=all", "--count params=all; allowed: total, active, non-embedding, with-head"),
         ("flops=6n", "--count flops=6n; allowed: counted, 6nd; did you mean '6nd'?"),
-        ("prams=total", "--count has no 'prams'; allowed: params, flops, loss, at; did you mean 'params'?"),
+        (
+            "prams=total",
+            "--count has no 'prams'; allowed: params, flops, loss, at, rows; did you mean 'params'?",
+        ),
         ("at=best,at=final", "--count names 'at' twice"),
         ("loss", "--count loss=; allowed: nats, bits-per-byte"),
     ],
@@ -150,5 +153,8 @@ def test_a_file_of_an_exported_study_is_the_study(suffix: str, tmp_path: Path) -
             theirs.dropped,
             theirs.names,
         )
-    plain = read_points(path, {"params": "n_params", "tokens": "train_tokens", "loss": "best_val_loss"})
+    columns = {"params": "n_params", "tokens": "train_tokens", "loss": "best_val_loss"}
+    plain = read_points(path, columns, Conventions(rows="all"))
     assert plain.n == len(runs)
+    best = read_points(path, columns)
+    np.testing.assert_allclose(np.sort(best.columns["loss"]), np.sort(study_points(runs).columns["loss"]))

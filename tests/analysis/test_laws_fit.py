@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 from itertools import cycle
 
@@ -11,9 +12,10 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 from analysis.random_tables import random_table, scipys_gain
 
+from sweeplab.analysis.fit import fitting
 from sweeplab.analysis.fit.fitting import LEAST_SQUARES, LITERATURE, fit, robust_sigma
-from sweeplab.analysis.fit.forms import LAWS
-from sweeplab.analysis.fit.intervals import bootstrap
+from sweeplab.analysis.fit.forms import LAWS, parameters_of
+from sweeplab.analysis.fit.intervals import bootstrap, profiles, student
 from sweeplab.errors import BadInput
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -133,3 +135,22 @@ def test_least_squares_is_least_squares() -> None:
     points = plant("steep", GOOD["30 points, 6 x 5"], 0.01, np.random.default_rng(3))
     found = fit(points, CHINCHILLA, LEAST_SQUARES)
     assert math.isclose(found.objective, 0.5 * float(found.residuals() @ found.residuals()))
+
+
+def test_many_rows_take_little_memory_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are looked at in blocks: the vectors that are tried at once do not multiply what a table takes."""
+    random = np.random.default_rng(0)
+    n = np.exp(random.uniform(np.log(1e6), np.log(1e10), 6000))
+    points = plant("steep", (n, n * np.exp(random.uniform(0, 5, 6000))), 0.01, random)
+    student(3)  # imports SciPy before memory is counted
+    tracemalloc.start()
+    found = fit(points, CHINCHILLA, LEAST_SQUARES)
+    interval = profiles(found, parameters_of(CHINCHILLA, found.center))[2]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300 * 6000 * 8, "numbers a row"
+    monkeypatch.setattr(fitting, "_AT_ONCE", 10**9)
+    whole = fit(points, CHINCHILLA, LEAST_SQUARES)
+    np.testing.assert_allclose(found.theta, whole.theta, rtol=1e-7)
+    same = profiles(whole, parameters_of(CHINCHILLA, whole.center))[2]
+    assert (interval.low, interval.high) == pytest.approx((same.low, same.high), rel=1e-5)

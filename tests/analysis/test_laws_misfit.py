@@ -10,10 +10,11 @@ import pytest
 from analysis.planted_laws import BAD, GOOD, TRUTHS, plant
 from analysis.planted_misfit import wrong_losses, wrong_table
 
+from sweeplab.analysis.fit.doubts import patterns
 from sweeplab.analysis.fit.fitting import LITERATURE, fit
 from sweeplab.analysis.fit.forms import LAWS
 from sweeplab.analysis.misfit.form import BEYOND, FLAGGED, NOT_SEEN, UNSEEABLE, Misfit, departures, misfit
-from sweeplab.analysis.misfit.residuals import draw, patterns, power, space_of
+from sweeplab.analysis.misfit.residuals import draw, power, space_of
 from sweeplab.analysis.points import Points
 
 CHINCHILLA = LAWS["chinchilla"]

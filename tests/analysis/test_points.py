@@ -53,7 +53,29 @@ def test_names_that_say_a_unit_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(points.columns["params"], [1e6, 2e6, 4e6])
     np.testing.assert_allclose(points.columns["tokens"], [2e7, 4e7, 8e7])
     assert points.conventions["params"] == "column params_M, times 1e+06"
-    assert points.names == ("row 0", "row 1", "row 2")
+    assert points.names == ("line 2", "line 3", "line 4")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "N,D,L\n1e6,2e7,4\n\n2e6,4e7,x\n"),
+        ("b.csv", "N;D;L\r\n1e6;2e7;4\r\n\r\n2e6;4e7;x\r\n"),
+        ("c.tsv", "\ufeffN\tD\tL\n1e6\t2e7\t4\n  \n2e6\t4e7\tx"),
+        ("d.csv", "N | D | L\n1e6 | 2e7 | 4\n\n2e6 | 4e7 |x\n"),
+        ("e.csv", "N  D L\n1e6 2e7  4\n\n2e6 4e7 x\n"),
+        ("f.csv", 'N,D,L,note\n1e6,2e7,4,"two\nlines"\n2e6,4e7,x,\n'),
+    ],
+)
+def test_separators_and_lines_of_a_text(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    with pytest.raises(BadInput, match=r"column 'L' \(loss\): ' ?x' in line 4 is no number"):
+        read_points(path)
+    path.write_bytes(text.replace("x", "3").encode())
+    points = read_points(path)
+    assert (points.n, points.names) == (2, ("line 2", "line 4"))
+    assert points.conventions["params"] == "column N, by its name"
 
 
 def test_units_factors_groups_and_flops_of_ones_own() -> None:
@@ -96,12 +118,17 @@ def test_params_and_tokens_that_are_swapped() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("runs.xlsx", b"x", "no table has the suffix '.xlsx'; allowed: .csv or .parquet"),
+        ("runs.xlsx", b"x", "no table has the suffix '.xlsx'; allowed: .csv, .tsv, .parquet"),
         ("no.csv", None, "cannot be read: No such file"),
         ("empty.csv", b"", "is no table: No columns"),
         ("torn.parquet", b"PAR1", "is no table: "),
         ("binary.csv", b"\xff\xfe\x00a,b\n", "is no table: "),
         ("other.csv", b"a,b\n1,2\n", "which column is the loss?"),
+        (
+            "long.csv",
+            b"N,loss\n1,2,3\n2,3,4\n",
+            "is no table: its rows have more cells than its first line has names",
+        ),
     ],
 )
 def test_files_that_are_no_table(name: str, content: bytes | None, said: str, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_settings(cli, good: Path) -> None:
         (["good.csv", *COLUMNS, "--delta", "big"], "--delta 'big'; allowed: auto, least-squares or"),
         (["good.csv", *COLUMNS, "--flops", "-1"], "--flops -1"),
         (["few.csv", *COLUMNS], "4 rows for the 5 parameters of chinchilla"),
-        (["negative.csv", *COLUMNS], "negative.csv: column 'N' (params): '-1.0' in row 0 is not positive"),
+        (["negative.csv", *COLUMNS], "negative.csv: column 'N' (params): '-1.0' in line 2 is not positive"),
         (["none.csv", *COLUMNS], "none.csv: cannot be read: No such file or directory"),
         (["nothing"], "no study 'nothing' in "),
     ],
@@ -118,3 +118,64 @@ def test_a_finished_study_of_two_cells_is_too_few(cli, finished) -> None:
     found = cli("laws", "fit", "tiny", "--law", "power-n", "--lab", finished.lab)
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("error: 2 rows for the 3 parameters of power-n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("fit", "compare", "isoflop --budgets 5"),
+        *("next --flops 1e14", "forecast --params 1e9 --tokens 1e11"),
+    ],
+)
+def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:
+    """Half of the runs repeat their text: that is no noise, and no law of params and tokens has it."""
+    path = write(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
+    n, d, loss = np.loadtxt(path, delimiter=",", skiprows=1).T
+    epochs = np.tile([1, 16], 15)
+    table = np.c_[n, d, loss * np.exp(0.05 * np.log(epochs)), epochs]
+    np.savetxt(path, table, delimiter=",", header="N,D,val_loss,epochs", comments="")
+    name, *more = command.split()
+    said = cli("laws", name, "runs.csv", *more, "--lab", "lab")
+    assert said.code == 0, said.err
+    assert (
+        "residuals of " in said.out
+        and "every number is in doubt; of 1 other column (epochs), 1 can" in said.out
+    )
+    assert "what is left over goes with epochs, which the law does not read: +" in said.out
+    if name == "fit":
+        warnings = json.loads(cli("laws", name, "runs.csv", "--json").out)["warnings"]
+        assert sum("every number is in doubt" in each for each in warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "numbers"),
+    [
+        *(("fit", "parameters"), ("compare", "laws"), ("isoflop --budgets 4", "roads")),
+        *(("next --flops 1e14", "runs"), ("shape", "numbers")),
+    ],
+)
+def test_rows_are_chosen_by_an_expression(command: str, numbers: str, cli, folder: Path, good: Path) -> None:
+    frame = np.loadtxt(good, delimiter=",", skiprows=1)
+    kept = np.c_[frame, np.ones(30), np.tile([2, 4, 8, 16, 32], 6), np.full(30, 64)]
+    wrong = kept * [1, 1, 3, 2, 1, 1]
+    names = "N,D,val_loss,epochs,n_layer,n_embd"
+    np.savetxt("one.csv", kept, delimiter=",", header=names, comments="")
+    np.savetxt("both.csv", np.r_[wrong, kept], delimiter=",", header=names, comments="")
+    one = json.loads(cli("laws", *command.split(), "one.csv", "--json").out)
+    both = json.loads(cli("laws", *command.split(), "both.csv", "--where", "epochs == 1", "--json").out)
+    assert one[numbers] == both[numbers]
+    assert both.get("dropped", {"not where epochs == 1": 30}) == {"not where epochs == 1": 30}
+
+
+def test_where_needs_a_column(cli, good: Path) -> None:
+    said = cli("laws", "fit", good, *COLUMNS, "--where", "n > 1e6")
+    assert (said.code, said.out) == (2, "")
+    assert "good.csv has no column 'n'; allowed: line, N, D, val; did you mean 'N'?" in said.err
+
+
+def test_a_large_table_comes_with_a_hint_to_thin_it(cli, folder: Path) -> None:
+    n = np.geomspace(1e6, 1e9, 20_001)
+    np.savetxt("large.csv", np.c_[n, 2 + 400 / n**0.3], delimiter=",", header="N,loss", comments="")
+    hint = "20,001 rows are read; their fit takes a while, and --where 'line % 4 == 0' takes 5,000 of them"
+    assert hint in cli("laws", "shape", "large.csv").err
+    assert "rows are read" not in cli("laws", "shape", "large.csv", "--where", "line % 4 == 0").err

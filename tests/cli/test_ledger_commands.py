@@ -90,6 +90,37 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     assert listed.code == 0 and "open" in listed.out and "chinchilla" in listed.out
 
 
+def test_many_points_of_a_file_are_sealed_at_once(cli, folder: Path, table: Path) -> None:
+    known = table.read_text().splitlines()[7].split(",")
+    targets = folder / "targets.tsv"
+    targets.write_text(
+        f"params_M\ttokens (B)\n200\t4\n400\t8\n{float(known[0]) / 1e6!r}\t{float(known[1]) / 1e9!r}\n"
+    )
+    found = json.loads(cli("laws", "forecast", table, *COLUMNS, "--targets", targets, "--json").out)
+    assert [each["at"]["params"] for each in found["sealed"]] == [2e8, 4e8]
+    (left,) = found["left_out"].values()
+    assert "has its loss already" in left
+    assert len(read_chain(folder / "lab" / "ledger.jsonl").entries) == 2
+    targets.write_text("params\ttokens\n2e8\t4e9\n-1\t8e9\n")
+    said = cli("laws", "forecast", table, *COLUMNS, "--targets", targets)
+    assert said.code == 2 and "column 'params' (params): '-1.0' in line 3 is not positive" in said.err
+    targets.write_text("size\n1\n")
+    said = cli("laws", "forecast", table, *COLUMNS, "--targets", targets)
+    assert "targets.tsv: no column is params, tokens or flops; allowed: size" in said.err
+
+
+def test_a_file_is_scored_by_the_rows_that_it_was_fitted_to(cli, folder: Path, table: Path) -> None:
+    lines = table.read_text().splitlines()
+    marked = folder / "marked.csv"
+    rows = [f"{line},{k % 3}" for k, line in enumerate(lines[1:])]
+    marked.write_text("\n".join(["N,D,val_loss,source", *rows]))
+    cli("laws", "forecast", marked, "--where", "source < 2", *SMALL)
+    true = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
+    marked.write_text("\n".join(["N,D,val_loss,source", *rows[:-1], f"2e8,4e9,{true},0"]))
+    (scored,) = json.loads(cli("laws", "verify", "--against", marked, "--json").out)["forecasts"]
+    assert scored["state"] == "scored", scored["why"]
+
+
 def test_a_row_that_is_there_is_not_forecast(cli, folder: Path, table: Path) -> None:
     n, d, _ = table.read_text().splitlines()[7].split(",")
     said = cli("laws", "forecast", table, *COLUMNS, "--params", n, "--tokens", float(d) * (1 + 1e-7))
@@ -136,7 +167,10 @@ def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) ->
         ([], "which run? --params and --tokens say it, or --study FILE"),
         (["--params", "-1"], "--params -1 is no size of a run; it takes a positive number"),
         (["--params", "2e8"], "params 2e+08: chinchilla reads tokens too: --tokens"),
-        (["--params", "2e8", "--study", "x.yaml"], "--study names its cells: give it, or --params"),
+        (
+            ["--params", "2e8", "--study", "x.yaml"],
+            "--study, --targets and --params with --tokens each name runs",
+        ),
         (["--study", "none.yaml"], "none.yaml: No such file"),
         ([*SMALL, "--law", "chinchila"], "there is no law 'chinchila'"),
         ([*SMALL, "--delta", "0"], "--delta '0'"),

@@ -2,9 +2,9 @@
 
 Hoffmann et al. 2022, Training compute-optimal large language models, approach 2. Departures: a minimum counts only
 where the parabola bends upward, and falls and rises again between the smallest and the largest size of its budget,
-by more than the noise; the noise is one share of the loss, pooled over all budgets; the line through the minima
-weighs each by its variance. A minimum's interval is Fieller's (1954), of the ratio of two coefficients: for a
-parabola that is its profile, and it has no end exactly where the rows set none.
+by more than the noise; the noise is one share of the loss, pooled over all budgets; the line is fitted to the rows of
+all budgets at once (`valley`), which allows for minima that lean to one side. A minimum's interval is Fieller's (1954),
+of the ratio of two coefficients: for a parabola that is its profile, and it has no end exactly where the rows set none.
 
 Which rows share a budget is as the table has them, or in bins that a person asks for. Rows of one budget are brought
 to the same FLOPs before a parabola is drawn through them: along their own ray of tokens per parameter, and along the
@@ -19,32 +19,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.analysis.compute_optimal import lines
 from sweeplab.analysis.compute_optimal.lines import N_AT, Line, Noise, Number, n_sizes
+from sweeplab.analysis.compute_optimal.parabolas import SIZES, Budget, Parabola, Rows, parabola, tokens_of
+from sweeplab.analysis.compute_optimal.valley import valley
 from sweeplab.analysis.fit.forms import D_OPT, N_OPT, Array
 from sweeplab.analysis.fit.intervals import Shared, student
 from sweeplab.analysis.fit.verdicts import DECADES
 from sweeplab.analysis.points import Points
 from sweeplab.errors import BadInput, Problem
 
-Rows = NDArray[np.intp]
 SAME = 1.10  # rows that follow each other within this factor of FLOPs have one budget
 WIDEST = 1.25  # and all of them lie within this one
-SIZES = 3  # that a parabola takes
 _FAR = 1.5  # a row so far from every budget that a person names belongs to none
 _MOST_BINS = 100
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Rows of one budget: its FLOPs, the rows' places, and log N and the log loss of these at the budget."""
-
-    flops: float
-    rows: Rows
-    log_n: Array
-    log_loss: Array
+_ROUNDS = 6
 
 
 def parse_budgets(text: str) -> int | tuple[float, ...]:
@@ -129,61 +119,15 @@ _SKEWED = 0.95
 
 
 @dataclass(frozen=True)
-class Parabola:
-    """loss = level * (c_0 + c_1 z + c_2 z^2), z = log N - center, through the used rows of one budget.
-
-    `inverse` [3, 3] is that of the normal matrix, `pulls` [3, m] say how a coefficient moves with each row's log
-    loss, `residuals` [m] are those of losses that are divided by the level, times the root of the row's weight.
-    """
-
-    budget: Budget
-    used: NDArray[np.bool_]
-    center: float
-    level: float
-    coefficients: Array
-    inverse: Array
-    pulls: Array
-    residuals: Array
-
-    @property
-    def spare(self) -> int:
-        """Return how many more rows than coefficients there are."""
-        return len(self.residuals) - 3
-
-    @property
-    def squares(self) -> float:
-        """Return the sum of the squares of the residuals."""
-        return float(self.residuals @ self.residuals)
-
-    def loss(self, log_n: Array) -> Array:
-        """Return the parabola's loss, [m]."""
-        return np.asarray(self.level * np.polyval(self.coefficients[::-1], log_n - self.center))
-
-    def vertex(self, sigma: float, reach: float) -> tuple[float, float, float] | None:
-        """Return log N where the slope is zero, and where it may be; None where the bend is not above the noise."""
-        _, slope, bend = map(float, self.coefficients)
-        found = lines.turning_point(slope, bend, sigma**2 * self.inverse[1:, 1:], reach)
-        return found and (self.center - slope / (2 * bend), self.center + found[0], self.center + found[1])
-
-    def lean(self, n_rows: int) -> Array:
-        """Return how the vertex moves with the log loss of each row of the table, [n]."""
-        _, slope, bend = self.coefficients
-        found, at = np.zeros(n_rows), self.budget.rows[self.used]
-        found[at] = -self.pulls[1] / (2 * bend) + slope / (2 * bend**2) * self.pulls[2]
-        return found
-
-
-@dataclass(frozen=True)
 class Minimum:
     """What one budget says: its parabola, and log N_opt with its interval, or why it has none.
 
-    `log_d` (value, low, high) and `turn`, d log D / d log N, are absent where the table has no tokens.
+    `log_d` (value, low, high) is absent where the table has no tokens.
     """
 
     parabola: Parabola
     log_n: tuple[float, float, float] | None = None
     log_d: tuple[float, float, float] | None = None
-    turn: float = math.nan
     why_none: str = ""
 
     def as_dict(self, points: Points) -> dict[str, Any]:
@@ -256,7 +200,7 @@ def isoflop(
     parabolas: list[Parabola] = []
     skewed = False
     for reach in REACHES:  # until the rows are as many as make a parabola
-        parabolas = [_parabola(points, each, reach) for each in groups]
+        parabolas = [parabola(points, each, reach) for each in groups]
         if not (skewed := _is_skewed(points, parabolas)):
             break
     freedom = sum(each.spare for each in parabolas)
@@ -265,9 +209,10 @@ def isoflop(
         minima = tuple(Minimum(each, why_none=why) for each in parabolas)
         return IsoFlop(points, how, minima, math.nan, lines.no_optimum(why, at), None, ())
     sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
-    noise = Noise(sigma**2 / points.weights, freedom, shared)
     minima = tuple(_minimum(points, each, sigma, student(freedom)) for each in parabolas)
-    line, numbers, warnings = _numbers(points, minima, noise, at)
+    wide = [parabola(points, each, REACHES[0]) for each in groups]
+    line, numbers, warnings = _numbers(points, minima, wide, shared, at)
+    noise = line.noise if line else Noise(sigma**2 / points.weights, freedom, shared)
     if skewed:
         leaning = "its minima lean to one side; sizes nearer to them would tell"
         warnings.append(f"the losses of a budget are no parabola: {leaning}")
@@ -282,31 +227,11 @@ def check(points: Points) -> None:
     """
     missing = [name for name in ("params", "flops", "loss") if name not in points.columns]
     if missing:
-        lacks = ((name, " (tokens would do)" if name == "flops" else "") for name in missing)
-        what = (
-            "the compute-optimal size reads {!r}, which the table has not{}; --columns says where it stands"
-        )
-        raise BadInput(*(what.format(*each) for each in lacks))
+        raise BadInput(*(points.lacks("the compute-optimal size", name) for name in missing))
     found = n_sizes(np.log(points.columns["params"]))
     if found < SIZES:
         sizes = "size" if found == 1 else "sizes"
         raise BadInput(f"the table has {found} {sizes}; the best of them takes {SIZES}")
-
-
-def _parabola(points: Points, budget: Budget, reach: float) -> Parabola:
-    away = np.abs(budget.log_n - budget.log_n[budget.log_loss.argmin()])
-    used = away <= math.log(reach)
-    if n_sizes(budget.log_n[used]) <= SIZES:  # the five sizes that are nearest, or all
-        used = away <= np.sort(away)[min(SIZES + 1, len(away) - 1)]
-    log_n, loss = budget.log_n[used], np.exp(budget.log_loss[used])
-    weights = points.weights[budget.rows[used]]
-    center, level = float(log_n.mean()), float(loss.mean())
-    powers = np.vander(log_n - center, 3, increasing=True)
-    inverse = np.linalg.inv((powers.T * weights) @ powers)
-    pulls = inverse @ (powers.T * weights)
-    coefficients = pulls @ (loss / level)
-    residuals = np.sqrt(weights) * (loss / level - powers @ coefficients)
-    return Parabola(budget, used, center, level, coefficients, inverse, pulls * loss / level, residuals)
 
 
 def _is_skewed(points: Points, parabolas: Sequence[Parabola]) -> bool:
@@ -345,26 +270,29 @@ def _minimum(points: Points, curve: Parabola, sigma: float, reach: float) -> Min
             return Minimum(curve, why_none=f"no minimum: {why}")
     if "tokens" not in points.columns:
         return Minimum(curve, log_n)
-    away = np.log(points.columns["flops"][budget.rows]) - math.log(budget.flops)
-    log_d = (np.log(points.columns["tokens"][budget.rows]) - away / 2)[curve.used]
-    turn, d_center = map(float, np.polyfit(sizes - curve.center, log_d, 1))
+    turn, d_center = tokens_of(points, curve)
     d = [d_center + turn * (each - curve.center) for each in log_n]
-    return Minimum(curve, log_n, (d[0], min(d[1:]), max(d[1:])), turn)
+    return Minimum(curve, log_n, (d[0], min(d[1:]), max(d[1:])))
 
 
 def _numbers(
-    points: Points, minima: Sequence[Minimum], noise: Noise, at: float
+    points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None, at: float
 ) -> tuple[Line | None, dict[str, Number], list[str]]:
-    """Return the line through the minima, the numbers that follow, and what to warn of."""
-    found = [(each, each.log_n[0]) for each in minima if each.log_n]
-    n, warnings = len(found), list[str]()
-    if n < len(minima):
+    """Return the line through the minima, the numbers that follow, and what to warn of.
+
+    `wide` are the parabolas of all budgets within the first of REACHES: the line allows for their skew.
+    """
+    found, warnings = [each.log_n is not None for each in minima], list[str]()
+    if (n := sum(found)) < len(minima):
         warnings.append(f"{len(minima) - n} of {len(minima)} budgets have no minimum")
     if n < lines.FEWEST:
         why = f"{n} of {len(minima)} budgets have a minimum; a line takes {lines.FEWEST}"
         return None, lines.no_optimum(why, at), warnings
-    log_c = np.array([math.log(each.parabola.budget.flops) for each, _ in found])
-    leans = np.stack([each.parabola.lean(points.n) for each, _ in found])
+    line, used = _line(points, minima, wide, shared)
+    if line is None:
+        why = f"the {n} budgets with a minimum set no line together"
+        return None, lines.no_optimum(why, at), warnings
+    log_c = np.array([math.log(wide[each].budget.flops) for each in used])
     lacking = []
     if (decades := float(np.ptp(log_c)) / math.log(10)) < DECADES["flops"]:
         lacking = [f"the minima span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"]
@@ -373,16 +301,45 @@ def _numbers(
     def number(name: str, value: float, half: float, lean: Array) -> Number:
         return replace(blank[name].of(value, value - half, value + half, lacking), lean=lean)
 
-    def slope(name: str, line: Line) -> Number:
-        return number(name, line.slope, line.half(line.leans[1]), line.leans[1])
-
-    line = lines.line_through(log_c, np.array([log_n for _, log_n in found]), leans, noise)
     if line.bent > 1:
         warnings.append("the minima do not lie on a line: their distances from it are more than noise")
-    numbers = {N_OPT: slope(N_OPT, line)}
-    log_d = [each.log_d[0] for each, _ in found if each.log_d]
-    if len(log_d) == n:
-        turned = leans * np.array([each.turn for each, _ in found])[:, None]
-        numbers[D_OPT] = slope(D_OPT, lines.line_through(log_c, np.array(log_d), turned, noise))
+    numbers = {N_OPT: number(N_OPT, line.slope, line.half(line.leans[1]), line.leans[1])}
+    if "tokens" in points.columns:
+        x, turns = log_c - line.center, [tokens_of(points, wide[each]) for each in used]
+        log_d = [
+            d + turn * (line.value(c)[0] - wide[k].center)
+            for c, k, (turn, d) in zip(log_c, used, turns, strict=True)
+        ]
+        pulls = (x - x.mean()) / ((x - x.mean()) ** 2).sum() * [turn for turn, _ in turns]
+        lean = pulls.sum() * line.leans[0] + (pulls @ x) * line.leans[1]
+        numbers[D_OPT] = number(D_OPT, float(np.polyfit(x, log_d, 1)[0]), line.half(lean), lean)
     numbers[N_AT] = number(N_AT, *line.value(at))
     return line, numbers, warnings
+
+
+def _line(
+    points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None
+) -> tuple[Line | None, list[int]]:
+    """Return the line, and of which budgets: those within whose sizes it passes.
+
+    A budget is in by where the line of all puts its minimum, not by where its own noise does.
+    """
+    sizes = [each.budget.log_n[each.used] for each in wide]
+    log_c = np.array([math.log(each.budget.flops) for each in wide])
+    own = {k: each.log_n[0] for k, each in enumerate(minima) if each.log_n}
+    used, line = list(own), None
+    for _ in range(_ROUNDS):
+        begin = [
+            own.get(k, float(np.median(sizes[k]))) if line is None else line.value(log_c[k])[0] for k in used
+        ]
+        found = valley([wide[k] for k in used], points.weights, np.array(begin), shared)
+        if found is None:
+            break
+        line, before = found, used
+        through = [line.value(each)[0] for each in log_c]
+        used = [k for k, at in enumerate(through) if sizes[k].min() < at < sizes[k].max()]
+        if len(used) < lines.FEWEST:
+            return None, before
+        if used == before:
+            break
+    return line, before if line else used

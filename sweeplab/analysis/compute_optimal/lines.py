@@ -20,7 +20,6 @@ from sweeplab.analysis.fit.verdicts import NOT_IDENTIFIED, WEAK, Verdict, by_wid
 N_AT = "N_opt"
 APART = 0.01  # of log N: sizes closer than this are one
 FEWEST = 3  # minima: two make any line
-_BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
 _UNSAID = Verdict(NOT_IDENTIFIED, "")
 
 
@@ -45,7 +44,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Line:
-    """log y = at + slope (log C - center), by weighted least squares.
+    """log y = at + slope (log C - center), by least squares.
 
     `leans` [2, n] are those of `at` and `slope`. `bent` is how many times larger the minima's distances from the
     line are than their own errors allow, in variance; 1 where they are not. `reach` is the quantile of t.
@@ -78,22 +77,6 @@ class Line:
             "low": [math.exp(max(value - half, -700.0)) for value, half in values],
             "high": [math.exp(min(value + half, 700.0)) for value, half in values],
         }
-
-
-def line_through(log_flops: Array, log_y: Array, leans: Array, noise: Noise) -> Line:
-    """Return the line through k >= 3 minima, each weighted by its own variance; `leans` are theirs, [k, n]."""
-    from scipy.stats import f as f_distribution
-
-    variances = np.array([max(noise.of(lean), 1e-300) for lean in leans])
-    weights = 1 / variances
-    center = float(weights @ log_flops / weights.sum())
-    x = log_flops - center
-    pulls = np.stack([weights / weights.sum(), weights * x / (weights @ x**2)])
-    at, slope = map(float, pulls @ log_y)
-    spare = len(x) - 2
-    misfit = float(weights @ (log_y - at - slope * x) ** 2) / spare
-    bent = misfit if misfit > f_distribution.ppf(_BENT, spare, max(1, noise.freedom)) else 1.0
-    return Line(center, at, slope, pulls @ leans, noise, bent, noise.reach(spare if bent > 1 else None))
 
 
 def turning_point(slope: float, bend: float, covariance: Array, reach: float) -> tuple[float, float] | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.columns import COUNTS, own_columns, pairs_of, read_columns
+from sweeplab.analysis.columns import COUNTS, guessed_columns, own_columns, pairs_of, read_columns
 from sweeplab.analysis.fit.forms import Array
 from sweeplab.analysis.ledger.targets import Counting, sizes_of
 from sweeplab.analysis.points import Points, read_frame
@@ -124,14 +124,15 @@ def of_axes(points: Points, axes: Mapping[str, Array]) -> Candidates:
 
 
 def of_file(points: Points, path: Path) -> Candidates:
-    """Return the candidates of a .csv or .parquet file with columns params and tokens, and flops if it has them.
+    """Return the candidates of a file's table with columns params and tokens, and flops if it has them.
 
     Raises:
         BadInput: no such file or column, or what is no number.
     """
     _check_sized(points)
     frame = read_frame(path)
-    known = own_columns([str(name) for name in frame])
+    names = [str(name) for name in frame]
+    known = guessed_columns(names) | own_columns(names)
     if missing := [name for name in _SIZES if name not in known]:
         raise BadInput(Problem(f"{path}: no column {missing[0]!r}", ", ".join(map(str, frame))))
     wanted = {role: known[role] for role in (*_SIZES, "flops") if role in known}

@@ -10,7 +10,7 @@ Legend: S parameter vectors at once, p parameters, n rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.fit.forms import Array, Law, Measure
 from sweeplab.analysis.points import Points
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
 
 EFFICIENT = 1.345  # Huber's delta in sigmas: 95% as efficient as least squares under normal noise
 LITERATURE = 1e-3  # the delta of Hoffmann et al. 2022
@@ -31,6 +31,7 @@ _SMALLEST_DELTA = 1e-9
 MAX_STEPS = 300
 STILL = 1e-13
 _NEAR = 1e-8  # of the objective: how near to rest a start goes before the best is polished
+_AT_ONCE = 16_384  # rows times vectors
 _EXACT = 1e-14  # log residuals of this size are rounding
 _LEAST = 1e-12
 _FREE = 1e-9  # damping that holds no step back: a damped one promises little along a flat valley
@@ -62,6 +63,17 @@ class Rows:
         """Return the sum of weighted Huber losses of residuals of these sizes, [S, n]: [S]."""
         inside = np.minimum(size, self.delta)
         return np.asarray((self.weights * (inside * (size - 0.5 * inside))).sum(1))
+
+    def blocks(self, n_vectors: int) -> Iterator[Rows]:
+        """Yield the rows in blocks that stay in a core's cache with so many vectors."""
+        n, size = self.log_loss.shape[-1], max(1, _AT_ONCE // n_vectors)
+        if n <= size:
+            yield self
+            return
+        for first in range(0, n, size):
+            part = np.s_[..., first : first + size]
+            logs = {name: column[part] for name, column in self.logs.items()}
+            yield replace(self, logs=logs, log_loss=self.log_loss[part], weights=self.weights[part])
 
     def of(self, chosen: NDArray[np.bool_]) -> Rows:
         """Return the rows as the chosen vectors see them."""
@@ -163,6 +175,20 @@ def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) 
     Beyond delta the Huber loss is a line and has no curvature. With that of the parabola that touches it (share 1)
     no step overshoots, but where many rows lie beyond, steps creep; so the share is let go as steps succeed.
     """
+    sums = [_sums(law, theta, block, beyond) for block in rows.blocks(len(theta))]
+    objective, gradient, hessian, scale = (np.asarray(sum(parts)) for parts in zip(*sums, strict=True))
+    if pull is None:
+        return _View(objective, objective, gradient, hessian, scale)
+    at, slope = pull.measured(theta)
+    away = at - pull.targets
+    gradient += (pull.strengths * away)[:, None] * slope
+    hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
+    scale += pull.strengths[:, None] * slope**2
+    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian, scale)
+
+
+def _sums(law: Law, theta: Array, rows: Rows, beyond: Array) -> tuple[Array, Array, Array, Array]:
+    """Return what some rows add to the objective, its slope, its curvature and the steps' scale."""
     fitted, jacobian = law.derivatives(theta, rows.logs)
     residual = rows.log_loss - fitted
     size = np.abs(residual)
@@ -174,14 +200,7 @@ def _look(law: Law, theta: Array, rows: Rows, beyond: Array, pull: Pull | None) 
     hessian = (jacobian * bent[:, None, :]) @ jacobian.transpose(0, 2, 1)
     diagonal = np.arange(theta.shape[1])
     scale = hessian[:, diagonal, diagonal] if is_square else (jacobian**2 @ weights[:, :, None])[:, :, 0]
-    if pull is None:
-        return _View(objective, objective, gradient, hessian, scale)
-    at, slope = pull.measured(theta)
-    away = at - pull.targets
-    gradient += (pull.strengths * away)[:, None] * slope
-    hessian += pull.strengths[:, None, None] * slope[:, :, None] * slope[:, None, :]
-    scale += pull.strengths[:, None] * slope**2
-    return _View(objective, objective + 0.5 * pull.strengths * away**2, gradient, hessian, scale)
+    return objective, gradient, hessian, scale
 
 
 def _step(view: _View, theta: Array, damping: Array, low: Array, high: Array) -> tuple[Array, Array]:
@@ -407,16 +426,14 @@ def _noise(law: Law, rows: Rows, begin: Array) -> tuple[Array, float]:
 
 
 def _check(points: Points, law: Law) -> None:
-    problems: list[str] = []
+    problems: list[Problem | str] = []
     n_params = len(law.parameters)
     if points.n <= n_params:
         few = f"{points.n} rows for the {n_params} parameters of {law.name}"
         problems.append(f"{few}; it takes {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
-            problems.append(
-                f"{law.name} reads {name!r}, which the table has not; --columns says where it stands"
-            )
+            problems.append(points.lacks(law.name, name))
         elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
             problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
     if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:

@@ -222,7 +222,7 @@ def outcomes(
         elif against:
             how = counting or _counting(entry.forecast["source"]["counting"])
             if (key := repr(how)) not in tables:
-                tables[key] = read_points(against, how.columns, how.conventions)
+                tables[key] = read_points(against, how.columns, how.conventions, how.where)
             found.append(_of_table(entry, against, tables[key]))
         else:
             name = entry.forecast["source"]["names"][0]
@@ -253,7 +253,7 @@ def _scored(entry: Entry, points: Points, rows: NDArray[np.intp], why: str = "")
 
 
 def _counting(said: Mapping[str, Any]) -> Counting:
-    return Counting(Conventions(**said["conventions"]), said["columns"])
+    return Counting(Conventions(**said["conventions"]), said["columns"], said.get("where", ""))
 
 
 @dataclass(frozen=True)

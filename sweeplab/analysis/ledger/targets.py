@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.columns import COUNTS, NUMBERS, read_columns
+from sweeplab.analysis.columns import COUNTS, NUMBERS, guessed_columns, own_columns, read_columns
 from sweeplab.analysis.conventions import Conventions, counted
 from sweeplab.analysis.ledger.chain import canonical
-from sweeplab.analysis.points import Points
-from sweeplab.errors import BadInput
+from sweeplab.analysis.points import Points, read_frame
+from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from sweeplab.records.folders import StudyFolder
@@ -33,10 +33,11 @@ _DRAWS = 64  # of a cell's space, to see whether its size depends on what is sea
 
 @dataclass(frozen=True)
 class Counting:
-    """How a table counts: its conventions, and the columns that were named instead of theirs."""
+    """How a table counts: its conventions, the columns that were named instead of theirs, and which rows count."""
 
     conventions: Conventions = field(default_factory=Conventions)
     columns: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
 
 
 def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:
@@ -179,6 +180,29 @@ def point_target(points: Points, asked: Mapping[str, float | None], place: Place
     if "flops" not in at and {"params", "tokens"} <= at.keys() & points.columns.keys():
         at["flops"] = points.flops_per_param_token * at["params"] * at["tokens"]
     return Target(at, place, seeds=round(float(np.median(points.weights))))
+
+
+def file_targets(points: Points, path: Path, place: Place | None) -> list[Target]:
+    """Return a target for each row of a file, by its columns of params, tokens and flops as far as it has them.
+
+    Raises:
+        BadInput: no such file, none of the columns, or a row that `point_target` refuses.
+    """
+    frame = read_frame(path)
+    known = [str(name) for name in frame]
+    named = guessed_columns(known) | own_columns(known)
+    wanted = {role: named[role] for role in COUNTS if role in named}
+    if not wanted:
+        raise BadInput(Problem(f"{path}: no column is params, tokens or flops", ", ".join(known)))
+    columns = {role: column.values for role, column in read_columns(frame, wanted, str(path)).items()}
+    found = []
+    for row, at in enumerate(frame.index):
+        asked = {role: float(column[row]) for role, column in columns.items() if math.isfinite(column[row])}
+        try:
+            found.append(point_target(points, asked, place))
+        except BadInput as error:
+            raise BadInput(f"{path}: {frame.index.name or 'row'} {at}: {error.problems[0]}") from error
+    return found
 
 
 def cell_targets(

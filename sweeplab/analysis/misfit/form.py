@@ -25,11 +25,12 @@ from typing import Any
 
 import numpy as np
 
+from sweeplab.analysis.fit.doubts import Pattern, doubts, patterns
 from sweeplab.analysis.fit.fitting import Fit, fit
 from sweeplab.analysis.fit.forms import Array, log_optimum
 from sweeplab.analysis.fit.verdicts import SPREAD, STANDS, design
 from sweeplab.analysis.misfit import residuals
-from sweeplab.analysis.misfit.residuals import Draws, Pattern, Space
+from sweeplab.analysis.misfit.residuals import Draws, Space
 from sweeplab.analysis.points import Points
 
 BEYOND = 10.0  # times the largest compute: where a departure has to matter
@@ -44,6 +45,7 @@ FLAGGED, NOT_SEEN, UNSEEABLE = "flagged", "not seen", "cannot be seen"
 MATTERS = 0.05  # of the loss at BEYOND times the compute
 FALSE_ALARM = 0.07  # over all directions that are tried
 GROSS = 0.01  # over all directions there are
+MOST_ROWS = 3000  # errors are drawn for each row thousands of times
 SEEN = 0.5  # the power from which on a departure can be seen
 _EFFECT = math.log1p(MATTERS)
 _FORECAST = f"forecast at {BEYOND:g} times the compute"
@@ -168,7 +170,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried."""
+    """Whether a law's form is flagged on its table; `p_value` is over all directions that were tried.
+
+    `doubts` are of the fit whatever its form; they are among the `sentences` too.
+    """
 
     law: str
     status: str
@@ -177,6 +182,7 @@ class Misfit:
     kinds: tuple[Kind, ...]
     patterns: tuple[Pattern, ...]
     sentences: tuple[str, ...]
+    doubts: tuple[str, ...]
 
     @property
     def flag(self) -> tuple[str, ...]:
@@ -197,6 +203,10 @@ def misfit(points: Points, found: Fit) -> Misfit:
     """
     if found.rows.delta < found.sigma:
         found = fit(points, found.law)  # bent that much, residuals are hardly more than signs
+    beside = doubts(points, found)
+    if points.n > MOST_ROWS:  # drawn at random, but the same every time; they show all that matters
+        points = points.only(np.random.default_rng(0).choice(points.n, MOST_ROWS, replace=False))
+        found = fit(points, found.law, found.rows.delta)
     directions, target, slopes = departures(points, found)
     rows = np.stack([each.rows for each in directions], 1)
     beyond = np.array([each.beyond for each in directions])
@@ -213,20 +223,16 @@ def misfit(points: Points, found: Fit) -> Misfit:
     # What is said of the form as a whole: `not seen` takes a kind that could have been.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
     told = [tried] * bool(tried) + [list(everything)] * (status == FLAGGED)
-    seen, law = residuals.patterns(points, found), found.law.name
-    unread = [
-        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
-        f"its low end to its high one (p {each.p_value:.2g})"
-        for each in residuals.surely(seen, residuals.shapes(points))
-    ]
+    law = found.law.name
     return Misfit(
         law=law,
         status=status,
         p_value=min((draws.p_value(each, float(space.shares()[each].max())) for each in told), default=None),
         target=target,
         kinds=kinds,
-        patterns=tuple(seen),
-        sentences=(*_sentences(law, kinds, lacking), *unread),
+        patterns=tuple(patterns(points, found)),
+        sentences=(*_sentences(law, kinds, lacking), *beside),
+        doubts=tuple(beside),
     )
 
 

@@ -19,7 +19,7 @@ Legend: n rows, p parameters free to move, k directions, S draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,82 +163,3 @@ def _color(points: Points, fit: Fit) -> Array | None:
     together = (shared.place[:, None] == shared.place) * np.outer(root, root)
     covariance = (1 - shared.share) * np.eye(fit.n_points) + shared.share * together
     return relative[:, None] * np.linalg.cholesky(covariance + 1e-12 * np.eye(fit.n_points))
-
-
-SURE = 0.05  # over all columns together
-_FEWEST = 3
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """How the residuals go with a column: their rank correlation, and a parabola's swing and bend.
-
-    `swing` is how much more of the loss is left over at the column's high end than at its low one; `bend` how much
-    more at both ends than in the middle. `p_value` is how often errors alone leave such a parabola; None where
-    the column takes too few values, or the law has such a parabola already.
-    """
-
-    column: str
-    rank: float
-    swing: float
-    bend: float | None
-    p_value: float | None
-
-
-def patterns(points: Points, fit: Fit) -> list[Pattern]:
-    """Return the pattern against each column that varies: params, tokens, flops, and those of the shape."""
-    columns = {name: points.columns[name] for name in ("params", "tokens", "flops") if name in points.columns}
-    found = [_pattern(name, column, fit) for name, column in (columns | shapes(points)).items()]
-    return [each for each in found if each]
-
-
-def shapes(points: Points) -> dict[str, Array]:
-    """Return the columns of the shape that all rows have, and the aspect ratio where there are both."""
-    found = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
-    if {"n_layer", "n_embd"} <= found.keys():
-        found["n_embd / n_layer"] = found["n_embd"] / found["n_layer"]
-    return found
-
-
-def surely(found: Sequence[Pattern], among: Mapping[str, Array]) -> list[Pattern]:
-    """Return the patterns against some columns that errors alone would hardly leave (Holm 1979)."""
-    tested = [(each.p_value, each) for each in found if each.column in among and each.p_value is not None]
-    tested.sort(key=lambda one: one[0])
-    too_large = (at for at, (p, _) in enumerate(tested) if p > SURE / (len(tested) - at))
-    return [each for _, each in tested[: next(too_large, len(tested))]]
-
-
-def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
-    from scipy.stats import f as f_distribution
-    from scipy.stats import spearmanr
-
-    logs = np.log(column)
-    span = float(np.ptp(logs))
-    if span < 1e-9:
-        return None
-    residual, delta = fit.residuals(), fit.rows.delta
-    u = 2 * (logs - logs.min()) / span - 1
-    has_bend = len(np.unique(logs.round(9))) >= _FEWEST
-    root = np.sqrt(fit.rows.weights)[:, None]
-    curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
-    bent = root * np.clip(residual, -delta, delta)[:, None]
-    line = np.linalg.lstsq(np.column_stack([root, curves]), bent, rcond=None)[0][:, 0]
-    # The law's own slopes are taken out of both, so that what it could follow is no pattern.
-    taken = np.linalg.qr(root * fit.jacobian.T)[0]
-    left = curves - taken @ (taken.T @ curves)
-    base, lengths, _ = np.linalg.svd(left, full_matrices=False)
-    base = base[:, lengths > _NOTHING * np.linalg.norm(curves)]
-    rest = (bent - taken @ (taken.T @ bent))[:, 0]
-    spare = len(rest) - taken.shape[1] - base.shape[1]
-    squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())
-    p_value = None
-    if base.shape[1] and spare > 0 and squares > 1e-24:
-        ratio = inside / base.shape[1] / max((squares - inside) / spare, 1e-300)
-        p_value = float(f_distribution.sf(ratio, base.shape[1], spare))
-    return Pattern(
-        column=name,
-        rank=float(spearmanr(column, residual).statistic) if np.ptp(residual) else 0.0,
-        swing=float(2 * line[1]),
-        bend=float(line[2]) if has_bend else None,
-        p_value=p_value,
-    )

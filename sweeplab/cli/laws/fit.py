@@ -12,6 +12,7 @@ from sweeplab.cli.laws.source import (
     Count,
     Delta,
     Source,
+    Where,
     counting_of,
     names_in,
     read_source,
@@ -29,6 +30,7 @@ def fit(
     source: Source,
     columns: Columns = None,
     count: Count = None,
+    where: Where = None,
     law: Annotated[
         str, option("LAW", "One of chinchilla, tied, kaplan, joint, power-n, power-d or power-c.")
     ] = "chinchilla",
@@ -52,7 +54,7 @@ def fit(
 
     form = find_law(law)
     target = parse_target(at) if at else None
-    points = read_source(source, columns, count, lab).points
+    points = read_source(source, columns, count, lab, where).points
     if report:
         from sweeplab.report.data import N_REFITS
         from sweeplab.report.writer import write_law_report
@@ -92,6 +94,7 @@ def compare(
     source: Source,
     columns: Columns = None,
     count: Count = None,
+    where: Where = None,
     laws: Annotated[
         str | None, option("LAW,…", "Laws, the first as the reference.  [default: all that suit the table]")
     ] = None,
@@ -110,7 +113,9 @@ def compare(
     from sweeplab.analysis.misfit.comparison import compare as compare_laws
 
     forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
-    return compare_laws(read_source(source, columns, count, lab).points, forms).as_dict(), _print_comparison
+    return compare_laws(
+        read_source(source, columns, count, lab, where).points, forms
+    ).as_dict(), _print_comparison
 
 
 def _print_comparison(found: dict[str, Any]) -> None:
@@ -121,6 +126,7 @@ def _print_comparison(found: dict[str, Any]) -> None:
     say()
     for sentence in found["sentences"]:
         say(sentence)
+    say_warnings(found["laws"][0]["misfit"]["doubts"])
     for name, why in found["left_out"].items():
         say(f"{name} is left out: {why}", "yellow")
 
@@ -199,6 +205,7 @@ def isoflop(
     source: Source,
     columns: Columns = None,
     count: Count = None,
+    where: Where = None,
     budgets: Annotated[
         str | None,
         option(
@@ -224,7 +231,7 @@ def isoflop(
     from sweeplab.analysis.compute_optimal.isoflop import parse_budgets
 
     asked = parse_budgets(budgets) if budgets else None
-    points, counting, studies = read_source(source, columns, count, lab)
+    points, counting, studies = read_source(source, columns, count, lab, where)
     # A file has its curves in its groups.
     curves = studies.loss_curves(lab_folder(lab), counting.conventions) if studies else None
     return approaches(points, curves, law, asked, flops).as_dict(), _print_approaches
@@ -251,7 +258,9 @@ def _print_approaches(found: dict[str, Any]) -> None:
     say_warnings(found["warnings"])
 
 
-def shape(source: Source, columns: Columns = None, count: Count = None, lab: Lab = None) -> Answer:
+def shape(
+    source: Source, columns: Columns = None, count: Count = None, where: Where = None, lab: Lab = None
+) -> Answer:
     """Measure what depth and width do at equal parameters.
 
     It lists the shapes that no other beats. A file needs columns n_layer and n_embd beside those of --columns.
@@ -262,7 +271,7 @@ def shape(source: Source, columns: Columns = None, count: Count = None, lab: Lab
     """
     from sweeplab.analysis.compute_optimal.shape import shape_of
 
-    return shape_of(read_source(source, columns, count, lab).points).as_dict(), _print_shape
+    return shape_of(read_source(source, columns, count, lab, where).points).as_dict(), _print_shape
 
 
 def _print_shape(found: dict[str, Any]) -> None:

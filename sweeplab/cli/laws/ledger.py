@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.analysis.ledger.chain import FILE_NAME, Chain, read_chain
-from sweeplab.cli.laws.source import Columns, Count, Delta, Law, Source, counting_of, read_source
+from sweeplab.cli.laws.source import Columns, Count, Delta, Law, Source, Where, counting_of, read_source
 from sweeplab.cli.options import Lab, argument, option, studies
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say
 from sweeplab.errors import BadInput
@@ -32,8 +32,13 @@ def forecast(
     study: Annotated[
         Path | None, option("FILE", "Forecast the cells of this study file without runs.")
     ] = None,
+    many: Annotated[
+        Path | None,
+        option("FILE", "Forecast each row of this table: columns params, tokens, flops.", "--targets"),
+    ] = None,
     columns: Columns = None,
     count: Count = None,
+    where: Where = None,
     law: Law = "chinchilla",
     delta: Delta = "auto",
     ledger: Ledger = None,
@@ -48,15 +53,16 @@ def forecast(
     \b
     $ sweeplab laws forecast small --params 2e6 --tokens 1e8
     $ sweeplab laws forecast small --study studies/small.yaml
+    $ sweeplab laws forecast runs.csv --targets larger.csv
     """
     from sweeplab.analysis.assessment import assess, find_law
     from sweeplab.analysis.ledger import sealing, targets
     from sweeplab.study.file.reading import read_study
 
     form, sizes = find_law(law), {"params": params, "tokens": tokens, "flops": flops}
-    if study and any(sizes.values()):
-        raise BadInput("--study names its cells: give it, or --params and --tokens, not both")
-    points, counting, read = read_source(source, columns, count, lab)
+    if sum(map(bool, (study, many, any(sizes.values())))) > 1:
+        raise BadInput("--study, --targets and --params with --tokens each name runs: give one of them")
+    points, counting, read = read_source(source, columns, count, lab, where)
     place = None
     if read:
         text = {name: data["text_digest"] for name, data in read.data.items()}
@@ -64,6 +70,8 @@ def forecast(
         place = targets.Place(digests, counting)
     if study:
         asked, left_out = targets.cell_targets(read_study(study), lab_folder(lab), counting)
+    elif many:
+        asked, left_out = targets.file_targets(points, many, place), {}
     else:
         asked, left_out = [targets.point_target(points, sizes, place)], {}
     path = _file(ledger, lab)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.analysis.design import Rules
-from sweeplab.cli.laws.source import Columns, Count, Law, Source, is_file, names_in, read_source
+from sweeplab.cli.laws.source import Columns, Count, Law, Source, Where, is_file, names_in, read_source
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.errors import BadInput
@@ -45,6 +45,7 @@ def next_runs(
     output: Annotated[Path | None, option("FILE", "Write a study's runs as a study file.")] = None,
     columns: Columns = None,
     count: Count = None,
+    where: Where = None,
     lab: Lab = None,
 ) -> Answer:
     """Choose the runs that say most about a number.
@@ -59,6 +60,7 @@ def next_runs(
     from sweeplab.analysis.design.candidates import next_study_text
     from sweeplab.analysis.design.next_runs import find_quantity
     from sweeplab.analysis.design.next_runs import next_runs as choose
+    from sweeplab.analysis.fit.doubts import doubts
     from sweeplab.analysis.fit.fitting import fit
     from sweeplab.files import write_whole
 
@@ -66,10 +68,11 @@ def next_runs(
         raise BadInput("--output writes a study file; a table's runs belong to no study")
     form, target = find_law(law), parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
-    points, counting, _ = read_source(source, columns, count, lab)
+    points, counting, _ = read_source(source, columns, count, lab, where)
     spec, choice = _candidates(source, points, candidates, flops, counting, lab)
     found = fit(points, form)
     chosen = choose(found, find_quantity(found, points, quantity, target), choice, rules).as_dict()
+    chosen["warnings"] = [*doubts(points, found), *chosen["warnings"]]
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
         cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -17,31 +18,43 @@ if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
 
 
+_MANY, _ENOUGH = 20_000, 5_000  # rows of a table
+
+
 def tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the tables' files, folders and studies whose names begin so; of studies, the last after a comma."""
+    from sweeplab.analysis.points import SUFFIXES
+
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     names = [f"{each}/" if each.is_dir() else str(each) for each in found]
-    files = [
-        name for name in names if name.startswith(incomplete) and name.endswith((".csv", ".parquet", "/"))
-    ]
+    files = [name for name in names if name.startswith(incomplete) and name.endswith((*SUFFIXES, "/"))]
     before, comma, last = incomplete.rpartition(",")
     return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]
 
 
 Source = Annotated[
     str,
-    argument("FILE|STUDY", "A .csv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies),
+    argument(
+        "FILE|STUDY", "A .csv, .tsv or .parquet file, or studies: a,b.", autocompletion=tables_and_studies
+    ),
 ]
 Columns = Annotated[
-    str | None, option("ROLE=COLUMN,…", "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.")
+    str | None,
+    option(
+        "ROLE=COLUMN,…",
+        "Columns of params, tokens, loss, flops, group; COLUMN*1e9 scales.",
+    ),
+]
+Where = Annotated[
+    str | None, option("EXPR", "Only rows in which this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")
 ]
 Count = Annotated[
     str | None,
     option(
         "WHAT=HOW,…",
         "How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
-        "loss=nats or bits-per-byte; at=best or final.",
+        "loss=nats or bits-per-byte; at=best or final; of a file, rows=best, mean or all at one N and D.",
     ),
 ]
 Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
@@ -49,8 +62,8 @@ Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [defaul
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 
 
-def counting_of(columns: str | None, count: str | None) -> Counting:
-    """Return what --columns and --count ask for.
+def counting_of(columns: str | None, count: str | None, where: str | None = None) -> Counting:
+    """Return what --columns, --count and --where ask for.
 
     Raises:
         BadInput: an unknown role or convention.
@@ -60,7 +73,7 @@ def counting_of(columns: str | None, count: str | None) -> Counting:
     from sweeplab.analysis.ledger.targets import Counting
 
     conventions = parse_conventions(count) if count else Conventions()
-    return Counting(conventions, parse_columns(columns) if columns else {})
+    return Counting(conventions, parse_columns(columns) if columns else {}, where or "")
 
 
 class Read(NamedTuple):
@@ -71,20 +84,34 @@ class Read(NamedTuple):
     studies: Studies | None
 
 
-def read_source(source: str, columns: str | None, count: str | None, lab: Path | None) -> Read:
+def read_source(
+    source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None = None
+) -> Read:
     """Read a file, or the studies that the source names, with commas between them.
 
     Raises:
         BadInput: there is no such file or study, or the table is refused.
     """
     from sweeplab.analysis.points import read_points
+    from sweeplab.analysis.where import rows_where
 
-    counting = counting_of(columns, count)
+    counting = counting_of(columns, count, where)
     if is_file(source):
-        return Read(read_points(Path(source), counting.columns, counting.conventions), counting, None)
+        path = Path(source)
+        points = read_points(path, counting.columns, counting.conventions, counting.where)
+        if points.n > _MANY:
+            word = "row" if path.suffix == ".parquet" else "line"
+            thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
+            hint = f"{points.n:,} rows are read; their fit takes a while, and {thinned}"
+            print(hint, file=sys.stderr, flush=True)
+        return Read(points, counting, None)
     studies = studies_from(source, lab)
+    n_runs = len(studies.runs)
+    if where:
+        studies = replace(studies, runs=rows_where(studies.runs, where, source))
     counting = replace(counting, conventions=studies.settled(counting.conventions))
-    return Read(studies.points(counting.columns, counting.conventions), counting, studies)
+    points = studies.points(counting.columns, counting.conventions)
+    return Read(points.left_out(f"not where {where}", n_runs - len(studies.runs)), counting, studies)
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:

@@ -1,0 +1,142 @@
+"""The line of the compute-optimal size, from the rows of all budgets at once.
+
+A line through minima that were found one by one is wrong where sizes drift from one side of the optimum to the other:
+a minimum near the edge counts only where noise has moved it inward, and weighs most where noise has bent its parabola
+most, and both turn the line towards the middle of the sizes. Nor is a loss a parabola in log N: it leans to one side,
+the further from the minimum the more. So the line is fitted to the rows themselves (nonlinear least squares):
+
+    loss_i / level_b = a_b + k_b (u^2 / 2 + skew u^3 / 6),  u = log N_i - at - slope x_b,  log k_b = bend + growth x_b
+
+with x_b = log C_b - center. The skew is one for all budgets, as it is for Hoffmann et al. 2022, equation 2, where it is
+beta - alpha at every C; what a budget's loss does else is its own a_b.
+
+Legend: n rows of the table, m rows that are used, B budgets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.analysis.compute_optimal.lines import Line, Noise
+from sweeplab.analysis.compute_optimal.parabolas import Parabola
+from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.fit.intervals import Shared
+
+_AT, _SLOPE, _BEND, _GROWTH, _SKEW = range(5)
+_MOST_SKEW = 1.0  # exponents are less
+_BENT = 0.95  # the quantile of F that a line's misfit has to pass to be one
+_STEPS = 200
+_STILL = 1e-10  # the share of the squares that a step has to gain
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of all budgets, each less the mean of its budget where it is a loss: [m], `x` and `place` by row."""
+
+    log_n: Array
+    loss: Array
+    level: Array
+    x: Array
+    place: NDArray[np.intp]
+    where: NDArray[np.intp]
+    weights: Array
+
+    def centered(self, each: Array) -> Array:
+        """Return columns less their weighted means in each budget, times the roots of the weights: [m] or [m, p]."""
+        total = np.bincount(self.place, self.weights)
+        columns = each.reshape(len(self.place), -1).T
+        means = np.stack([np.bincount(self.place, self.weights * one) / total for one in columns])
+        found = (columns - means[:, self.place]) * np.sqrt(self.weights)
+        return np.asarray(found.T.reshape(each.shape))
+
+    def model(self, theta: Array) -> tuple[Array, Array]:
+        """Return the valley's loss, [m], and its derivatives, [m, 5]."""
+        at, slope, bend, growth, skew = theta
+        u = self.log_n - at - slope * self.x
+        k = np.exp(np.clip(bend + growth * self.x, -30, 10))
+        loss = k * (u**2 / 2 + skew * u**3 / 6)
+        moved = -k * (u + skew * u**2 / 2)
+        return loss, np.stack([moved, moved * self.x, loss, loss * self.x, k * u**3 / 6], 1)
+
+
+def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: Shared | None) -> Line | None:
+    """Return the line through the minima of some budgets; None where no row is left to show the noise.
+
+    `begin` [B] are log N of the minima to start from; `weights` [n] those of the table's rows. `bent` of the line is
+    how much more its minima are away from it than noise allows (a score test with each free to move).
+    """
+    log_c = np.array([math.log(each.budget.flops) for each in parabolas])
+    center = float(log_c.mean())
+    rows = _rows(parabolas, log_c - center, weights)
+    freedom = len(rows.log_n) - len(parabolas) - 5
+    if freedom < 1:
+        return None
+    slope, at = np.polyfit(log_c - center, begin, 1)
+    bends = [max(2 * float(each.coefficients[2]), 1e-9) for each in parabolas]
+    theta, residual, jacobian = _least(rows, np.array([at, slope, math.log(np.median(bends)), 0.0, 0.0]))
+    squares = float(residual @ residual)
+    pulls = np.linalg.pinv(jacobian)[[_AT, _SLOPE]] * np.sqrt(rows.weights) * rows.level
+    leans = np.zeros((2, len(weights)))
+    leans[:, rows.where] = pulls
+    noise = Noise(squares / freedom / weights, freedom, shared)
+    bent = _bent(rows, theta, residual, jacobian, freedom)
+    reach = noise.reach(len(parabolas) - 2 if bent > 1 else None)
+    return Line(center, float(theta[_AT]), float(theta[_SLOPE]), leans, noise, bent, reach)
+
+
+def _rows(parabolas: Sequence[Parabola], x: Array, weights: Array) -> _Rows:
+    where = [each.budget.rows[each.used] for each in parabolas]
+    place = np.repeat(np.arange(len(where)), [len(each) for each in where])
+    loss = np.concatenate([np.exp(each.budget.log_loss[each.used]) / each.level for each in parabolas])
+    log_n = np.concatenate([each.budget.log_n[each.used] for each in parabolas])
+    rows = np.concatenate(where)
+    return _Rows(log_n, loss, loss, x[place], place, rows, weights[rows])
+
+
+def _least(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
+    """Return the vector of least squares by Levenberg-Marquardt, its residuals [m] and their derivatives [m, 5]."""
+
+    def look(at: Array) -> tuple[Array, Array]:
+        value, slopes = rows.model(at)
+        return rows.centered(rows.loss - value), rows.centered(slopes)
+
+    (residual, jacobian), damping = look(theta), 1e-3
+    for _ in range(_STEPS):
+        curvature, squares = jacobian.T @ jacobian, float(residual @ residual)
+        damped = curvature + np.diag(damping * np.diag(curvature) + 1e-14)
+        new = theta + np.linalg.solve(damped, jacobian.T @ residual)
+        new[_SKEW] = np.clip(new[_SKEW], -_MOST_SKEW, _MOST_SKEW)
+        there, slopes = look(new)
+        gained = squares - float(there @ there)
+        if gained < 0 or not math.isfinite(gained):
+            damping *= 5
+            if damping > 1e12:
+                break
+            continue
+        theta, residual, jacobian, damping = new, there, slopes, max(damping / 5, 1e-12)
+        if gained <= _STILL * squares:
+            break
+    return theta, residual, jacobian
+
+
+def _bent(rows: _Rows, theta: Array, residual: Array, jacobian: Array, freedom: int) -> float:
+    """Return how many times more than noise the minima are away from the line, in variance; 1 where they are not."""
+    from scipy.stats import f as f_distribution
+
+    n_budgets = int(rows.place.max()) + 1
+    spare, left = n_budgets - 2, freedom - (n_budgets - 2)
+    if spare < 1 or left < 1:
+        return 1.0
+    moved = rows.model(theta)[1][:, _AT]
+    each = rows.centered(moved[:, None] * (rows.place[:, None] == np.arange(n_budgets)))
+    base = np.linalg.qr(jacobian)[0]
+    free, sizes, _ = np.linalg.svd(each - base @ (base.T @ each), full_matrices=False)
+    free = free[:, sizes > 1e-9 * max(float(sizes.max()), 1e-300)]
+    gained = float(((residual @ free) ** 2).sum())
+    misfit = gained / spare / max((float(residual @ residual) - gained) / left, 1e-300)
+    return misfit if misfit > f_distribution.ppf(_BENT, spare, left) else 1.0

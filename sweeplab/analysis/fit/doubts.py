@@ -1,0 +1,122 @@
+"""What speaks against a fit whatever its form: residuals that are large, or go with a column that it does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeplab.analysis.fit.fitting import Fit
+from sweeplab.analysis.fit.forms import Array
+from sweeplab.analysis.points import Points
+from sweeplab.formatting import several
+
+SURE = 0.05  # over all columns together
+LARGE = 0.03  # of the loss: tuned runs of one recipe on one text lie within 1 or 2% of their law
+_FEWEST = 3
+_NOTHING = 1e-6  # what is left of a direction, as a share: the law has it already
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How the residuals go with a column: their rank correlation, and a parabola's swing and bend.
+
+    `swing` is how much more of the loss is left over at the column's high end than at its low one; `bend` how much
+    more at both ends than in the middle. `p_value` is how often errors alone leave such a parabola; None where
+    the column takes too few values, or the law has such a parabola already.
+    """
+
+    column: str
+    rank: float
+    swing: float
+    bend: float | None
+    p_value: float | None
+
+
+def doubts(points: Points, fit: Fit) -> list[str]:
+    """Return a line for a spread of the residuals above LARGE, and one for each column that they surely go with."""
+    found = [each for name, column in unread(points).items() if (each := _pattern(name, column, fit))]
+    sure, names = surely(found), [each.column for each in found]
+    said = []
+    if fit.sigma > LARGE:
+        tested = "no other column of the table could say what"
+        if names:
+            listed = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+            tested = (
+                f"of {several(len(names), 'other column')} ({listed}), {len(sure)} can be seen to go with it"
+            )
+        said.append(
+            f"residuals of {fit.sigma:.1%}: a law of runs of one recipe hardly leaves over {LARGE:.0%}, so more than "
+            f"{' and '.join(fit.law.columns)} moves the loss or the form is wrong: every number is in doubt; {tested}"
+        )
+    return said + [
+        f"what is left over goes with {each.column}, which the law does not read: {each.swing:+.1%} of the loss from "
+        f"its low end to its high one (p {each.p_value:.2g}, of {several(len(names), 'column')} tested)"
+        for each in sure
+    ]
+
+
+def unread(points: Points) -> dict[str, Array]:
+    """Return the columns that may be causes: those of the shape, the aspect ratio, what else the file has."""
+    found = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
+    if {"n_layer", "n_embd"} <= found.keys():
+        found["n_embd / n_layer"] = found["n_embd"] / found["n_layer"]
+    return found | points.spare
+
+
+def patterns(points: Points, fit: Fit) -> list[Pattern]:
+    """Return the pattern against each column that varies: params, tokens, flops, and all that the law does not read."""
+    columns = {name: points.columns[name] for name in ("params", "tokens", "flops") if name in points.columns}
+    found = [_pattern(name, column, fit) for name, column in (columns | unread(points)).items()]
+    return [each for each in found if each]
+
+
+def surely(found: Sequence[Pattern]) -> list[Pattern]:
+    """Return the patterns that errors alone would hardly leave, however many were looked at (Holm 1979)."""
+    tested = [(each.p_value, each) for each in found if each.p_value is not None]
+    tested.sort(key=lambda one: one[0])
+    too_large = (at for at, (p, _) in enumerate(tested) if p > SURE / (len(tested) - at))
+    return [each for _, each in tested[: next(too_large, len(tested))]]
+
+
+def _pattern(name: str, column: Array, fit: Fit) -> Pattern | None:
+    """Return the pattern against a column, of the rows that have it: against its log where all are positive."""
+    from scipy.stats import f as f_distribution
+    from scipy.stats import spearmanr
+
+    there = np.isfinite(column)
+    if there.sum() <= len(fit.theta) + _FEWEST:
+        return None
+    scale = column[there]
+    scale = np.log(scale) if (scale > 0).all() else scale
+    span = float(np.ptp(scale))
+    if span < 1e-9 * max(1.0, float(np.abs(scale).max())):
+        return None
+    residual, delta, jacobian = fit.residuals()[there], fit.rows.delta, fit.jacobian[:, there]
+    u = 2 * (scale - scale.min()) / span - 1
+    has_bend = len(np.unique(scale.round(9))) >= _FEWEST
+    root = np.sqrt(fit.rows.weights[there])[:, None]
+    curves = root * np.stack([u, u**2][: 1 + has_bend], 1)
+    bent = root * np.clip(residual, -delta, delta)[:, None]
+    line = np.linalg.lstsq(np.column_stack([root, curves]), bent, rcond=None)[0][:, 0]
+    # The law's own slopes are taken out of both, so that what it could follow is no pattern.
+    taken = np.linalg.qr(root * jacobian.T)[0]
+    left = curves - taken @ (taken.T @ curves)
+    base, lengths, _ = np.linalg.svd(left, full_matrices=False)
+    base = base[:, lengths > _NOTHING * np.linalg.norm(curves)]
+    rest = (bent - taken @ (taken.T @ bent))[:, 0]
+    spare = len(rest) - taken.shape[1] - base.shape[1]
+    squares, inside = float(rest @ rest), float(((rest @ base) ** 2).sum())
+    p_value = None
+    if base.shape[1] and spare > 0 and squares > 1e-24:
+        ratio = inside / base.shape[1] / max((squares - inside) / spare, 1e-300)
+        p_value = float(f_distribution.sf(ratio, base.shape[1], spare))
+    return Pattern(
+        column=name,
+        rank=float(spearmanr(column[there], residual).statistic) if np.ptp(residual) else 0.0,
+        swing=float(2 * line[1]),
+        bend=float(line[2]) if has_bend else None,
+        p_value=p_value,
+    )

@@ -1,0 +1,136 @@
+"""Scaling laws from Python: what `sweeplab laws fit` does, with a DataFrame in and numbers, forecasts and a plot out.
+
+>>> from sweeplab import laws
+>>> law = laws.fit("runs.csv", law="chinchilla", where="epochs == 1")
+>>> law.numbers["alpha"], law.warnings
+>>> law.predict(larger)  # loss, low, high and verdict of each row
+>>> law.plot().show()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeplab.errors import BadInput, Problem, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+    from sweeplab.analysis.assessment import Assessment
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """A law that was fitted to a table.
+
+    `assessment` is all that is known of it: the fit, the points, every number; `columns` are those that were named.
+    """
+
+    assessment: Assessment
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, dict[str, Any]]:
+        """Return each number by its name: value (None where it is not identified), low, high, verdict, why, meaning."""
+        return {each.quantity.name: each.as_dict() for each in self.assessment.estimates}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what speaks against the fit, one sentence each."""
+        return self.assessment.warnings
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `sweeplab laws fit --json` prints."""
+        return self.assessment.as_dict()
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the loss of a run at each row, with its 90% prediction interval and the verdict on it.
+
+        `frame` has the columns that the law reads, under their names of the fit or their usual ones. A row that cannot
+        be forecast has no numbers, and `why` says it.
+
+        Raises:
+            BadInput: a column that is missing, what is no number or not positive.
+        """
+        import pandas as pd
+
+        from sweeplab.analysis.columns import COUNTS, guessed_columns, own_columns, read_columns
+        from sweeplab.analysis.ledger.sealing import predict
+
+        found, known = self.assessment, [str(name) for name in frame]
+        named = guessed_columns(known) | own_columns(known) | dict(self.columns)
+        needed = found.fit.law.columns
+        if missing := [role for role in needed if role not in named]:
+            raise BadInput(
+                *(Problem(f"the rows to predict lack {role}", ", ".join(known)) for role in missing)
+            )
+        wanted = {role: named[role] for role in COUNTS if role in needed}
+        columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
+        rows: list[tuple[Any, ...]] = []
+        for at in range(len(frame)):
+            point = {role: float(column[at]) for role, column in columns.items()}
+            try:
+                said = predict(found, point)
+            except BadInput as refused:
+                rows.append((None, None, None, "not identified", str(refused)))
+                continue
+            loss = said.loss if said.verdict.identified else None
+            rows.append((loss, said.low, said.high, said.verdict.verdict, said.verdict.reason))
+        return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
+
+    def plot(self) -> Figure:
+        """Return the figure of the law through its points, as the page has it.
+
+        Raises:
+            BadInput: the points allow no such figure.
+        """
+        from sweeplab.report.data import ReportData
+        from sweeplab.report.panels.law import LawPanel
+
+        found = self.assessment
+        panel = LawPanel.of(ReportData.of_table(found), law=found.fit.law.name, delta=found.delta)
+        figure = panel.figure()
+        if figure is None:
+            raise BadInput(f"nothing to draw: {panel.missing}")
+        return figure
+
+
+def fit(
+    table: pd.DataFrame | str | Path,
+    law: str = "chinchilla",
+    *,
+    columns: Mapping[str, str] | None = None,
+    count: Mapping[str, str] | None = None,
+    where: str = "",
+    delta: str = "auto",
+    flops: float | None = None,
+) -> FittedLaw:
+    """Fit a law to a DataFrame, or to a .csv, .tsv or .parquet file.
+
+    `columns` are {"params": "N", "tokens": "D*1e9", …} where names do not say it; `count`, `where`, `delta` and
+    `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
+
+    Raises:
+        BadInput: what `sweeplab laws fit` refuses.
+    """
+    from sweeplab.analysis.assessment import assess, find_law
+    from sweeplab.analysis.columns import ROLES
+    from sweeplab.analysis.conventions import Conventions, parse_conventions
+    from sweeplab.analysis.points import points_of_frame, read_frame
+
+    form, named = find_law(law), dict(columns or {})
+    if unknown := [role for role in named if role not in ROLES]:
+        raise BadInput(
+            Problem(f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES))
+        )
+    text = ",".join(f"{what}={how}" for what, how in (count or {}).items())
+    conventions = parse_conventions(text) if text else Conventions()
+    if isinstance(table, str | Path):
+        points = points_of_frame(read_frame(Path(table)), str(table), named, conventions, where)
+    else:
+        points = points_of_frame(table, "the table", named, conventions, where)
+    return FittedLaw(assess(points, form, delta, flops), named)

@@ -1,0 +1,102 @@
+"""Rows of a file at one N and D: a search gives its best, seeds their mean, and what cannot be told is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sweeplab.analysis.conventions import Conventions
+from sweeplab.analysis.fit.fitting import fit
+from sweeplab.analysis.fit.forms import LAWS
+from sweeplab.analysis.points import Points, read_points
+from sweeplab.errors import BadInput
+
+SIZES = [(n, n * ratio) for n in (1e6, 4e6, 16e6, 64e6) for ratio in (5, 20, 80)]
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+
+
+def best_loss(n: float, d: float) -> float:
+    return 1.69 + 406.4 / n**0.34 + 410.7 / d**0.28
+
+
+def searched(seeds: int = 1) -> pd.DataFrame:
+    """Return a search of the learning rate at each size: the loss is the law's at 1e-3 only."""
+    random = np.random.default_rng(0)
+    rows = [
+        (n, d, rate, seed, best_loss(n, d) * np.exp(0.1 * np.log(rate / 1e-3) ** 2 + 0.002 * random.normal()))
+        for n, d in SIZES
+        for rate in RATES
+        for seed in range(seeds)
+    ]
+    frame = pd.DataFrame(rows, columns=["N", "D", "lr", "seed", "loss"])
+    return frame.assign(wall_seconds=random.uniform(1, 2, len(frame)))
+
+
+def read(frame: pd.DataFrame, folder: Path, rows: str = "", **columns: str) -> Points:
+    frame.to_csv(folder / "runs.csv", index=False)
+    return read_points(folder / "runs.csv", columns or None, Conventions(rows=rows))
+
+
+def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> None:
+    points = read(searched(), tmp_path)
+    assert points.n == len(SIZES) and set(points.weights) == {1.0}
+    assert points.dropped == {"not the best of its point": 3 * len(SIZES)}
+    assert points.conventions["rows"] == (
+        "the best at each point over lr, as a law is of the best (48 rows at 12 points of params and tokens); "
+        "--count rows=all takes every row"
+    )
+    best, everything = (
+        fit(each, LAWS["chinchilla"]).sigma for each in (points, read(searched(), tmp_path, "all"))
+    )
+    assert best < 0.01 < 0.1 < everything, "rates that are wrong are no noise of a law"
+    assert points.names[0] == "line 4", "the row of the best"
+
+
+def test_the_best_is_one_of_means_over_seeds(tmp_path: Path) -> None:
+    frame = searched(seeds=3)
+    points = read(frame, tmp_path)
+    means = frame[frame["lr"] == 1e-3].groupby(["N", "D"])["loss"].mean()
+    np.testing.assert_allclose(points.columns["loss"], means.to_numpy())
+    assert set(points.weights) == {3.0}
+
+
+def test_seeds_alone_are_averaged_and_weigh_as_many(tmp_path: Path) -> None:
+    frame = searched(seeds=2).query("lr == 1e-3").iloc[:-1]
+    points = read(frame.drop(columns="lr"), tmp_path)
+    assert list(points.weights) == [2.0] * 11 + [1.0]
+    assert points.conventions["rows"].startswith("the mean of the rows at each point, which differ in seed")
+    assert points.dropped == {"averaged with another row of its point": 11}
+
+
+def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path: Path) -> None:
+    bare = searched()[["N", "D", "loss"]]
+    with pytest.raises(BadInput) as error:
+        read(bare, tmp_path)
+    assert str(error.value).endswith(
+        "runs.csv: 48 rows at 12 points of params and tokens, and no column says why: --count rows=best takes the best "
+        "of each (a search), rows=mean their mean (seeds), rows=all every row"
+    )
+    assert [read(bare, tmp_path, how).n for how in ("best", "mean", "all")] == [12, 12, 48]
+    assert (
+        read(bare, tmp_path, "best").columns["loss"] == bare.groupby(["N", "D"])["loss"].min().to_numpy()
+    ).all()
+    few = pd.concat([bare.iloc[::4], bare.iloc[:1] * [1, 1, 1.01]])
+    assert read(few, tmp_path).n == 13, "one row that comes again is no search"
+
+
+def test_rows_of_other_groups_are_other_points(tmp_path: Path) -> None:
+    frame = searched().assign(run=np.arange(48) % 4)
+    points = read(frame, tmp_path, group="run")
+    assert points.n == 48 and "rows" not in points.conventions
+
+
+def test_a_study_has_its_best_trials_already() -> None:
+    from analysis.planted_study import plant
+
+    from sweeplab.analysis.points import study_points
+
+    with pytest.raises(BadInput, match="--count rows=all is for the rows of a file; allowed: rows=best"):
+        study_points(plant(seeds=1), None, Conventions(rows="all"))
