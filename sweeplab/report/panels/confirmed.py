@@ -34,7 +34,7 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
         found = report.confirmed
         if not found:
             raise BadInput(
-                "nothing is confirmed: `sweeplab study confirm NAME` trains the best with fresh seeds"
+                "nothing is confirmed yet: `sweeplab study confirm NAME` trains the best with fresh seeds"
             )
         of_studies = len({study for study, _ in found}) > 1
         rows = [_row(study, cell) for study, cell in found]
