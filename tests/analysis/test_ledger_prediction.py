@@ -51,7 +51,8 @@ def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: f
         points = plant(truth, GOOD[design], noise, random, shared)
         n = math.sqrt(10 * points.columns["flops"].max() / 6 / 20)
         said = predict(
-            right(assess(points, CHINCHILLA)), {"params": n, "tokens": 20 * n, "flops": 120 * n * n}
+            right(assess(points, CHINCHILLA, others=())),
+            {"params": n, "tokens": 20 * n, "flops": 120 * n * n},
         )
         outcome = losses(TRUTHS[truth], np.array([n]), np.array([20 * n]))[0]
         inside += said.low <= outcome * math.exp(noise * random.standard_normal()) <= said.high
@@ -59,6 +60,7 @@ def held(design: str, truth: str, n_tables: int, noise: float = NOISE, shared: f
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("design", "truth"), list(zip([*GOOD][:3], cycle(TRUTHS), strict=False)))
 def test_intervals_hold_on_every_design(design: str, truth: str) -> None:
     assert 0.85 <= held(design, truth, 200, 0.01) <= 0.95

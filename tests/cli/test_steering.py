@@ -29,6 +29,7 @@ fixed: {block_size: 16, batch_size: 4, max_iters: 1000000, n_layer: 1, n_embd: 1
         dropout: 0.0, eval_interval: 50, eval_iters: 1, save_interval: 1000, patience: null, device: cpu}
 search: {learning_rate: {min: 3e-4, max: 1e-3, log: true}}
 budget: {trials_per_cell: 1}
+sampler: random
 engine: {workers: 1, stack: 4}
 """
 
