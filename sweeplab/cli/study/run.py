@@ -101,9 +101,7 @@ def _print_plan(plan: Plan) -> None:
         where = f" in {cell.cell}" if len(phases) > 1 else ""
         if cell.startup_trials:
             of = several(cell.startup_trials, "trial")
-            say(
-                f"startup{where}: the first {of} of a cell spread evenly, before the sampler models what they found"
-            )
+            say(f"startup{where}: {of} per cell spread evenly, before the sampler models what they found")
         if cell.rungs:
             say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
     ends = [f"{plan.trials} trials, {plan.runs} runs"] if plan.trials is not None else []
