@@ -30,10 +30,10 @@ from sweeplab.lab import showing
 from sweeplab.lab.listing import Trial, find_best, find_study, tracking_uri_of
 from sweeplab.records.evidence import Evidence
 from sweeplab.records.folders import lab_folder
+from sweeplab.study.problems import shown
 
 if TYPE_CHECKING:
     from sweeplab.analysis.confirmation import CellConfirmed, Interval
-from sweeplab.study.problems import shown
 
 PLOT_WIDTH, PLOT_HEIGHT = 60, 10
 PLOT_MARGIN = 12  # for the losses beside it

@@ -30,7 +30,6 @@ from sweeplab.lab.showing import show_study, states_in_words
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
-from sweeplab.sweep.confirming import Interrupted
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
 
@@ -316,6 +315,10 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
+    from sweeplab.sweep.confirming import (
+        Interrupted,  # torch with it: no study that is only run waits for that
+    )
+
     console = Console(stderr=True, highlight=False, quiet=quiet)
     live = _is_live(console) and not as_json
     with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
