@@ -6,7 +6,8 @@ as much, half of them have, or it grows from cell to cell. Power is the share of
 where that cell alone lies lower by `--shift` standard deviations of a best trial's mean loss under equal noise. One
 seed tells nothing, so no difference is called: it stands here to show that.
 
-Run: python tests/benchmarks/false_alarms.py [--studies 500] [--cells 6 14] [--spread 2] [--shift 6] [--processes 1]
+Run: python tests/benchmarks/false_alarms.py [--studies 500] [--cells 6 14] [--trials 1 2 4 8] [--spread 2] [--shift 6]
+[--seed 1] [--processes 1]
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from sweeplab.analysis.comparing import compare
 TRIALS, SEEDS = (1, 2, 4, 8), (1, 3)
 
 
-def row(job: tuple[int, int, int, int, float, float]) -> list[str]:
+def row(job: tuple[int, int, int, int, float, float, int]) -> list[str]:
     """Return the rates for a number of cells, trials and seeds: a false alarm by the noise, and the power."""
-    n_cells, n_trials, n_seeds, n_studies, spread, shift = job
+    n_cells, n_trials, n_seeds, n_studies, spread, shift, seed = job
     pairs = list(combinations(range(n_cells), 2))
     spread = spread * SEED_SD if n_trials > 1 else 0.0
     how = {"n_cells": n_cells, "n_trials": n_trials, "n_seeds": n_seeds, "spread": spread}
     found = [str(n_cells), str(n_trials), str(n_seeds)]
     for noise in NOISES:
-        random = np.random.default_rng(1)
+        random = np.random.default_rng(seed)
         studies = (plant_cells(random, noise=noise, **how) for _ in range(n_studies))
         rate = float(np.mean([compare(cells, pairs).told.any() for cells in studies]))
         found.append(f"{rate:.1%} ({math.sqrt(rate * (1 - rate) / n_studies):.1%})")
@@ -53,9 +54,17 @@ def row(job: tuple[int, int, int, int, float, float]) -> list[str]:
     return [*found, f"{power:.0%}"]
 
 
-def main(studies: int, cells: Sequence[int], spread: float, shift: float, processes: int) -> None:
+def main(
+    studies: int,
+    cells: Sequence[int],
+    trials: Sequence[int],
+    spread: float,
+    shift: float,
+    seed: int,
+    processes: int,
+) -> None:
     """Print the table."""
-    jobs = [(n, trials, seeds, studies, spread, shift) for n in cells for trials in TRIALS for seeds in SEEDS]
+    jobs = [(n, m, seeds, studies, spread, shift, seed) for n in cells for m in trials for seeds in SEEDS]
     with Pool(processes) as pool:
         rows = pool.map(row, jobs, chunksize=1)
     power = f"power, {shift:g} sd lower"
@@ -68,8 +77,10 @@ if __name__ == "__main__":
     )
     parser.add_argument("--studies", type=int, default=500)
     parser.add_argument("--cells", type=int, nargs="+", default=[6, 14])
+    parser.add_argument("--trials", type=int, nargs="+", default=[*TRIALS])
     parser.add_argument("--spread", type=float, default=2.0)
     parser.add_argument("--shift", type=float, default=6.0)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
     asked = parser.parse_args()
     print(setting())
