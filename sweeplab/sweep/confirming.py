@@ -83,7 +83,7 @@ def confirm(
     confirmed = [
         Confirmed(
             *found,
-            searched=_mean(_validation(trial)),
+            searched=_searched(trial),
             won=found in winners,
             race=raced[found],
             validation=_validation(final[found]) if found in winners else {},
@@ -216,6 +216,12 @@ def _validation(trial: Trial) -> Losses:
     losses = {run.seed: end.whole_val_loss for run in trial.runs if (end := run.read_end())}
     known = {seed: loss for seed, loss in losses.items() if loss is not None}
     return known if len(known) == len(trial.runs) else {}
+
+
+def _searched(trial: Trial) -> float:
+    """Return a trial's loss in the search; of one that a person stopped only the sampled one is known."""
+    losses = _validation(trial)
+    return _mean(losses) if losses or trial.value is None else trial.value
 
 
 def _test(trial: Trial, dataset: Dataset) -> Losses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -114,6 +115,19 @@ def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None
     found = confirm(folder, spec, 1, 2, trained)
     assert [each.name for each in trained.ran[1:]] == ["s.confirm"]
     assert all(each.won and not each.race for each in found)
+
+
+def test_a_trial_that_a_person_stopped_has_the_loss_that_it_was_stopped_with(searched, trained) -> None:
+    folder, spec = searched
+    best = min(
+        (trial for trial in read_trials(folder) if trial.cell == "n_embd=16"), key=lambda trial: trial.value
+    )
+    for run in best.runs:
+        run.end_file.write_text(json.dumps(replace(run.read_end(), best_whole_val_loss=None).as_json()))
+    found = confirm(folder, spec, 1, 2, trained)
+    assert [each.searched for each in found if each.trial == best.number and each.cell == best.cell] == [
+        best.value
+    ]
 
 
 def test_a_study_without_values_has_nothing_to_confirm(tiny, trained, tmp_path) -> None:

@@ -121,9 +121,8 @@ class Store:
         self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine)
         self.budget = spec.budget
-        self.awaits_results = (
-            False  # there was nothing to claim, and will be when trials of the cells have ended
-        )
+        # There was nothing to claim, and will be when trials of the cells have ended.
+        self.awaits_results = False
         self._studies: dict[int, optuna.Study] = {}
         self._finished: set[int] = set()  # cells that will never have room again
         self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
