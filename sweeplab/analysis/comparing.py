@@ -67,12 +67,14 @@ class Tried:
 class Compared:
     """The cells' best losses, [C], and intervals of the pairs' differences, the second minus the first, each [P].
 
-    `best` is as if each had had all seeds. Intervals are NaN where nothing can be told. One holds the difference as it
+    `best` is as if each had had all seeds; `owed`, [P], is what of a difference comes of one cell's more trials (0 where
+    the spread of trials is not known). Intervals are NaN where nothing can be told. One holds the difference as it
     is, and as it is without what the best trials owe to chance: it leaves 0 out only where both do. `level` is that of
     one interval; all together err in one table of twenty.
     """
 
     best: Array
+    owed: Array
     low: Array
     high: Array
     level: float
@@ -185,17 +187,23 @@ class _Comparison:
         known = self.seed_freedom > 0
         return np.asarray(np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known))
 
+    def owed(self, found: _Estimates) -> Array:
+        """Return what of each pair's difference comes of how many trials each cell had, [..., P]."""
+        if not self.is_searched or not self.freedom.any():
+            return np.zeros((*found.best.shape[:-1], len(self.first)))
+        luck = self.luck * np.sqrt(_pooled(found.spread, self.freedom)[0])
+        return np.asarray(luck[..., self.second] - luck[..., self.first])
+
     def judge(self, found: _Estimates) -> tuple[Array, Array, Array, Array]:
         """Return each pair's difference, what of it is owed to chance, its error and its freedom, each [..., P]."""
         rest, of_rest = _pooled(found.rest, self.seed_freedom)
         error = rest @ self.leans.T
         part = (rest**2 / of_rest) @ self.leans.T**2
         apart = found.best[..., self.second] - found.best[..., self.first]
-        owed = np.zeros_like(apart)
+        owed = self.owed(found)
         if self.is_searched:
             spread, of_spread = _pooled(found.spread, self.freedom)
-            luck, own = self.luck * np.sqrt(spread), self.of_lowest * spread
-            owed = luck[..., self.second] - luck[..., self.first]
+            own = self.of_lowest * spread
             error = error + own[..., self.first] + own[..., self.second]
             parts = own**2 / of_spread
             part = part + parts[..., self.first] + parts[..., self.second]
@@ -250,12 +258,12 @@ def compare(cells: Sequence[Tried], pairs: Sequence[tuple[int, int]], is_searche
     if why or not pairs:
         none = np.full(len(pairs), np.nan)
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
-        return Compared(found.best, none, none, np.nan, unknown)
+        return Compared(found.best, this.owed(found), none, none, np.nan, unknown)
     rate = this.rate(found)
     apart, owed, error, freedom = this.judge(found)
     reach = -stdtrit(freedom, rate / 2) * error
     low, high = np.minimum(apart, apart - owed) - reach, np.maximum(apart, apart - owed) + reach
-    compared = Compared(found.best, low, high, 1 - rate, evidence)
+    compared = Compared(found.best, owed, low, high, 1 - rate, evidence)
     return (
         replace(compared, evidence=replace(evidence, verdict=DIFFERENT)) if compared.told.any() else compared
     )

@@ -91,11 +91,12 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     level, found = 1 - FALSE_ALARM / len(pairs), []
     for a, b in pairs:
         names = sweeps[a].name, sweeps[b].name
-        own = []
+        own, owed = [], []
         for k, (first, second, cell) in enumerate(shared):
             if compared and (first, second) == (a, b):
                 own.append(_between(names, cell, cells, compared, between[k], k))
-        found += [_over_all(names, own, level), *own] if len(own) != 1 else own
+                owed.append(float(compared.owed[k]))
+        found += [_over_all(names, own, owed, level), *own] if len(own) != 1 else own
     return found
 
 
@@ -137,17 +138,26 @@ def _between(
     return LossDifference(*names, cell, loss_a, loss_b, low, high, compared.level, n, compared.of(k))
 
 
-def _over_all(names: tuple[str, str], cells: Sequence[LossDifference], level: float) -> LossDifference:
-    """Return the mean difference over the cells that two studies share, by Student's t over cells."""
+def _over_all(
+    names: tuple[str, str], cells: Sequence[LossDifference], owed: Sequence[float], level: float
+) -> LossDifference:
+    """Return the mean difference over the cells that two studies share, by Student's t over cells.
+
+    As for one cell, the interval holds the difference as it is, and as it is without what one study `owed` to having
+    had more trials.
+    """
     if not cells:
         evidence = Evidence(0, "nothing in common", "", UNKNOWN, _NO_CELL)
         return LossDifference(*names, ALL_CELLS, *_UNKNOWN, *_UNKNOWN, level, 0, evidence)
     apart, n = np.array([each.difference for each in cells]), len(cells)
-    reach = student(n - 1, level) * apart.std(ddof=1) / math.sqrt(n)
+    ends: list[float] = []
+    for each in (apart, apart - np.array(owed)):
+        mean, reach = float(each.mean()), student(n - 1, level) * float(each.std(ddof=1)) / math.sqrt(n)
+        ends += [mean - reach, mean + reach]
     loss_a, loss_b = (
         float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
     )
-    low, high = float(apart.mean() - reach), float(apart.mean() + reach)
+    low, high = min(ends), max(ends)
     evidence = replace(
         cells[0].evidence,
         tested_on=f"the spread over {n} shared cells",
