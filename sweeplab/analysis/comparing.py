@@ -67,8 +67,8 @@ class Tried:
 class Compared:
     """The cells' best losses, [C], and intervals of the pairs' differences, the second minus the first, each [P].
 
-    `best` is as if each had had all seeds; `owed`, [P], is what of a difference comes of one cell's more trials (0 where
-    the spread of trials is not known). Intervals are NaN where nothing can be told. One holds the difference as it
+    `best` is as if each had had all seeds; `owed`, [P], is what of a difference comes of one cell's more trials (0
+    where the spread of trials is unknown). Intervals are NaN where nothing can be told. One holds the difference as it
     is, and as it is without what the best trials owe to chance: it leaves 0 out only where both do. `level` is that of
     one interval; all together err in one table of twenty.
     """
