@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUBLAS_WORKSPACE_CONFIG",
 )
+# A repository's configuration can name programs: a study of a folder from elsewhere must not start them.
+_ASKS_ONLY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never")
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 def environment(study_folder: Path | None = None) -> dict[str, Any]:
@@ -44,10 +47,10 @@ def environment(study_folder: Path | None = None) -> dict[str, Any]:
 
 def git(folder: Path) -> dict[str, Any] | None:
     """Return the repository's `commit` and `dirty`: are files changed or untracked (None where unknown)."""
-    commit = _output(["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"])
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     if not commit:
         return None
-    changes = _output(["git", "-C", str(folder), "status", "--porcelain"])
+    changes = _git(folder, *_without_filters(folder), "status", "--porcelain", "--ignore-submodules=all")
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
@@ -67,7 +70,7 @@ def git_of_code() -> dict[str, Any] | None:
     """Return `commit` and `dirty` of the repository that has sweeplab's sources, or None."""
     # An installed package may lie in a virtual environment inside of somebody else's repository.
     source = Path(__file__).parent
-    tracked = _output(["git", "-C", str(source), "ls-files", "--", Path(__file__).name])
+    tracked = _git(source, "ls-files", "--", Path(__file__).name)
     return git(source) if tracked else None
 
 
@@ -90,9 +93,29 @@ def _gpus() -> list[dict[str, Any]]:
     ]
 
 
-def _output(command: Sequence[str]) -> str | None:
+def _git(folder: Path, *command: str) -> str | None:
+    return _output(["git", "-C", str(folder), *_ASKS_ONLY, *command], _NO_FETCH)
+
+
+def _without_filters(folder: Path) -> list[str]:
+    """Return the options that turn off every filter that the configuration names.
+
+    A file under a filter then counts as changed where git's index is older than the file.
+    """
+    names = _git(folder, "config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
+    return [part for name in (names or "").splitlines() for part in ("-c", f"{name}=")]
+
+
+def _output(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            env=os.environ | (variables or {}),
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

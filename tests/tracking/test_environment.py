@@ -33,6 +33,39 @@ def test_git_says_commit_and_dirtiness(tmp_path: Path) -> None:
     assert git(tmp_path) == {"commit": commit, "dirty": True}
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("core.fsmonitor",),
+        ("filter.own.clean",),
+        ("filter.own.process", "filter.own.required"),
+        ("core.hooksPath",),
+    ],
+)
+def test_nothing_that_git_is_configured_to_run_is_run(keys: tuple[str, ...], tmp_path: Path) -> None:
+    repository, ran = tmp_path / "repository", tmp_path / "ran"
+    repository.mkdir()
+    in_repository(repository, "init", "--quiet")
+    (repository / "study.yaml").write_text("name: a\n")
+    (repository / ".gitattributes").write_text("*.yaml filter=own\n")
+    in_repository(repository, "add", ".")
+    in_repository(repository, "commit", "--quiet", "--message", "first")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for program in (tmp_path / "program", hooks / "post-index-change"):
+        program.write_text(f"#!/bin/sh\ntouch '{ran}'\ncat\n")
+        program.chmod(0o755)
+    values = {"core.hooksPath": str(hooks), "filter.own.required": "true"}
+    for key in keys:
+        in_repository(repository, "config", key, values.get(key, str(tmp_path / "program")))
+    (repository / "study.yaml").write_text("name: b\n")  # as long: git has to read it
+    found = git(repository)
+    assert found is not None and found["dirty"] is True
+    assert not ran.exists()
+    subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=60)
+    assert ran.exists(), "git itself would have run it"
+
+
 def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     found = environment(Path(__file__).parent)
