@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,13 @@ _OPERATORS |= {kind: DEFAULT_OPERATORS[kind] for kind in (*COMPARISONS, ast.Not)
 _NODES = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Name, ast.Load, ast.And, ast.Or, *_OPERATORS)
 
 
+class _Evaluator(threading.local, SimpleEval):  # type: ignore[misc]
+    """An evaluator for each thread: to make one takes longer than to evaluate most expressions."""
+
+
+_evaluator = _Evaluator(operators=_OPERATORS, functions=FUNCTIONS)
+
+
 @dataclass(frozen=True)
 class Expression:
     """An arithmetic expression over names.
@@ -77,9 +85,9 @@ class Expression:
         Raises:
             ValueError: it has none there (a division by zero, a comparison of a number with null …).
         """
-        evaluator = SimpleEval(operators=_OPERATORS, functions=FUNCTIONS, names=values)
+        _evaluator.names = values
         try:
-            return evaluator.eval(self.text, previously_parsed=_parse(self.text))
+            return _evaluator.eval(self.text, previously_parsed=_parse(self.text))
         except (InvalidExpression, ArithmeticError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.text!r} has no value: {error}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median_low
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -210,12 +210,13 @@ class Samples:
 
 
 def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
-    """Draw samples of a cell's space, always the same ones.
+    """Draw samples of a cell's space, always the same ones; all of its trials where they are no more than `count`.
 
     Raises:
         BadInput: none meets the rules; says which rules they break.
     """
-    drawn = list(space.draws(count))
+    is_small = space.n_points is not None and space.n_points <= count
+    drawn = list(space.trials() if is_small else space.draws(count))
     broken = [space.broken_rule(values) for values in drawn]
     valid = [values for values, rule in zip(drawn, broken, strict=True) if rule is None]
     if not valid:
@@ -252,8 +253,8 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         n_params=own.n_params,
         n_params_non_embedding=own.n_params_non_embedding,
         max_iters=iterations.pop() if len(iterations) == 1 else None,
-        train_tokens=int(median(each.train_tokens for each in known)),
-        train_flops=float(median(each.train_flops for each in known)),
+        train_tokens=median_low(each.train_tokens for each in known),
+        train_flops=float(median_low(each.train_flops for each in known)),
         memory_bytes=train_memory_bytes(settled),
         stack=stack_capacity(spec.engine.stack, settled, len(space.seeds), free),
         valid_share=samples.share,

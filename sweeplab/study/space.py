@@ -187,14 +187,17 @@ class Space:
         counts = [parameter.count for parameter in self.parameters.values()]
         return None if self.has_conditions or None in counts else math.prod(filter(None, counts))
 
-    @property
+    @cached_property
     def n_valid(self) -> int | None:
         """Return how many different trials meet every rule; None where they are too many to try."""
         if self.n_points is None or self.n_points > MOST_TRIED:
             return None
-        points = itertools.product(*map(stored_values, self.parameters.values()))
-        trials = (self._resolved(dict(zip(self.parameters, point, strict=True))) for point in points)
-        return sum(self.broken_rule(values) is None for values in trials)
+        return sum(self.broken_rule(values) is None for values in self.trials())
+
+    def trials(self) -> Iterator[Hyperparameters]:
+        """Yield the effective hyperparameters of every different trial, where they can be counted."""
+        for point in itertools.product(*map(stored_values, self.parameters.values())):
+            yield self._resolved(dict(zip(self.parameters, point, strict=True)))
 
     def _resolved(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
         """Return the effective hyperparameters of a trial by what Optuna stores of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from sweeplab.errors import nearest
@@ -196,9 +196,10 @@ class Written:
         elif log:
             what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
             self.wrong("either log or step", what=what)
-        elif (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step)):
-            steps = int((high - low) / step)
-            near = " or ".join(f"{low + count * step:g}" for count in (steps, steps + 1) if count)
+        elif (span := Fraction(str(high)) - Fraction(str(low))) % (exact := Fraction(str(step))):
+            steps = span // exact
+            ends = [float(Fraction(str(low)) + count * exact) for count in (steps, steps + 1) if count]
+            near = " or ".join(f"{each:g}" for each in ends)
             what = f"{self}: max {high:g} is no whole number of steps above min {low:g}"
             self.wrong(f"such as max {near}", what=what)
         else:

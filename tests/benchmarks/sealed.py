@@ -1,0 +1,118 @@
+"""How often sealed 90% forecast intervals hold, over the larger cells of several studies that then run.
+
+Run: python tests/benchmarks/sealed.py [FOLDER] [--law kaplan]. Each study trains models of 4,320 to 120,576 parameters
+(at two layers) on up to 3 million tokens, three learning rates at each size and budget: first the cells of at most 2e11
+FLOPs. A law of these forecasts the others, up to seven times as large, which run afterwards; `laws verify` scores them.
+With a FOLDER studies stay there, and a second call goes on where the first was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from benchmarks.setting import print_table, setting
+
+STUDY = """\
+name: {name}
+data: {{corpus: python-source, tokenizer: byte}}
+fixed: {{{fixed}, block_size: 64, batch_size: 16, dropout: 0.0, eval_tokens: 65_536, device: cpu}}
+grid: {{max_iters: [200, 500, 1250, 3000], n_embd: [8, 12, 16, 24, 32, 48, 64]}}
+constraints: ["train_flops <= {flops}"]
+search:
+  learning_rate: [3e-3, 6e-3, 1.2e-2]
+  n_head: {{expr: "max(1, n_embd // 16)"}}
+  warmup_iters: {{expr: max_iters // 20}}
+  min_lr: {{expr: learning_rate / 10}}
+  eval_interval: {{expr: max_iters // 4}}
+  save_interval: {{expr: max_iters}}
+budget: {{trials_per_cell: 3}}
+sampler: grid
+pruner: none
+seeds: [{seed}]
+engine: {{workers: 1}}
+track: {{checkpoints: none}}
+"""
+STUDIES = {
+    "two-layers": ("n_layer: 2", 0),
+    "two-layers-again": ("n_layer: 2", 1),
+    "one-layer": ("n_layer: 1", 2),
+    "llama": ("n_layer: 2, positions: rotary, activation: swiglu, norm: rmsnorm", 3),
+}
+FITTED, WHOLE = "2e11", "1.5e12"
+
+
+def sweeplab(*arguments: str | Path) -> str:
+    command = [sys.executable, "-c", "from sweeplab.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
+    """Run the smaller cells, seal forecasts of the larger, run these and return what `laws verify` says of each."""
+    fixed, seed = STUDIES[name]
+    files = {}
+    for flops in (FITTED, WHOLE):
+        files[flops] = folder / f"{name}-{flops}.yaml"
+        files[flops].write_text(STUDY.format(name=name, fixed=fixed, flops=flops, seed=seed))
+    lab, ledger = ("--lab", folder / "lab"), ("--ledger", folder / f"{name}.jsonl")
+    if not ledger[1].exists():
+        sweeplab("study", "run", files[FITTED], *lab)
+        sweeplab("laws", "forecast", name, "--law", law, "--study", files[WHOLE], *lab, *ledger)
+    sweeplab("study", "run", files[WHOLE], *lab)
+    found: list[dict[str, Any]] = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))[
+        "forecasts"
+    ]
+    assert all(each["state"] == "scored" for each in found), found
+    return found
+
+
+def row(name: str, found: Sequence[dict[str, Any]]) -> list[str]:
+    crps = [
+        sum(each["score"]["crps"][by] for each in found) for by in ("law", "last point", "log-linear line")
+    ]
+    said = [(each["score"]["outcome"], each["forecast"]["predicted"]) for each in found]
+    widths = [math.log(each["high"] / each["low"]) / 2 for _, each in said]
+    errors = [abs(math.log(outcome) - each["log_loss"]["mean"]) for outcome, each in said]
+    held = sum(each["score"]["covered"] for each in found)
+    flagged = sum(each["forecast"]["fit"]["form"]["status"] == "flagged" for each in found)
+    return [
+        *(name, str(len(found)), f"{held} ({held / len(found):.0%})", f"±{median(widths):.1%}"),
+        *(f"{median(errors):.1%}", f"{max(errors):.1%}", str(flagged)),
+        *(f"{crps[0] / each:.2f}" for each in crps[1:]),
+    ]
+
+
+def main(folder: Path, law: str) -> None:
+    print(setting())
+    print(f"\nforecasts by {law}, sealed before their cells ran\n")
+    told = {name: scored(name, folder, law) for name in STUDIES}
+    rows = [row(name, found) for name, found in told.items()]
+    rows.append(row("all", [each for found in told.values() for each in found]))
+    headings = ["study", "cells", "90% intervals that hold", "median width", "median error", "largest error"]
+    naive = ["CRPS / last point's", "CRPS / log-linear line's"]
+    print_table([*headings, "form flagged", *naive], rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--law", default="kaplan")
+    chosen = parser.parse_args()
+    if chosen.folder:
+        chosen.folder.mkdir(parents=True, exist_ok=True)
+        main(chosen.folder, chosen.law)
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary), chosen.law)
