@@ -89,6 +89,10 @@ class Space:
         self._names: dict[str, list[str]] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
         self._order = order(spec.search, self._explicit)
+        # To settle these takes longer than most expressions.
+        self._read_auto = {
+            name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
+        }
         self._conditional: set[str] = set()
         for name in self._order:
             self._enter(name, spec.search[name])
@@ -216,7 +220,8 @@ class Space:
         values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
-            values = self._settled(values, sampled)
+            if name in self._read_auto:
+                values = self._settled(values, sampled)
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
             elif wanted(entry, values):
@@ -234,7 +239,8 @@ class Space:
         for name in self._order:
             entry = self._search[name]
             if isinstance(entry, Derived):
-                values[name] = derive(name, entry, self._settled(values, sampled))
+                known = self._settled(values, sampled) if name in self._read_auto else values
+                values[name] = derive(name, entry, known)
         return Hyperparameters.of(settled(self._settled(values, sampled)))
 
     def broken(self, values: Hyperparameters) -> str | None:

@@ -1,9 +1,9 @@
 """How often sealed 90% forecast intervals hold, over the larger cells of several studies that then run.
 
 Run: python tests/benchmarks/sealed.py [FOLDER] [--law kaplan]. Each study trains models of 4,320 to 120,576 parameters
-(at two layers) on up to 3 million tokens, three learning rates at each size and budget: first the cells of at most 2e11
-FLOPs. A law of these forecasts the others, up to seven times as large, which run afterwards; `laws verify` scores them.
-With a FOLDER studies stay there, and a second call goes on where the first was stopped.
+(at two layers) on up to 3.6 million tokens, three learning rates at each size and budget. Cells of the five smallest
+widths and the three smallest budgets run first; a law of these forecasts the others, which run afterwards, and
+`laws verify` scores them. With a FOLDER studies stay there, and a second call goes on where the first was stopped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ STUDY = """\
 name: {name}
 data: {{corpus: python-source, tokenizer: byte}}
 fixed: {{{fixed}, block_size: 64, batch_size: 16, dropout: 0.0, eval_tokens: 65_536, device: cpu}}
-grid: {{max_iters: [200, 500, 1250, 3000], n_embd: [8, 12, 16, 24, 32, 48, 64]}}
-constraints: ["train_flops <= {flops}"]
+grid: {{max_iters: {budgets}, n_embd: {widths}}}
+constraints: ["train_flops <= 1.5e12"]
 search:
   learning_rate: [3e-3, 6e-3, 1.2e-2]
   n_head: {{expr: "max(1, n_embd // 16)"}}
@@ -51,7 +51,8 @@ STUDIES = {
     "one-layer": ("n_layer: 1", 2),
     "llama": ("n_layer: 2, positions: rotary, activation: swiglu, norm: rmsnorm", 3),
 }
-FITTED, WHOLE = "2e11", "1.5e12"
+BUDGETS, WIDTHS = [150, 500, 1250, 3500], [8, 12, 16, 24, 32, 48, 64]
+FITTED, WHOLE = (BUDGETS[:-1], WIDTHS[:-2]), (BUDGETS, WIDTHS)
 
 
 def sweeplab(*arguments: str | Path) -> str:
@@ -62,15 +63,14 @@ def sweeplab(*arguments: str | Path) -> str:
 def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
     """Run the smaller cells, seal forecasts of the larger, run these and return what `laws verify` says of each."""
     fixed, seed = STUDIES[name]
-    files = {}
-    for flops in (FITTED, WHOLE):
-        files[flops] = folder / f"{name}-{flops}.yaml"
-        files[flops].write_text(STUDY.format(name=name, fixed=fixed, flops=flops, seed=seed))
+    fitted, whole = folder / f"{name}-fitted.yaml", folder / f"{name}.yaml"
+    for file, (budgets, widths) in ((fitted, FITTED), (whole, WHOLE)):
+        file.write_text(STUDY.format(name=name, fixed=fixed, seed=seed, budgets=budgets, widths=widths))
     lab, ledger = ("--lab", folder / "lab"), ("--ledger", folder / f"{name}.jsonl")
     if not ledger[1].exists():
-        sweeplab("study", "run", files[FITTED], *lab)
-        sweeplab("laws", "forecast", name, "--law", law, "--study", files[WHOLE], *lab, *ledger)
-    sweeplab("study", "run", files[WHOLE], *lab)
+        sweeplab("study", "run", fitted, *lab)
+        sweeplab("laws", "forecast", name, "--law", law, "--study", whole, *lab, *ledger)
+    sweeplab("study", "run", whole, *lab)
     found: list[dict[str, Any]] = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))[
         "forecasts"
     ]

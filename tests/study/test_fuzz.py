@@ -143,7 +143,7 @@ def assert_read_or_refused(n: int, folder: Path, seed: int) -> None:
 
 
 def test_a_changed_study_is_read_or_refused(tmp_path: Path) -> None:
-    assert_read_or_refused(300, tmp_path, 0)
+    assert_read_or_refused(100, tmp_path, 0)
 
 
 @pytest.mark.slow
