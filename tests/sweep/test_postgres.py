@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.cli import main
 from sweeplab.records.folders import StudyFolder
 
+PROGRAM = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
 STUDY = """\
 name: tiny
 data: {corpus: python-docs, tokenizer: char}
@@ -62,21 +62,16 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture
-def run(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Return a function that runs one command in this process, whose workers are others, and returns what it said."""
+def run(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "tiny.yaml").write_text(STUDY)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPLAB_STORAGE", server)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def run(*words: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["sweeplab", *words, "--lab", str(tmp_path / "lab")])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = "".join(capfd.readouterr())
-        assert (ended.value.code or 0) == code, said
-        return said
+        command = [*PROGRAM, *words, "--lab", str(tmp_path / "lab")]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
 
     return run
 
