@@ -19,8 +19,8 @@ STUDIES = {
 STUDY = """\
 name: tiny
 data: {corpus: python-docs, tokenizer: char}
-fixed: {block_size: 32, batch_size: 8, max_iters: 50, n_head: 2, n_layer: 2, patience: 3,
-        eval_interval: 5, eval_iters: 3, device: cpu}
+fixed: {block_size: 32, batch_size: 8, max_iters: 100, n_head: 2, n_layer: 2, patience: 3,
+        eval_interval: 10, eval_iters: 3, device: cpu}
 grid: {n_embd: [16, 32]}
 search:
   learning_rate: {min: 1e-3, max: 3e-2, log: true}
@@ -31,7 +31,7 @@ search:
   min_lr: suggested
   warmup_iters: {expr: max_iters // 10}
 budget: {trials_per_cell: 4}
-pruner: {type: asha, min_iters: 20, factor: 3}
+pruner: {type: asha, min_iters: 40, factor: 3}
 """
 
 
@@ -41,7 +41,7 @@ def test_every_cells_best_comes_to_the_same_bits(case: str, cli, folder: Path) -
     text = STUDY + STUDIES[case]
     if "whole" in case:
         text = text.replace("eval_iters: 3", "eval_full: true").replace(
-            "eval_interval: 5", "eval_interval: 25"
+            "eval_interval: 10", "eval_interval: 50"
         )
     (folder / "tiny.yaml").write_text(text)
     assert cli("study", "run", "tiny.yaml").code == 0
