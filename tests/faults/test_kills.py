@@ -86,7 +86,7 @@ def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path)
     # of the study, some time after as many trials have ended.
     quarters = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
     moments: list[int | None] = [*quarters]
-    moments.insert(dice.randrange(4), None)  # not as the last: with hardly a trial left the start may be the end
+    moments.insert(dice.randrange(4), None)  # never last: a start with few trials left may be the end
     for n_ended in moments:
         process = run(file, lab, *SHORT)
         if n_ended is not None:
