@@ -18,20 +18,23 @@ from optuna.trial import TrialState
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDIES = Path(__file__).parents[2] / "studies"
+# Shapes as small as kills, claims and pruning allow: a trial takes a second or two, and is saved twice on its way.
+SHORT = ("max_iters=90", "eval_interval=15", "save_interval=30", "pruner.min_iters=30")
+SHORT += ("batch_size=4", "block_size=16", "eval_tokens=1024")
 COMMAND = [sys.executable, "-c", "from sweeplab.cli import main; main()", "study", "run"]
 
 
-def run(file: Path, lab: Path, *more: str) -> subprocess.Popen[str]:
+def run(file: Path, lab: Path, *overrides: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*COMMAND, str(file), "--lab", str(lab), *more],
+        [*COMMAND, str(file), "--lab", str(lab), *(word for each in overrides for word in ("-o", each))],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
 
 
-def finish(file: Path, lab: Path, *more: str) -> None:
-    process = run(file, lab, *more)
+def finish(file: Path, lab: Path, *overrides: str) -> None:
+    process = run(file, lab, *overrides)
     said = process.communicate()[1]
     assert process.returncode == 0, said
 
@@ -78,17 +81,32 @@ def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path)
     seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
     print(f"SWEEPLAB_FAULT_SEED={seed}")
     dice = random.Random(seed)
-    file, lab = STUDIES / "small.yaml", tmp_path / "lab"
-    for _ in range(5):
-        process = run(file, lab)
+    file, lab, n_trials = STUDIES / "small.yaml", tmp_path / "lab", 36
+    # One kill falls in the seconds in which a study, or its continuation, starts; each of the others in its quarter
+    # of the study, some time after as many trials have ended.
+    quarters = [dice.randrange(first, min(first + 9, n_trials - 2)) for first in range(0, n_trials, 9)]
+    moments: list[int | None] = [*quarters]
+    moments.insert(dice.randrange(4), None)  # never last: a start with few trials left may be the end
+    for n_ended in moments:
+        process = run(file, lab, *SHORT)
+        if n_ended is not None:
+            wait_for_trials(process, n_ended)
         try:
-            process.wait(dice.uniform(3, 12))
+            process.wait(dice.uniform(0, 6 if n_ended is None else 1))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it was killed before it ended"
-    finish(file, lab)
-    assert_whole(lab, "small", 36)
+    finish(file, lab, *SHORT)
+    assert_whole(lab, "small", n_trials)
+
+
+def wait_for_trials(process: subprocess.Popen[str], n_ended: int) -> None:
+    """Wait until a study that was started says that so many trials of it have ended; for none it does not wait."""
+    while n_ended and (line := process.stderr.readline()):
+        counted = line.partition("/")[0]
+        if counted.isdigit() and int(counted) >= n_ended:
+            return
 
 
 @pytest.mark.faults
@@ -97,7 +115,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_repl
     import psutil
 
     file, lab = STUDIES / "small.yaml", tmp_path / "lab"
-    shorter = ("-o", "max_iters=200", "-o", "n_layer=1", "-o", "budget.trials_per_cell=6")
+    shorter = (*SHORT, "n_layer=1", "budget.trials_per_cell=6")
     process = run(file, lab, *shorter)
     supervisor = psutil.Process(process.pid)
     workers = wait_for_workers(process)
@@ -156,16 +174,7 @@ def test_four_workers_share_two_hundred_trials_each_exactly_once(tmp_path: Path)
 @pytest.mark.timeout(900)
 def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_bit(tmp_path: Path) -> None:
     file = STUDIES / "small.yaml"
-    shorter = (
-        "-o",
-        "max_iters=120",
-        "-o",
-        "engine.workers=1",
-        "-o",
-        "n_layer=1",
-        "-o",
-        "budget.trials_per_cell=2",
-    )
+    shorter = (*SHORT, "engine.workers=1", "n_layer=1", "budget.trials_per_cell=2")
     found = []
     for name in ("one", "two"):
         finish(file, tmp_path / name, *shorter)
