@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 # Read when MLflow is imported, which test modules may do while they are collected.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -17,6 +18,13 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As workers have it: without it MKL's products depend on where in memory a run's weights lie.
 os.environ.setdefault("MKL_CBWR", "AUTO")
+# Else each process that a test starts compiles the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A slow machine is no error: only an example that fails is.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
+# What is imported while tests are collected stays: looking for garbage in it took a tenth of the suite's time.
+gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,9 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let no collection of garbage look at what was imported, which stays: that took a tenth of the suite's time."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

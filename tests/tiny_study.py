@@ -19,7 +19,7 @@ FIXED = {
 }  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny():
     """Return a typed study of one-second runs, with changes; no trial waits for what another one finds."""
 

@@ -130,6 +130,8 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         BadInput: every column that is missing or has a wrong value, unknown states, two rows of one run.
     """
+    import pandas as pd
+
     problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
     checked = {}
     for name, dtype in (COLUMNS | MEASURED | HYPERPARAMETERS).items():
@@ -144,7 +146,9 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
             frame["state"], ~typed["state"].isin([*RunState]), "column 'state'", ", ".join(RunState)
         )
     if set(KEY) <= checked.keys():
-        keys = typed[list(KEY)].dropna().astype(str).agg("/".join, axis=1)
+        parts = typed[list(KEY)].dropna().astype(str)
+        rows = parts.itertuples(index=False, name=None)
+        keys = pd.Series(map("/".join, rows), index=parts.index, dtype=object)
         problems += _wrong(keys, keys.duplicated(), "run", "each run once")
     if problems:
         raise BadInput(*problems)

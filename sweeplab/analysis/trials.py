@@ -256,7 +256,8 @@ def with_models(runs: DataFrame) -> DataFrame:
     names = [name for name in (*_MODEL, "n_params") if name in runs]
     for _, own in runs.groupby("study", sort=False):
         settled = own[_settled_in_cells(own, names)].astype(object).map(str)
-        runs.loc[own.index, "model"] = settled.agg(",".join, axis=1) if len(settled.columns) else "all"
+        marks = map(",".join, settled.itertuples(index=False, name=None))
+        runs.loc[own.index, "model"] = list(marks) if len(settled.columns) else "all"
     for _, own in runs.groupby(["study", "model"], sort=False):
         tokens = own["planned_tokens"].sort_values()
         same = (tokens / tokens.shift() > 1.0 + ROUNDING).cumsum()

@@ -150,6 +150,7 @@ def test_many_rows_take_little_memory_and_give_the_same(monkeypatch: pytest.Monk
     tracemalloc.stop()
     assert peak < 300 * 6000 * 8, "numbers a row"
     monkeypatch.setattr(fitting, "_AT_ONCE", 10**9)
+    fitting._fitted.cache_clear()
     whole = fit(points, CHINCHILLA, LEAST_SQUARES)
     np.testing.assert_allclose(found.theta, whole.theta, rtol=1e-7)
     same = profiles(whole, parameters_of(CHINCHILLA, whole.center))[2]

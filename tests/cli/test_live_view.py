@@ -32,11 +32,12 @@ engine: {workers: 2}
 """
 
 
-@pytest.fixture
-def drawn(folder: Path):
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory):
     """Return a function that draws a view of forty cells, the first of which are done, after some events."""
-    (folder / "many.yaml").write_text(MANY)
-    plan, cells, _ = make_plan(read_study(folder / "many.yaml"), folder / "lab")
+    place = tmp_path_factory.mktemp("many")
+    (place / "many.yaml").write_text(MANY)
+    plan, cells, _ = make_plan(read_study(place / "many.yaml"), place / "lab")
 
     def draw(
         n_done: int, *events: Event, lines: int = 20, columns: int = 60, interrupts: int = 0, **settings

@@ -93,7 +93,7 @@ def test_batches_are_those_from_before_there_were_other_objectives(
     assert digest(batches.training(*each) for each in asked) == training
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     batch_size=st.sampled_from([1, 3, 48, DRAWS_PER_CHUNK, DRAWS_PER_CHUNK + 1]),
     asked=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 10**9)), min_size=2, max_size=6),
@@ -156,7 +156,7 @@ def test_evaluation_is_the_same_whatever_was_trained() -> None:
         assert batch.inputs.dtype == np.int64
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     n_tokens=st.none() | st.integers(1, 20_000),
     n_split=st.integers(2, 20_000),
@@ -228,7 +228,6 @@ def test_counts_the_targets_there_are() -> None:
     assert Batch(np.zeros((2, 3)), np.array([[4, -1, 0], [-1, -1, 2]])).n_targets == 3
 
 
-@settings(deadline=None)
 @given(
     n_rows=st.integers(1, 5), length=st.integers(1, 40), share=st.floats(0, 1), key=st.integers(0, 2**63 - 1)
 )

@@ -67,6 +67,14 @@ class TestCorpusContract:
         assert corpus.name == corpus_and_path[0]
         assert len(corpus.meaning) > 20
 
+    @pytest.mark.parametrize(
+        "corpus_and_path",
+        [
+            pytest.param(each, marks=pytest.mark.slow) if each == "python-docstrings" else each
+            for each in CORPORA
+        ],
+        indirect=True,
+    )
     def test_has_texts_to_train_on_and_others_to_validate_and_to_test_with(
         self, corpus_and_path: tuple[str, str | None]
     ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
@@ -155,7 +155,6 @@ def test_batches_are_the_same_on_every_machine(name: str, family: str) -> None:
 # ------------------------------------------------------------------ masked
 
 
-@settings(deadline=None)
 @given(
     share=st.floats(0.01, 0.99),
     block_size=st.integers(1, 70),
@@ -207,7 +206,6 @@ def put_together(batch: Batch, row: int, special: Any) -> list[int]:
     return [each for token in source[:-1] for each in spans.get(token, [token])]
 
 
-@settings(deadline=None)
 @given(
     block_size=st.integers(3, 90), share=st.floats(0.01, 0.95), span=st.floats(1, 12), seed=st.integers(0, 99)
 )
@@ -323,7 +321,6 @@ def test_a_block_size_without_room_for_a_target_is_refused(family: str, needed: 
         check_fits({"training": TINY}, values("pairs", family, block_size=needed - 1))
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=1, max_size=8),
     family=st.sampled_from(OBJECTIVES["pairs"].families), block_size=st.integers(9, 20),

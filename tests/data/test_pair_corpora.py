@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.data.corpora import CORPORA, PairCorpus, Texts
@@ -56,7 +56,6 @@ def test_words_have_all_letters_and_lengths() -> None:
 # ------------------------------------------------------------------ splits
 
 
-@settings(deadline=None)
 @given(
     groups=st.dictionaries(
         st.text(min_size=1, max_size=3),
@@ -125,7 +124,6 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
     assert len(all_pairs.train) + len(all_pairs.val) + len(all_pairs.test) == 12
 
 
-@settings(deadline=None)
 @given(pairs=st.dictionaries(st.text(min_size=1), st.text(min_size=1), min_size=3, max_size=20))
 def test_whatever_is_written_as_jsonl_is_read(
     pairs: dict[str, str], tmp_path_factory: pytest.TempPathFactory

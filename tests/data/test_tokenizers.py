@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.data.tokenizers import (
@@ -29,7 +29,6 @@ TEXT = "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\
 class TestTokenizerContract:
     """What any registered tokenizer does."""
 
-    @settings(deadline=None)
     @given(text=st.text(min_size=1))
     def test_any_text_round_trips(self, kind: type[Tokenizer], text: str) -> None:
         tokenizer = kind.train(text)
@@ -39,7 +38,6 @@ class TestTokenizerContract:
         assert ids.ndim == 1
         assert ids.max() < tokenizer.vocab_size
 
-    @settings(deadline=None)
     @given(cut=st.integers(0, len(TEXT)))
     def test_pieces_of_the_corpus_need_nothing_more(self, kind: type[Tokenizer], cut: int) -> None:
         tokenizer = kind.train(TEXT)
@@ -131,7 +129,6 @@ LEARNED = {name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, L
 class TestLearnedTokenizerContract:
     """What any tokenizer does that learns its tokens."""
 
-    @settings(deadline=None)
     @given(text=st.text())
     def test_knows_text_that_it_never_saw(self, kind: type[LearnedTokenizer], text: str) -> None:
         tokenizer = kind.train(ENGLISH)

@@ -49,7 +49,7 @@ class TestEveryTokenizer:
         assert library.decode(ids.tolist(), skip_special_tokens=False) == docs
         assert read_tokenizer(json.loads(library.to_str())) == tokenizer
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(text=st.text(st.characters(exclude_categories=("Cs", "Cn")), min_size=1))
     def test_same_ids_of_any_text(self, kind: type[Tokenizer], text: str) -> None:
         tokenizer = kind.train(text)

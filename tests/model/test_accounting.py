@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from model.cases import LENGTH, SOURCE, batch_of, legal_shapes, rows_of, shape_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -110,7 +110,6 @@ def test_the_lectures_table() -> None:
 
 
 @given(shapes)
-@settings(deadline=None)
 def test_components_are_the_tensors(shape: ModelShape) -> None:
     assert sizes_by_component(shape) == parameters(shape)
 

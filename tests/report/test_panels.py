@@ -192,7 +192,7 @@ def test_what_varies_in_a_cell_leaves_out_the_grid_and_what_is_missing(plant) ->
     assert searched_of(runs) == ["learning_rate"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.DataObject, plant) -> None:
     n_trials = data.draw(st.integers(1, 3))

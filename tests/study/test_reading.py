@@ -378,7 +378,7 @@ def check_a_damaged_file(write, data):
         assert all(each.what for each in error.problems)
 
 
-CALM = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
+CALM = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
 @given(st.data())

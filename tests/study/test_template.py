@@ -102,7 +102,7 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None
         assert space.broken(values) is None
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_is_valid_whatever_is_given(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     n_head = data.draw(st.integers(1, 12))

@@ -84,7 +84,7 @@ NAMES = st.sampled_from(["n_layer", "n_head", "max_iters", "dropout", "batch_siz
 VALUES = st.one_of(st.integers(1, 99), st.floats(1e-9, 1e9), st.booleans(), st.none(), st.just("a text: #1"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(NAMES, VALUES), st.dictionaries(NAMES, st.one_of(VALUES, st.just(REMOVED))), st.booleans()
 )

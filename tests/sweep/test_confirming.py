@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import read_trials
@@ -25,29 +28,34 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 A, B, C, D = (("a", 0), ("a", 1), ("b", 0), ("b", 1))
 
 
+def train(spec, dataset, lab) -> str:
+    """Run a study to its end in this process, as one worker, and return its status."""
+    plan, cells, _ = make_plan(spec, lab)
+    folder = StudyFolder(lab, spec.name)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.plan_file.write_text(json.dumps(plan.as_dict()))
+    write_study(spec, folder, plan.data)
+    store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
+    Runner(spec, store, dataset, folder).work()
+    return "complete"
+
+
 @pytest.fixture
 def trained(tmp_path, dataset):
-    """Return a function that runs a study to its end in this process, as one worker, and returns its status."""
+    """Return a function that runs a study in the test's lab; `ran` are the studies that it ran."""
     ran = []
 
     def run(spec) -> str:
         ran.append(spec)
-        plan, cells, _ = make_plan(spec, tmp_path / "lab")
-        folder = StudyFolder(tmp_path / "lab", spec.name)
-        folder.path.mkdir(parents=True, exist_ok=True)
-        folder.plan_file.write_text(json.dumps(plan.as_dict()))
-        write_study(spec, folder, plan.data)
-        store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
-        Runner(spec, store, dataset, folder).work()
-        return "complete"
+        return train(spec, dataset, tmp_path / "lab")
 
     run.ran = ran
     return run
 
 
-@pytest.fixture
-def searched(tiny, trained, tmp_path):
-    """Return a study that was run: two cells, in which three learning rates were tried."""
+@pytest.fixture(scope="module")
+def made(tiny, dataset, tmp_path_factory):
+    """Return the lab and the study of one that was run: two cells, in which three learning rates were tried."""
     search = {
         "learning_rate": Range(1e-3, 1e-2, log=True),
         "warmup_iters": Derived(Expression("max_iters // 10")),
@@ -57,8 +65,17 @@ def searched(tiny, trained, tmp_path):
         name="s", grid={"n_embd": [8, 16]}, search=search, budget=Budget(trials_per_cell=3), seeds=[0, 4]
     )
     spec = spec.model_copy(update={"fixed": {k: v for k, v in spec.fixed.items() if k not in fixed}})
-    trained(spec)
-    return StudyFolder(tmp_path / "lab", "s"), spec
+    lab = tmp_path_factory.mktemp("made") / "lab"
+    torch.set_num_threads(1)
+    train(spec, dataset, lab)
+    return lab, spec
+
+
+@pytest.fixture
+def searched(made, tmp_path):
+    """Return a copy of the study in the test's lab."""
+    lab, spec = made
+    return StudyFolder(Path(shutil.copytree(lab, tmp_path / "lab")), "s"), spec
 
 
 def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_others(
@@ -73,7 +90,7 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
     assert [(each.cell, each.trial) for each in found] == [
         (t.cell, t.number) for trials in ranked.values() for t in trials
     ]
-    race_spec, *_, final = trained.ran[1:]
+    race_spec, *_, final = trained.ran
     assert (race_spec.name, final.name) == ("s.race", "s.confirm")
     assert (race_spec.seeds, final.seeds) == ([5, 6], [8, 9, 10])
     assert all({5, 6} <= each.race.keys() <= {5, 6, 7} for each in found)
@@ -113,7 +130,7 @@ def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained) ->
 def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None:
     folder, spec = searched
     found = confirm(folder, spec, 1, 2, trained)
-    assert [each.name for each in trained.ran[1:]] == ["s.confirm"]
+    assert [each.name for each in trained.ran] == ["s.confirm"]
     assert all(each.won and not each.race for each in found)
 
 

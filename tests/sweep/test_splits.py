@@ -60,6 +60,7 @@ def opened_run(run):
 def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened, dataset, tmp_path) -> None:
     random = np.random.default_rng(0)
     poison = random.integers(0, dataset.tokenizer.vocab_size, len(dataset.test)).astype(np.uint16)
+    dataset = replace(dataset, train=dataset.train[:20_000])
     poisoned = replace(dataset, test=poison)
     pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
     search = {"learning_rate": Choices((1e-6, 1e-2, 2e-2))}

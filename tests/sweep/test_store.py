@@ -271,7 +271,9 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> Non
     assert store.take_notices() == []
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+@pytest.mark.parametrize(
+    "sampler", ["tpe", *(pytest.param(each, marks=pytest.mark.slow) for each in ("random", "qmc"))]
+)
 def test_no_point_is_trained_twice(sampler, tiny, opened) -> None:
     conditional = {"n_embd": Choices((4, 6)), "n_head": Divisors("n_embd", 1, 8)}
     lists = {"activation": Choices(("relu", "gelu")), **conditional}

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import Hyperparameters
@@ -49,7 +49,6 @@ def files(draw: st.DrawFn) -> tuple[bytes, dict[int, int]]:
     return text, counts
 
 
-@settings(deadline=None)
 @given(files(), st.data())
 def test_each_point_once_however_it_is_written_and_read(
     file: tuple[bytes, dict[int, int]], data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
@@ -35,7 +35,6 @@ def of_pairs(values_of):
     return lambda **changed: values_of(objective="pairs", vocab_size=N_SYMBOLS + 4, **changed)
 
 
-@settings(deadline=None)
 @given(
     n_runs=st.integers(1, 3),
     n_rows=st.integers(1, 4),

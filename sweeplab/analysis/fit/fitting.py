@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ _FREE = 1e-9  # damping that holds no step back: a damped one promises little al
 _SAME = 1e-6  # starts within this share of the lowest objective have reached it
 _ROUNDS = 3
 _POLISHES = 10
+_KEPT = 256  # fits of this process
 
 GRID = np.geomspace(0.03, 1.8, 12)
 POWERS = (0.5, 1.0, 2.0)
@@ -376,10 +377,18 @@ def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
             varies, losses that are all equal.
     """
     _check(points, law)
-    logs = {name: np.log(points.columns[name]) for name in law.columns}
+    columns = tuple(points.columns[name].tobytes() for name in (*law.columns, "loss"))
+    return _fitted(law, delta, columns, points.weights.tobytes())
+
+
+@lru_cache(maxsize=_KEPT)
+def _fitted(law: Law, delta: float | None, columns: tuple[bytes, ...], weights: bytes) -> Fit:
+    """Return the fit to the bytes of the law's columns and the loss: a page and its back-test share many fits."""
+    *own, log_loss = (np.log(np.frombuffer(column)) for column in columns)
+    logs = dict(zip(law.columns, own, strict=True))
     center = {name: float(column.mean()) for name, column in logs.items()}
     centered = {name: column - center[name] for name, column in logs.items()}
-    rows = Rows(centered, np.log(points.columns["loss"]), points.weights, LEAST_SQUARES)
+    rows = Rows(centered, log_loss, np.frombuffer(weights), LEAST_SQUARES)
     begin = starts(law, rows)
     sigma = math.nan
     if delta is None:

@@ -15,7 +15,8 @@ import math
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,9 @@ class Store:
         self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
         self._notices: list[str] = []
         self._asked: set[str] = set()  # cells in which a person's trials may still wait
+        self._seen: dict[int, list[FrozenTrial]] | None = (
+            None  # while a claim holds the lock: each cell's trials
+        )
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
@@ -154,8 +158,26 @@ class Store:
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
         """Return a cell's own trials, those left out that broke a constraint or were withdrawn."""
+        return [trial for trial in self._all(cell) if not any(each in trial.user_attrs for each in VOID)]
+
+    def _all(self, cell: Cell) -> list[FrozenTrial]:
+        """Return all of a cell's trials; a claim reads them once, and again when it has written some itself."""
+        if self._seen is not None and cell.index in self._seen:
+            return self._seen[cell.index]
         found = self.study(cell).get_trials(deepcopy=False)
-        return [trial for trial in found if not any(each in trial.user_attrs for each in VOID)]
+        if self._seen is not None:
+            self._seen[cell.index] = found
+        return found
+
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
+        """Hold the lock, under which no other worker starts or ends a trial."""
+        with self.leases.lock():
+            self._seen = {}
+            try:
+                yield
+            finally:
+                self._seen = None
 
     def poll_commands(self) -> bool:
         """Read what has been asked of the study since the last time; say whether that was anything."""
@@ -175,7 +197,7 @@ class Store:
         `fits` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
         self.awaits_results = False
-        with self.leases.lock():
+        with self._claiming():
             self.poll_commands()
             if self.commands.state.phase != "run" or self._is_asked_for_elsewhere(fits):
                 return None
@@ -234,7 +256,7 @@ class Store:
 
     def _n_tried(self, cell: Cell) -> tuple[int, int]:
         """Return how many trials of a cell have ended and run, those known from elsewhere included."""
-        states = Counter(trial.state for trial in self.study(cell).get_trials(deepcopy=False))
+        states = Counter(trial.state for trial in self._all(cell))
         return states[TrialState.COMPLETE] + states[TrialState.PRUNED], states[TrialState.RUNNING]
 
     def take_notices(self) -> list[str]:
@@ -254,7 +276,7 @@ class Store:
 
     def _abandoned(self, cell: Cell, leases: Mapping[int, Any]) -> Claim | None:
         """Take up a trial of a cell that runs under nobody's lease."""
-        for frozen in self.study(cell).get_trials(deepcopy=False):
+        for frozen in self._all(cell):
             lease = leases.get(frozen._trial_id)
             if frozen.state != TrialState.RUNNING or (lease and not is_dead(lease.owner, lease.expires)):
                 continue
@@ -271,7 +293,7 @@ class Store:
         """Ask for a new trial; None where nothing new is found that meets the cell's constraints."""
         space = self.spaces[cell.index]
         for left in reversed(range(MOST_DRAWS)):
-            known = self.study(cell).get_trials(deepcopy=False)
+            known = self._all(cell)
             # One may be waiting already: a worker died between giving a point and asking for it.
             waiting = [each.number for each in known if each.state == TrialState.WAITING]
             study = self._study_with_sampler(cell, min(waiting, default=len(known)))
@@ -283,6 +305,7 @@ class Store:
                 study.enqueue_trial(point)
             with warnings.catch_warnings(action="ignore"):
                 trial = study.ask()
+            self._written(cell)
             if claim := self._claimed(cell, trial):
                 self.leases.take(trial._trial_id, 1)
                 return claim
@@ -290,7 +313,12 @@ class Store:
             if left and (asked := _asked(trial)):
                 given = self.storage.get_trial_system_attrs(trial._trial_id)["fixed_params"]
                 study.enqueue_trial(given, asked)
+                self._written(cell)
         return None
+
+    def _written(self, cell: Cell) -> None:
+        if self._seen is not None:
+            self._seen.pop(cell.index, None)
 
     def _claimed(
         self, cell: Cell, trial: optuna.Trial, attempt: int = 1, reported: Set[int] = frozenset()
@@ -303,8 +331,8 @@ class Store:
         with warnings.catch_warnings(action="ignore"):
             sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
-        asked = _asked(trial)
-        twins = [other.number for other in self._tried(cell) if other.params == trial.params]
+        asked, params = _asked(trial), trial.params
+        twins = [other.number for other in self._tried(cell) if other.params == params]
         void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
         if not asked and min(twins, default=trial.number) < trial.number:
             void[REPEATS] = min(twins)
@@ -312,6 +340,7 @@ class Store:
             for name, value in void.items():
                 trial.set_user_attr(name, value)
             self.study(cell).tell(trial, state=TrialState.FAIL)
+            self._written(cell)
             return None
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
         return Claim(cell, trial.number, trial._trial_id, sampled, attempt, trial, set(reported), asked)
