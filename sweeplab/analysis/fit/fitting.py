@@ -38,7 +38,7 @@ _FREE = 1e-9  # damping that holds no step back: a damped one promises little al
 _SAME = 1e-6  # starts within this share of the lowest objective have reached it
 _ROUNDS = 3
 _POLISHES = 10
-_KEPT = 256  # fits of this process
+_KEPT, _ROWS_KEPT = 256, 10_000  # fits of this process, and the most rows of one
 
 GRID = np.geomspace(0.03, 1.8, 12)
 POWERS = (0.5, 1.0, 2.0)
@@ -378,7 +378,8 @@ def fit(points: Points, law: Law, delta: float | None = None) -> Fit:
     """
     _check(points, law)
     columns = tuple(points.columns[name].tobytes() for name in (*law.columns, "loss"))
-    return _fitted(law, delta, columns, points.weights.tobytes())
+    found = _fitted if points.n <= _ROWS_KEPT else _fitted.__wrapped__
+    return found(law, delta, columns, points.weights.tobytes())
 
 
 @lru_cache(maxsize=_KEPT)
