@@ -33,6 +33,7 @@ ORDER = (
         "api",
         "laws",
         "cli",
+        "__main__",
     ),
 )
 ONLY_IN = {

@@ -1,0 +1,18 @@
+"""Where `sweeplab` and `python -m sweeplab` start."""
+
+from __future__ import annotations
+
+import sys
+
+
+def start() -> None:
+    """Import the command line and run it; Ctrl-C is quiet while the commands are being imported."""
+    try:
+        from sweeplab.cli import main
+    except KeyboardInterrupt:
+        sys.exit(130)  # as `main` does
+    main()
+
+
+if __name__ == "__main__":
+    start()

@@ -1,0 +1,23 @@
+"""Ctrl-C before a command has begun."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
+def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "sweeplab", "study", "list"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        seen = False
+        for line in process.stderr:  # one for each module as its import ends
+            if not seen and line.split("|")[-1].strip() == imported:
+                process.send_signal(signal.SIGINT)
+                seen = True
+            assert "Traceback" not in line and "KeyboardInterrupt" not in line
+    assert seen and process.returncode == 130
