@@ -52,6 +52,7 @@ CHANGES = {
     "no cell": ("budget:", 'constraints: ["n_params > 1e9"]\nbudget:', "7:15", ["no cell meets"]),
     "no trial": ("budget:", 'constraints: ["learning_rate > 1"]\nbudget:', "7:15", ["no trial meets"]),
     "block longer than data": ("size: 16", "size: 900_000", "3:21", ["longer than the data", "most 36426"]),
+    "corpus of too long a name": (*with_text("a" * 5000), "2:28", ["no file can be at", "File name too long"]),
     "missing corpus": (*with_text("nowhere.txt"), "2:28", ["no file is at", "nowhere.txt"]),
     "empty corpus": (*with_text("empty.txt"), "2:28", ["empty.txt is empty"]),
     "binary corpus": (*with_text("binary.dat"), "2:28", ["binary.dat is not a text: byte 0 is 0"]),

@@ -114,7 +114,11 @@ def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> 
     if path is None:
         raise BadInput(f"corpus {corpus} needs a path: a file, or a glob such as notes/**/*{suffix}")
     given = Path(path)
-    if given.is_dir():
+    try:
+        is_folder = given.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise BadInput(f"no file can be at {path[:60]}…: {error.strerror}") from error
+    if is_folder:
         raise BadInput(f"{path} is a folder; name its files, such as {given / '**' / f'*{suffix}'}")
     if given.is_file():
         return [given.resolve()]
