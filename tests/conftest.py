@@ -77,6 +77,20 @@ def tinyshakespeare() -> str:
 
 
 @pytest.fixture
+def forgets_plugins() -> Iterator[None]:
+    """Forget the parts that a test's plugins add: tests of every part of a kind would take them for sweeplab's."""
+    from sweeplab import plugins
+    from sweeplab.hyperparameters import TABLE
+
+    before, row = len(plugins.added), TABLE["activation"]
+    yield
+    for kind, name, _ in plugins.added[before:]:
+        plugins.table_of(kind).pop(name, None)
+    del plugins.added[before:]
+    TABLE["activation"] = row
+
+
+@pytest.fixture
 def one_thread() -> Iterator[None]:
     """Let torch compute on one thread."""
     import torch

@@ -16,6 +16,7 @@ from sweeplab.lab.showing import summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.generating import read_samples
 
+pytestmark = pytest.mark.usefixtures("forgets_plugins")
 OWN = """\
 # Parts of my own.
 name: own

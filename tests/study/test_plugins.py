@@ -14,6 +14,7 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.study.file.reading import read_study
 
+pytestmark = pytest.mark.usefixtures("forgets_plugins")
 STUDY = """\
 name: own
 plugins: [my_parts.py]
