@@ -129,9 +129,8 @@ class Store:
         self._failed_before: dict[int, int] = {}  # failures that earlier workers of a cell left
         self._notices: list[str] = []
         self._asked: set[str] = set()  # cells in which a person's trials may still wait
-        self._seen: dict[int, list[FrozenTrial]] | None = (
-            None  # while a claim holds the lock: each cell's trials
-        )
+        # Each cell's trials, while a claim holds the lock.
+        self._seen: dict[int, list[FrozenTrial]] | None = None
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
