@@ -191,7 +191,10 @@ class _Comparison:
         """Return what of each pair's difference comes of how many trials each cell had, [..., P]."""
         if not self.is_searched or not self.freedom.any():
             return np.zeros((*found.best.shape[:-1], len(self.first)))
-        luck = self.luck * np.sqrt(_pooled(found.spread, self.freedom)[0])
+        return self._owed(_pooled(found.spread, self.freedom)[0])
+
+    def _owed(self, spread: Array) -> Array:
+        luck = self.luck * np.sqrt(spread)
         return np.asarray(luck[..., self.second] - luck[..., self.first])
 
     def judge(self, found: _Estimates) -> tuple[Array, Array, Array, Array]:
@@ -200,10 +203,10 @@ class _Comparison:
         error = rest @ self.leans.T
         part = (rest**2 / of_rest) @ self.leans.T**2
         apart = found.best[..., self.second] - found.best[..., self.first]
-        owed = self.owed(found)
+        owed = np.zeros_like(apart)
         if self.is_searched:
             spread, of_spread = _pooled(found.spread, self.freedom)
-            own = self.of_lowest * spread
+            owed, own = self._owed(spread), self.of_lowest * spread
             error = error + own[..., self.first] + own[..., self.second]
             parts = own**2 / of_spread
             part = part + parts[..., self.first] + parts[..., self.second]

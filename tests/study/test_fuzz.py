@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 import traceback
 from pathlib import Path
 
@@ -129,7 +128,6 @@ def assert_read_or_refused(n: int, folder: Path, seed: int) -> None:
     for case in range(n):
         text = mutated(random.Random(f"{seed}/{case}"), sources)
         file.write_text(text, encoding="utf-8", errors="surrogatepass")
-        start = time.process_time()
         try:
             make_plan(read_study(file), folder / "lab")
         except BadInput as refused:
@@ -137,8 +135,6 @@ def assert_read_or_refused(n: int, folder: Path, seed: int) -> None:
                 wrong.append((case, f"no single lines: {refused.problems}", text))
         except Exception:
             wrong.append((case, traceback.format_exc(limit=-4), text))
-        if (spent := time.process_time() - start) > 2:
-            wrong.append((case, f"took {spent:.1f} s", text))
     assert not wrong, "\n".join(f"--- case {seed}/{case}: {said}\n{text}" for case, said, text in wrong[:20])
 
 
