@@ -119,7 +119,7 @@ class Study(Results):
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
     ) -> StudyResult:
-        """Run the study to the end of its budget, or continue it, and write its report.
+        """Run the study to the end of its budget, or continue it, and write its report, but where it is interrupted.
 
         What goes wrong on the way stands in the result's `errors`, and so does what the callbacks raise, which
         changes nothing else. They are called here, between two polls of the workers: a slow one delays no training.
@@ -142,7 +142,7 @@ class Study(Results):
         finally:
             self._is_run_here = False
         errors, report = list(ending.errors), None
-        if any(ending.folder.runs()):
+        if not interrupts() and any(ending.folder.runs()):
             try:
                 report = write_report("scaling", self.lab, [ending.folder.name])[0]
             except (BadInput, TrackingUnavailable) as error:

@@ -36,6 +36,10 @@ class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of
         super().__init__("\n".join(str(each) for each in self.problems))
 
 
+class StorageUnavailable(BadInput):
+    """Say that the database of a study's trials does not answer; nothing is lost, the study goes on when it does."""
+
+
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
     """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
 

@@ -9,7 +9,6 @@ import json
 import math
 import shlex
 import sqlite3
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,13 +22,13 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.sweep.trials.leases import Leases, is_dead
-from sweeplab.sweep.trials.store import OPTUNA_STATES, open_storage
+from sweeplab.sweep.trials.leases import Lease
+from sweeplab.sweep.trials.storage import TrialStorage
+from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.connection import tracking_uri, without_password
 from sweeplab.tracking.tracker import TrackedRun
 
-NOBODY = "0"  # the process that a trial is given back to
 RELATIVE_TOLERANCE = 1e-9
 FINISHED = {state for state in RunState if state.is_finished}
 FROM_A_COPY = "put them back from a copy of the lab; MLflow still has what was sent"
@@ -88,7 +87,7 @@ def unstarted_checks(lab: Path) -> Iterator[Check]:
 def version_check(study: StudyFolder) -> Iterator[Check]:
     """Yield a check where the database is another Optuna's, whose tables this one does not read."""
     try:
-        open_storage(study.storage_url).engine.dispose()
+        TrialStorage(study.storage_url).engine.dispose()
     except RuntimeError as error:
         cure = shlex.join(["optuna", "storage", "upgrade", "--storage", study.storage_url])
         found = str(error).partition(". ")[0]
@@ -99,25 +98,22 @@ def version_check(study: StudyFolder) -> Iterator[Check]:
 
 
 def worker_checks(study: OpenedStudy) -> Iterator[Check]:
-    """Look for trials whose worker is gone or hangs, and for a worker that keeps all others waiting."""
+    """Look for trials whose worker is gone or hangs."""
     check = partial(Check, "workers", "who holds which trial")
-    leases = Leases(study.store.storage.engine)
-    held_by, lock = leases.all(), leases.lock_holder()
+    with study.store.storage.reading() as connection:
+        held_by = study.store.leases.all(connection)
     names: dict[str, list[str]] = {"held": [], "waiting": [], "gone": [], "stuck": []}
     stuck = set()
     for (cell, number), trial in study.trials.items():
         if trial.state.name == "RUNNING":
             lease = held_by.get(trial._trial_id)
-            standing = _standing(lease.owner, lease.expires) if lease else "gone"
+            standing = _standing(lease) if lease else "gone"
             names[standing].append(f"{cell} #{number}")
             if lease and standing == "stuck":
-                stuck.add(_pid(lease.owner))
+                stuck.add(lease.owner.pid)
     if names["stuck"]:
         found = named("trials of workers that are there and do nothing", names["stuck"])
         yield check("bad", found, _kill(stuck, study))
-    if lock and _standing(lock.owner, lock.expires) == "stuck":
-        found = f"process {_pid(lock.owner)} keeps the storage's lock: no trial starts or ends"
-        yield check("bad", found, _kill({_pid(lock.owner)}, study))
     if names["gone"] and study.is_running:
         yield check("ok", named("trials wait to be taken over from a worker that is gone", names["gone"]))
     elif names["gone"]:
@@ -127,22 +123,18 @@ def worker_checks(study: OpenedStudy) -> Iterator[Check]:
         yield check("ok", f"{trained}, waiting to be continued: {len(names['waiting'])}")
 
 
-def _standing(owner: str, expires: float) -> str:
+def _standing(lease: Lease) -> str:
     """Say how a holder stands: it works on what it holds, gave it back, is gone, or is there and hangs."""
-    if _pid(owner) == NOBODY:
+    if lease.owner.is_nobody:
         return "waiting"
-    if is_dead(owner, expires):
-        return "gone"
-    return "held" if expires > time.time() else "stuck"
+    if not lease.is_over:
+        return "gone" if lease.owner.is_gone else "held"
+    return "stuck" if lease.owner.is_here and not lease.owner.is_gone else "gone"
 
 
-def _pid(owner: str) -> str:
-    return owner.split("|")[1]
-
-
-def _kill(pids: Iterable[str], study: OpenedStudy) -> str:
+def _kill(pids: Iterable[int], study: OpenedStudy) -> str:
     """Return the command that ends processes; whoever runs the study starts others, else running it again does."""
-    kill = f"kill -9 {' '.join(sorted(pids))}"
+    kill = f"kill -9 {' '.join(map(str, sorted(pids)))}"
     return kill if study.is_running else f"{kill} && {study.run_again}"
 
 

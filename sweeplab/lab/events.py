@@ -54,6 +54,13 @@ class StudyError(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyNotice(Event):
+    """Something that the study's owner should know, and no error."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialEvent(Event):
     """Something that happens to one trial."""
 

@@ -49,7 +49,7 @@ class Cell:
     values: dict[str, Any]
     plain: str = WHOLE
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Return the cell's name, such as `n_layer=1,n_embd=32`, fit for a folder; `all` without a grid."""
         key = ",".join(f"{name}={_word(value)}" for name, value in self.values.items()) or self.plain
@@ -185,7 +185,7 @@ class Space:
             self._spec.problem(("seeds", index, "when"), what, "what is fixed, in the grid, or follows")
         )
 
-    @property
+    @cached_property
     def n_points(self) -> int | None:
         """Return how many different trials there are; None where they cannot be counted."""
         counts = [parameter.count for parameter in self.parameters.values()]

@@ -89,7 +89,7 @@ class Steered:
 
     def order(self, kind: str, give: Callable[[], object], is_obeyed: Callable[[], bool]) -> None:
         """Give a command and take note of the evaluations and seconds from then until it is obeyed."""
-        commands, started = Commands.open(self.folder.storage_url), time.time()
+        commands, started = Commands.open(self.folder), time.time()
         give()
         while not is_obeyed():
             assert time.time() - started < MOST_SECONDS, f"{kind}: never obeyed"

@@ -227,7 +227,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
     assert "long: interrupted; runs: 1 stopped, 2 waiting" in (folder / "said.txt").read_text()
-    assert Commands.open(study.storage_url).state.status == "interrupted"
+    assert Commands.open(study).state.status == "interrupted"
     assert (
         "study long is not running: 1 trials done; sweeplab study resume long"
         in cli("study", "stop", "long").err

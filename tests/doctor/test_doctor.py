@@ -142,24 +142,17 @@ def test_a_worker_that_is_there(study: StudyFolder) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["sweeplab_lease", "sweeplab_lock"])
-def test_a_worker_that_hangs(table: str, study: StudyFolder) -> None:
+def test_a_worker_that_hangs(study: StudyFolder) -> None:
     command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline() == b"3\n"
-        if table == "sweeplab_lock":
-            execute(study, "INSERT INTO sweeplab_lock SELECT 'storage', owner, 1 FROM sweeplab_lease")
-        else:
-            execute(study, "UPDATE sweeplab_lease SET expires = 1")
+        execute(study, "UPDATE sweeplab_lease SET expires = 1")
         check = wrong(study)
         kill, _, again = check.cure.partition(" && ")
         assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study resume ")
         worker.kill()
-    said = {
-        "sweeplab_lease": "trials of workers that are there and do nothing: all #3",
-        "sweeplab_lock": f"process {worker.pid} keeps the storage's lock: no trial starts or ends",
-    }
-    assert (check.name, check.verdict, check.found) == ("workers", "bad", said[table])
+    found = "trials of workers that are there and do nothing: all #3"
+    assert (check.name, check.verdict, check.found) == ("workers", "bad", found)
     assert wrong(study).found == "trials of workers that are gone: all #3"
 
 

@@ -29,7 +29,7 @@ def work(opened, dataset):
         def emit(event):
             events.append(event)
             if left and left[0][0](event):
-                Commands.open(folder.storage_url).add(*left.pop(0)[1])
+                Commands.open(folder).add(*left.pop(0)[1])
 
         Runner(spec, store, dataset, folder, emit).work()
         assert not left, "every command was given"
@@ -55,7 +55,7 @@ def losses(folder):
 
 def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
     folder, store = opened(tiny())
-    owner = Commands.open(folder.storage_url)
+    owner = Commands.open(folder)
     assert (store.poll_commands(), store.commands.state.phase) == (False, "run")
     owner.add("start", {"host": "here"})
     owner.add("wanted", "pause")
@@ -69,7 +69,7 @@ def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
     assert (store.commands.state.phase, store.budget.trials_per_cell) == ("run", 4)
     assert store.commands.state.stopped == {("all", 3)}
     owner.add("ended", "complete")
-    assert [command.kind for command in Commands(store.storage.engine).read()] == [
+    assert [command.kind for command in Commands(store.storage.engine, store.availability).read()] == [
         "start", "wanted", "budget", "stop trial", "start", "ended",
     ]  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
 def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, tiny) -> None:
     folder, store = opened(tiny())
     with ThreadPoolExecutor(4) as pool:
-        owners = [Commands.open(folder.storage_url) for _ in range(4)]
+        owners = [Commands.open(folder) for _ in range(4)]
         list(pool.map(lambda index: owners[index % 4].add("note", index), range(40)))
     commands = store.commands.read()
     assert [command.revision for command in commands] == list(range(1, 41))
@@ -109,7 +109,7 @@ def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same
     assert [type(event) for event in events[-2:]] == [TrialRequeued, TrialRequeued]
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.RUNNING}
     assert store.n_held() == 0
-    Commands.open(folder.storage_url).add("wanted", "run")
+    Commands.open(folder).add("wanted", "run")
     work(spec)
     assert losses(folder) == losses(whole)
 

@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,9 +38,17 @@ pytestmark = [
 ]
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server: its URL, and what restarts it without waiting for its clients."""
+
+    url: str
+    restart: Callable[[], None]
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """Start a server and return its URL; it will not run as root, so there it is nobody's."""
+def running() -> Iterator[Server]:
+    """Start a server; it will not run as root, so there it is nobody's."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     data = folder / "data"
     with socket.socket() as free:
@@ -54,11 +64,22 @@ def server() -> Iterator[str]:
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
     start = [*user, "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"]
     subprocess.run(start, **quiet)
+
+    def restart() -> None:
+        subprocess.run([*user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], **quiet)
+        time.sleep(1.0)  # so that it is missed
+        subprocess.run(start, **quiet)
+
     try:
-        yield f"postgresql://owner@127.0.0.1:{port}/postgres"
+        yield Server(f"postgresql://owner@127.0.0.1:{port}/postgres", restart)
     finally:
         subprocess.run([*user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], **quiet)
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def server(running: Server) -> str:
+    return running.url
 
 
 @pytest.fixture
@@ -113,3 +134,23 @@ def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, t
     monkeypatch.setenv("SWEEPLAB_STORAGE", "mysql://owner@127.0.0.1/none")
     assert "allowed: postgresql://" in run("study", "run", "tiny.yaml", code=2)
     assert not (tmp_path / "lab").exists()
+
+
+def test_a_study_outlives_restarts_of_its_database(run, running: Server, tmp_path: Path) -> None:
+    more = ("-o", "fixed.max_iters=300", "-o", "grid.n_embd=[8]", "-o", "budget.trials_per_cell=20")
+    words = [*PROGRAM, "study", "run", "tiny.yaml", *more, "--lab", str(tmp_path / "lab")]
+    folder = StudyFolder(tmp_path / "lab", "tiny")
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as study:
+        for n_ended in (2, 8):
+            while sum(run.read_end() is not None for run in folder.runs()) < n_ended:
+                assert study.poll() is None
+                time.sleep(0.1)
+            running.restart()
+        assert study.stdout
+        said = study.stdout.read().decode()
+    assert study.returncode == 0, said
+    assert "the storage of study tiny answers again" in said and "Traceback" not in said
+    (row,) = json.loads(run("study", "list", "--json"))
+    assert (row["trials"], sum(row["states"].values())) == (20, 20)
+    verdicts = {each["name"]: each["verdict"] for each in json.loads(run("doctor", "tiny", "--json"))}
+    assert (verdicts["storage"], verdicts["runs"], verdicts["agreement"]) == ("ok", "ok", "ok")

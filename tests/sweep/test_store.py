@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import optuna
 import psutil
@@ -14,9 +15,9 @@ from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
 
 from sweeplab.study.search import Choices, Divisors, Range
-from sweeplab.study.spec import Budget, Sampler
-from sweeplab.sweep.trials.leases import is_dead, owner_of_this_process
-from sweeplab.sweep.trials.store import LeaseLost
+from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.sweep.trials.leases import Lease, Owner
+from sweeplab.sweep.trials.store import LeaseLost, Report
 
 
 def test_claims_until_the_budget_is_used(tiny, opened) -> None:
@@ -97,7 +98,7 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> No
     _, one = opened(tiny())
     _, two = opened(tiny())
     first = one.claim()
-    one.requeue(first)
+    one.requeue([first])
     again = two.claim()
     assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
     with pytest.raises(LeaseLost):
@@ -110,7 +111,7 @@ def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
     _, store = opened(tiny())
     claims = [store.claim(), store.claim()]
     assert store.renew() == {claim.trial_id for claim in claims}
-    store.requeue(claims[0])
+    store.requeue([claims[0]])
     assert store.renew() == {claims[1].trial_id}
 
 
@@ -119,6 +120,7 @@ import os, signal, sys
 from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.trials.leases import Leases
+from sweeplab.sweep.trials.storage import TrialStorage
 import optuna
 sys.path.insert(0, sys.argv[3])
 from study_for_children import spec
@@ -127,14 +129,15 @@ store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 where = sys.argv[2]
 if where == "asked":
-    Leases.take = die                   # Optuna has the trial, nobody the lease
+    Leases.take = die
 elif where == "suggesting":
     optuna.trial.Trial.suggest_float = die
-elif where == "enqueued":
-    optuna.study.Study.ask = die
+elif where == "writing":
+    TrialStorage._write = die
 claim = store.claim()
-if where == "told":
-    Leases.drop = die                   # Optuna knows the end, the lease is still there
+if where == "telling":
+    TrialStorage._write = die
+if where in ("telling", "told"):
     store.finish(claim, "complete", 1.0, {})
 die()
 """
@@ -155,7 +158,10 @@ def spec():
     [
         "asked",
         "told",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("held", "suggesting", "enqueued")),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("suggesting", "writing", "held", "telling")
+        ),
     ],
 )
 def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path, dataset) -> None:
@@ -318,7 +324,7 @@ def test_a_model_of_trials_waits_for_those_spread_evenly_and_no_longer(tiny, ope
 def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
     _, one = opened(tiny(budget=Budget(flops=1.0)))
     claim = one.claim()
-    one.requeue(claim)
+    one.requeue([claim])
     _, two = opened(tiny(budget=Budget(flops=1.0)))
     assert two.claim().number == claim.number
     assert two.claim() is None
@@ -337,17 +343,57 @@ def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
     assert n_trials == pytest.approx(2 * 1e9 / planned, abs=2)
 
 
-def test_this_process_is_alive_and_one_that_has_ended_is_dead() -> None:
-    mine = owner_of_this_process()
-    assert not is_dead(mine, expires=0.0)
-    host, pid, created, token = mine.split("|")
-    again = f"{host}|{pid}|{float(created) - 5}|{token}"  # its number was given anew, or the clock was set
-    assert is_dead(again, expires=0.0)
-    assert not is_dead(again, expires=1e12)
-    gone = next(number for number in range(40_000, 50_000) if not psutil.pid_exists(number))
-    assert is_dead(f"{host}|{gone}|{created}|{token}", expires=1e12)
-    assert is_dead(f"elsewhere|{pid}|{created}|{token}", expires=0.0)
-    assert not is_dead(f"elsewhere|{pid}|{created}|{token}", expires=1e12)
+def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_be_gone() -> None:
+    def is_dead(owner: Owner, is_over: bool) -> bool:
+        return Lease(0, str(owner), 1, 0.0, is_over).is_dead
+
+    mine = Owner.of_this_process()
+    assert Owner.read(str(mine)) == mine and not is_dead(mine, is_over=False)
+    gone = replace(mine, pid=next(each for each in range(40_000, 50_000) if not psutil.pid_exists(each)))
+    assert is_dead(gone, is_over=False)
+    # What is no process here may be one there: on another machine, after a boot, in another container.
+    for there in ({"host": "elsewhere"}, {"boot": "another"}, {"pid_namespace": "pid:[1]"}):
+        assert not is_dead(replace(gone, **there), is_over=False)
+        assert is_dead(replace(gone, **there), is_over=True)
+    assert is_dead(mine, is_over=True), "a process that was stopped can write nothing when it wakes up"
+    assert is_dead(Owner.nobody(), is_over=False)
+    host, pid, created, unique, *_ = str(gone).split("|")
+    assert is_dead(Owner.read(f"{host}|{pid}|{created}|{unique}"), is_over=False), (
+        "as earlier versions wrote it"
+    )
+
+
+def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened) -> None:
+    _, one = opened(tiny(pruner=Pruner(type="median")))
+    _, two = opened(tiny(pruner=Pruner(type="median")))
+    first = one.claim()
+    one.report(first, 0, 4.0)
+    with one.storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    again = two.claim()
+    assert (again.number, again.attempt, again.reported) == (first.number, 2, {0})
+    verdicts = one.report_many([Report(first, 10, 1.0)])
+    assert (verdicts.behind, verdicts.lost) == (set(), {first.trial_id})
+    with pytest.raises(LeaseLost):
+        one.finish(first, "complete", 1.0, {})
+    one.requeue([first])
+    assert two.renew() == {again.trial_id}
+    two.report(again, 10, 3.0)
+    two.finish(again, "complete", 3.0, {})
+    assert one.trials(one.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
+
+
+def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch) -> None:
+    _, store = opened(tiny())
+    store.finish(store.claim(), "complete", 3.0, {})
+    drawn = store.spaces[0].suggest
+    monkeypatch.setattr(store.spaces[0], "suggest", lambda trial: drawn(trial) and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        store.claim()
+    monkeypatch.undo()
+    (trial,) = store.trials(store.cells[0])
+    assert trial.value == 3.0 and store.counts()[0].running == 0
+    assert store.claim().number == 1
 
 
 def test_optuna_itself_reads_the_storage(tiny, opened) -> None:

@@ -121,7 +121,7 @@ class Lines:
             )
         elif isinstance(event, events.TrialEnded):
             self._say("  ".join(_ended(event, progress)))
-        elif isinstance(event, events.StudyError):
+        elif isinstance(event, events.StudyError | events.StudyNotice):
             self._say(event.message)
         elif time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
@@ -251,7 +251,7 @@ def _running(plan: CellPlan, live: list[events.TrialEvent], room: int) -> str:
 
 @contextmanager
 def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]]:
-    """Count Ctrl-C and SIGTERM while entered: yield how many there were; only the third raises KeyboardInterrupt."""
+    """Count Ctrl-C, SIGTERM and SIGUSR1 while entered: yield how many came; only the third raises KeyboardInterrupt."""
     count = 0
 
     def hear(_number: int, _frame: FrameType | None) -> None:
@@ -262,7 +262,7 @@ def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]
         say(STOPPING[count - 1])
 
     with ExitStack() as stack:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             stack.callback(signal.signal, each, signal.signal(each, hear))
         yield lambda: count
 

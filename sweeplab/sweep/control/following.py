@@ -18,6 +18,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
+from sweeplab.sweep.trials.availability import Availability
 from sweeplab.sweep.trials.commands import Command, Commands, is_running
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
@@ -42,7 +43,7 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
 
     Return how it ended: complete, interrupted or failed; None where its supervisor was killed, or none runs it.
     """
-    feed, commands, plan = EventStream(folder), Commands.open(folder.storage_url), read_plan(folder)
+    feed, commands, plan = EventStream(folder), Commands.open(folder), read_plan(folder)
     start = commands.state.start
     progress = StudyProgress(plan, {cell.cell: CellProgress() for cell in plan.cells})
     progress.started = time.monotonic() - (time.time() - start.given)
@@ -77,7 +78,10 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 
     With `follow` continue until nobody runs the study.
     """
-    stream, commands = EventStream(folder), Commands(open_database(folder.storage_url))
+    stream, commands = (
+        EventStream(folder),
+        Commands(open_database(folder.storage_url), Availability(folder.name)),
+    )
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     offsets: dict[Path, int] = {}
     events, is_last = stream.past(), not follow

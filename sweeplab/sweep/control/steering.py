@@ -28,7 +28,7 @@ from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.commands import Commands, is_running
-from sweeplab.sweep.trials.store import Store, failed_trials, open_store
+from sweeplab.sweep.trials.store import Store, open_store
 
 # So many points of what a person leaves open are looked at: one has to meet the constraints.
 PROBES = 128
@@ -77,7 +77,7 @@ def resume(folder: StudyFolder) -> Done | None:
     Raises:
         BadInput: it is running, or its run is just ending.
     """
-    commands = Commands.open(folder.storage_url)
+    commands = Commands.open(folder)
     if not folder.is_run:
         return None
     if commands.state.phase in ("run", "over"):
@@ -100,7 +100,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
     if not given:
         raise BadInput(Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h"))
     store = open_store(folder)
-    with store.leases.lock():  # another such command may change another part of the budget
+    with store.storage.transaction() as connection:  # another such command may change another part of it
         before = read_spec(folder).budget.model_dump()
         try:
             asked = [f"budget.{name}={text}" for name, text in given.items()]
@@ -110,7 +110,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
-        store.commands.add("budget", after)
+        store.commands.add_in(connection, "budget", after)
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in given)
     back = [word for name in given for word in (_option(name), _said(before[name]))]
@@ -122,7 +122,7 @@ def extend(folder: StudyFolder, trials_per_cell: str | None, time: str | None) -
 
 
 def _commands_of_running(folder: StudyFolder) -> Commands:
-    commands = Commands.open(folder.storage_url)
+    commands = Commands.open(folder)
     if is_running(folder, commands):
         return commands
     store = open_store(folder)
@@ -172,7 +172,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
     searched = {name: value for name, value in given.items() if name in store.spec.search}
     points = [(space.cell, _point(space, searched)) for space in chosen]
-    with store.leases.lock():
+    with store.storage.transaction():
         added = [_enqueue(store, cell, point, {"enqueued": given}) for cell, point in points]
     store.commands.add("enqueue", {"trials": added, "values": given})
     return _asked(folder, store, f"enqueued: {_listed(added)}", added)
@@ -185,8 +185,8 @@ def retry(folder: StudyFolder) -> Done:
         BadInput: no trial has failed, or all that have are tried again.
     """
     store = open_store(folder)
-    with store.leases.lock():
-        failed = [(cell, trial) for cell in store.cells for trial in failed_trials(store.trials(cell))]
+    with store.storage.transaction():
+        failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
         added = [_enqueue(store, cell, each.params, {"retries": each.number}) for cell, each in failed]
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not tried again already")
@@ -202,7 +202,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
         BadInput: there is no such trial, it has ended, or several cells have one of its number.
     """
     store = open_store(folder)
-    with store.leases.lock():
+    with store.storage.transaction():
         trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
         key = find_trial(folder.name, trials, number, cell)
         trial = trials[key][number]
@@ -295,7 +295,7 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
 def _enqueue(
     store: Store, cell: Cell, point: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> tuple[str, int]:
-    """Add a trial to Optuna's queue, under the storage's lock; return its cell and number."""
+    """Add a trial to Optuna's queue; return its cell and number."""
     study = store.study(cell)
     study.enqueue_trial(dict(point), dict(attributes))
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from sweeplab.lab.storage import READS, open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Budget
+from sweeplab.sweep.trials.availability import Availability
 from sweeplab.sweep.trials.leases import TABLES
 
 # What the supervisor and the workers are to do: `over` says that the budget of time is used up, `closing` that the
@@ -31,6 +33,8 @@ _COMMANDS = sql.Table(
     sql.Column("kind", sql.String(50), nullable=False),
     sql.Column("value", sql.Text, nullable=False),
 )
+_NEW = sql.select(_COMMANDS).order_by(_COMMANDS.c.revision)
+_LAST = sql.select(sql.func.max(_COMMANDS.c.revision))
 
 
 @dataclass(frozen=True)
@@ -95,23 +99,31 @@ class ControlState:
 class Commands:
     """The commands of one study; `state` is what held when they were last read."""
 
-    def __init__(self, engine: sql.Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: sql.Engine, availability: Availability) -> None:
+        self._engine, self._availability = engine, availability
         self._reading = engine.execution_options(**READS)
         self.state = ControlState()
 
     @classmethod
-    def open(cls, url: str) -> Commands:
-        """Open the commands of the study whose storage is at `url`, read up to now."""
-        commands = cls(open_database(url))
+    def open(cls, folder: StudyFolder) -> Commands:
+        """Open the commands of a study, read up to now.
+
+        Raises:
+            StorageUnavailable: its database does not answer.
+        """
+        commands = cls(open_database(folder.storage_url), Availability(folder.name))
         commands.read()
         return commands
 
     def read(self) -> list[Command]:
         """Return the commands that are new since the last time, and apply them to the state."""
-        query = sql.select(_COMMANDS).where(_COMMANDS.c.revision > self.state.revision)
+        return self._availability.retry(self.read_once)
+
+    def read_once(self) -> list[Command]:
+        """Do the same once, whether the database answers or not."""
+        query = _NEW.where(_COMMANDS.c.revision > self.state.revision)
         with self._reading.connect() as connection:
-            rows = connection.execute(query.order_by(_COMMANDS.c.revision)).all()
+            rows = connection.execute(query).all()
         commands = [Command(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows]
         for command in commands:
             self.state = self.state.after(command)
@@ -123,18 +135,25 @@ class Commands:
 
     def add(self, kind: str, value: Any = None, after: int | None = None) -> bool:
         """Add a command; with `after`, only if none was added since that revision. Say whether it was added."""
-        while True:
-            with self._reading.connect() as connection:
-                last = connection.execute(sql.select(sql.func.max(_COMMANDS.c.revision))).scalar() or 0
-            revision = 1 + (last if after is None else after)
-            row = {"revision": revision, "given": time.time(), "kind": kind, "value": json.dumps(value)}
-            try:
-                with self._engine.begin() as connection:
-                    connection.execute(sql.insert(_COMMANDS).values(**row))
-                return True
-            except IntegrityError:  # another process was faster
-                if after is not None:
+
+        def add() -> bool:
+            with self._engine.begin() as connection:
+                last = connection.execute(_LAST).scalar() or 0
+                if after not in (None, last):
                     return False
+                self.add_in(connection, kind, value)
+                return True
+
+        while True:
+            with suppress(IntegrityError):  # on PostgreSQL another process was faster
+                return self._availability.retry(add)
+
+    @staticmethod
+    def add_in(connection: sql.Connection, kind: str, value: Any = None) -> None:
+        """Add a command as part of a transaction of the caller's."""
+        last = connection.execute(_LAST).scalar() or 0
+        row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
+        connection.execute(sql.insert(_COMMANDS).values(**row))
 
 
 def is_running(folder: StudyFolder, commands: Commands) -> bool:

@@ -1,26 +1,33 @@
-"""Who holds which trial: leases and one lock, in tables of our own beside Optuna's.
+"""Who holds which trial: leases, in a table of our own beside Optuna's.
 
-A lease belongs to a process. On its own machine a process that has died is noticed at once, elsewhere when the
-lease runs out. SQLite and PostgreSQL serve the same statements.
+A lease belongs to a process and lasts LEASE_SECONDS by the database's clock, so no machine's own matters; a thread
+of the holder renews it. On its own machine a process that has died is noticed at once, elsewhere when its lease has
+run out. `attempt` grows each time a trial is taken over: owner and attempt together say whether a write may still be
+made. SQLite and PostgreSQL serve the same statements.
 """
 
 from __future__ import annotations
 
 import socket
-import time
+import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import psutil
 import sqlalchemy as sql
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
 
-LEASE_SECONDS = 120.0
-LOCK_SECONDS = 60.0
-_LOCK_POLL_SECONDS = 0.003
+LEASE_SECONDS = 15.0
+RENEW_SECONDS = 4.0
+RETRY_SECONDS = 0.5
 
-# Our own tables: leases and the lock, and the commands that a study was given.
+# Our own tables: leases, and the commands that a study was given.
 TABLES = sql.MetaData()
 _LEASES = sql.Table(
     "sweeplab_lease",
@@ -30,107 +37,209 @@ _LEASES = sql.Table(
     sql.Column("expires", sql.Float, nullable=False),
     sql.Column("attempt", sql.Integer, nullable=False),
 )
-_LOCKS = sql.Table(
-    "sweeplab_lock",
-    TABLES,
-    sql.Column("name", sql.String(50), primary_key=True),
-    sql.Column("owner", sql.String(200), nullable=False),
-    sql.Column("expires", sql.Float, nullable=False),
+
+
+class now(sql.sql.expression.FunctionElement[float]):  # noqa: N801 - a function of SQL
+    """The database's own clock, in seconds since 1970."""
+
+    type = sql.Float()
+    inherit_cache = True
+
+
+@compiles(now, "sqlite")
+def _now_of_sqlite(*_: Any, **__: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now, "postgresql")
+def _now_of_postgresql(*_: Any, **__: Any) -> str:
+    return "extract(epoch FROM clock_timestamp())"
+
+
+_ALL = sql.select(_LEASES, (_LEASES.c.expires < now()).label("is_over"))
+_TAKE = sql.insert(_LEASES).values(attempt=1, expires=now() + LEASE_SECONDS)
+_MINE = (
+    sql.select(_LEASES.c.trial_id, _LEASES.c.attempt)
+    .where(_LEASES.c.owner == sql.bindparam("who"))
+    .with_for_update()
 )
-_LOCK = sql.select(_LOCKS).where(_LOCKS.c.name == "storage")
+_DROP = sql.delete(_LEASES).where(
+    _LEASES.c.trial_id == sql.bindparam("trial"),
+    _LEASES.c.owner == sql.bindparam("who"),
+    _LEASES.c.attempt == sql.bindparam("which"),
+)
 
 
-def owner_of_this_process() -> str:
-    """Return a new holder of leases, unique on all machines, that lives as long as this process."""
-    process = psutil.Process()
-    created, unique = repr(process.create_time()), uuid.uuid4().hex[:8]
-    return f"{socket.gethostname()}|{process.pid}|{created}|{unique}"
+@dataclass(frozen=True)
+class Owner:
+    """A process that holds leases, and the kernel and the container that its number counts in."""
 
+    host: str
+    pid: int
+    created: float
+    unique: str
+    boot: str = ""
+    pid_namespace: str = ""
 
-def is_dead(owner: str, expires: float) -> bool:
-    """Say whether a holder is dead: its process on this machine is, or its lease has run out.
+    def __str__(self) -> str:
+        return "|".join(map(str, vars(self).values()))
 
-    A process of its number that started at another time may be it, after the clock was set, or may not:
-    then too its lease decides.
-    """
-    host, pid, created, _ = owner.split("|")
-    is_over = expires < time.time()
-    if host != socket.gethostname():
-        return is_over
-    try:
-        process = psutil.Process(int(pid))
-        if process.status() == psutil.STATUS_ZOMBIE:
+    @classmethod
+    def read(cls, text: str) -> Owner:
+        """Read an owner as a lease has it; those of earlier versions lack kernel and container."""
+        host, pid, created, unique, *place = text.split("|")
+        return cls(host, int(pid), float(created), unique, *place)
+
+    @classmethod
+    def of_this_process(cls) -> Owner:
+        """Return a new owner, unique on all machines, that lives as long as this process."""
+        process = psutil.Process()
+        unique = uuid.uuid4().hex[:8]
+        return cls(socket.gethostname(), process.pid, process.create_time(), unique, *_place())
+
+    @classmethod
+    def nobody(cls) -> Owner:
+        """Return the owner of a trial that was given back."""
+        return cls(socket.gethostname(), 0, 0.0, "", *_place())
+
+    @property
+    def is_nobody(self) -> bool:
+        """Say whether the trial was given back."""
+        return self.pid == 0
+
+    @property
+    def is_here(self) -> bool:
+        """Say whether the process, if it lives, is one that this machine and container has a number of."""
+        place = (self.boot, self.pid_namespace)
+        return self.host == socket.gethostname() and (place == _place() or not any(place))
+
+    @property
+    def is_gone(self) -> bool:
+        """Say whether the process is known to have ended.
+
+        A process of its number that started at another time may be it, after the clock was set, or may not.
+        """
+        if not self.is_here:
+            return False
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
             return True
-        return is_over and process.create_time() != float(created)
-    except psutil.NoSuchProcess:
-        return True
+
+
+@cache
+def _place() -> tuple[str, str]:
+    """Return what tells this kernel's numbers of processes from those of another kernel or container."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    with suppress(OSError):
+        return boot.read_text().strip(), str(namespace.readlink())
+    return "", ""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who holds a trial, as the owner's text; `expires` in seconds of the database's clock, `is_over` by then."""
+
+    trial_id: int
+    holder: str
+    attempt: int
+    expires: float
+    is_over: bool
+
+    @property
+    def owner(self) -> Owner:
+        """Return who holds the trial."""
+        return Owner.read(self.holder)
+
+    @property
+    def is_dead(self) -> bool:
+        """Say whether the trial may be taken over: whoever held it can write nothing of it from then on."""
+        return self.is_over or self.owner.is_nobody or self.owner.is_gone
 
 
 class Leases:
-    """The leases of one storage, as one owner sees them."""
+    """The leases of one database, as one owner sees them; but for `renew` in a transaction of the caller's."""
 
     def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
-        self.owner = owner_of_this_process()
+        self.owner = Owner.of_this_process()
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the storage's one lock; claims and endings take turns under it."""
-        while not self._try_lock():
-            time.sleep(_LOCK_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            with self._engine.begin() as connection:
-                connection.execute(sql.delete(_LOCKS).where(_LOCKS.c.owner == self.owner))
-
-    def _try_lock(self) -> bool:
-        expires = time.time() + LOCK_SECONDS
-        try:
-            with self._engine.begin() as connection:
-                held = connection.execute(_LOCK).first()
-                if held and not is_dead(held.owner, held.expires):
-                    return False
-                if held:
-                    connection.execute(sql.delete(_LOCKS).where(_LOCKS.c.owner == held.owner))
-                values = {"name": "storage", "owner": self.owner, "expires": expires}
-                connection.execute(sql.insert(_LOCKS).values(**values))
-        except IntegrityError:  # another process was faster
-            return False
-        return True
-
-    def all(self) -> dict[int, sql.Row[tuple[int, str, float, int]]]:
+    @staticmethod
+    def all(connection: sql.Connection) -> dict[int, Lease]:
         """Return the leases by trial id."""
-        with self._engine.begin() as connection:
-            return {row.trial_id: row for row in connection.execute(sql.select(_LEASES))}
+        rows = connection.execute(_ALL)
+        return {
+            row.trial_id: Lease(row.trial_id, row.owner, row.attempt, row.expires, bool(row.is_over))
+            for row in rows
+        }
 
-    def lock_holder(self) -> sql.Row[tuple[str, str, float]] | None:
-        """Return who holds the lock and until when, or None."""
-        with self._engine.begin() as connection:
-            return connection.execute(_LOCK).first()
+    def take(self, connection: sql.Connection, trial_ids: Collection[int]) -> None:
+        """Take the leases of new trials."""
+        connection.execute(_TAKE, [{"trial_id": each, "owner": str(self.owner)} for each in trial_ids])
 
-    def take(self, trial_id: int, attempt: int) -> None:
-        """Take a trial's lease, from its dead holder if it had one; under the lock."""
-        row = {"trial_id": trial_id, "owner": self.owner, "attempt": attempt}
-        with self._engine.begin() as connection:
-            connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
-            connection.execute(sql.insert(_LEASES).values(**row, expires=time.time() + LEASE_SECONDS))
+    def take_over(self, connection: sql.Connection, trial_id: int, lease: Lease | None) -> int | None:
+        """Take a trial from its dead holder, if it had one; return the attempt, None if another was faster."""
+        if lease is None:  # a worker of an earlier version died between asking for it and taking its lease
+            self.take(connection, [trial_id])
+            return 1
+        held = self._held(lease.trial_id, lease.holder, lease.attempt)
+        taken = {"owner": str(self.owner), "attempt": lease.attempt + 1, "expires": now() + LEASE_SECONDS}
+        found = connection.execute(sql.update(_LEASES).where(held).values(**taken)).rowcount
+        return lease.attempt + 1 if found else None
 
-    def requeue(self, trial_id: int, attempt: int) -> None:
-        """Requeue a trial that has not ended: the next claim takes it up, and this counts as no attempt."""
-        mine = sql.and_(_LEASES.c.trial_id == trial_id, _LEASES.c.owner == self.owner)
-        nobody = {"owner": f"{socket.gethostname()}|0|0|", "expires": 0.0, "attempt": attempt - 1}
-        with self._engine.begin() as connection:
-            connection.execute(sql.update(_LEASES).where(mine).values(**nobody))
+    def held(self, connection: sql.Connection, attempts: Mapping[int, int]) -> set[int]:
+        """Return which trials, given with their attempts, are this owner's, and stay so until the transaction ends."""
+        rows = connection.execute(_MINE, {"who": str(self.owner)})
+        return {row.trial_id for row in rows if attempts.get(row.trial_id) == row.attempt}
 
-    def drop(self, trial_id: int) -> None:
-        """Remove the lease of a trial that has ended."""
-        with self._engine.begin() as connection:
-            connection.execute(sql.delete(_LEASES).where(_LEASES.c.trial_id == trial_id))
+    def give_back(self, connection: sql.Connection, trial_id: int, attempt: int) -> None:
+        """Let the next claim take up a trial that has not ended; it counts as no attempt."""
+        mine = self._held(trial_id, str(self.owner), attempt)
+        nobody = {"owner": str(Owner.nobody()), "expires": 0.0, "attempt": attempt - 1}
+        connection.execute(sql.update(_LEASES).where(mine).values(**nobody))
 
-    def renew(self) -> set[int]:
-        """Extend all of the owner's leases and return the trials it still holds."""
+    def drop(self, connection: sql.Connection, trial_id: int, attempt: int) -> bool:
+        """Remove the lease of a trial that ends; False where it is not this owner's any more."""
+        values = {"trial": trial_id, "who": str(self.owner), "which": attempt}
+        return bool(connection.execute(_DROP, values).rowcount)
+
+    def renew(self, trial_ids: Collection[int]) -> set[int]:
+        """Extend the leases of these trials and return those that this owner still holds."""
+        columns = _LEASES.c
+        mine = sql.and_(columns.owner == str(self.owner), columns.trial_id.in_(trial_ids))
         with self._engine.begin() as connection:
-            mine = _LEASES.c.owner == self.owner
-            connection.execute(sql.update(_LEASES).where(mine).values(expires=time.time() + LEASE_SECONDS))
-            return set(connection.execute(sql.select(_LEASES.c.trial_id).where(mine)).scalars())
+            connection.execute(sql.update(_LEASES).where(mine).values(expires=now() + LEASE_SECONDS))
+            return set(connection.execute(sql.select(columns.trial_id).where(mine)).scalars())
+
+    @staticmethod
+    def _held(trial_id: int, owner: str, attempt: int) -> sql.ColumnElement[bool]:
+        columns = _LEASES.c
+        return sql.and_(columns.trial_id == trial_id, columns.owner == owner, columns.attempt == attempt)
+
+
+class Renewal:
+    """A thread that renews leases while the process lives."""
+
+    def __init__(self, renew: Callable[[], object]) -> None:
+        self._renew = renew
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Renewal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        wait = RENEW_SECONDS
+        while not self._ended.wait(wait):
+            try:
+                self._renew()
+                wait = RENEW_SECONDS
+            except (
+                SQLAlchemyError
+            ):  # once the database is back this has to come before another worker's claim
+                wait = RETRY_SECONDS

@@ -30,7 +30,7 @@ from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.problems import shown
 from sweeplab.study.search import Scalar
-from sweeplab.study.space import Space
+from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import TABLE_SUFFIX, ObjectiveSpec, StudySpec
 from sweeplab.train.devices import settle_devices
 
@@ -255,23 +255,27 @@ def _number(text: str) -> float | None:
 def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
     """Add the trials to the cells that have none of their own; those that are there already are not added again."""
     recorded: dict[str, dict[str, int]] = {}
-    for cell in store.cells:
-        study = store.study(cell)
-        new = [trial for source in sources for index, trial in source.fitting if index == cell.index]
-        there = [*study.get_trials(deepcopy=False)]
-        if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
-            known = {_content(trial) for trial in there}
-            for trial in new:
-                if (content := _content(trial)) not in known:
-                    known.add(content)
-                    study.add_trial(trial)
-                    there.append(trial)
-        marks = [trial.user_attrs[WARM_START] for trial in there if WARM_START in trial.user_attrs]
-        if marks:
-            recorded[cell.key] = dict(Counter(mark["from"] for mark in marks))
+    with store.storage.transaction():
+        for cell in store.cells:
+            recorded |= _add_to_cell(store, cell, sources)
     # For what shows the study without its storage.
     if recorded or folder.warm_start_file.exists():
         write_whole(folder.warm_start_file, json.dumps(recorded, indent=1).encode())
+
+
+def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -> dict[str, dict[str, int]]:
+    """Add what fits a cell; return how many trials of each source are there, by the cell's key."""
+    study = store.study(cell)
+    there = study.get_trials(deepcopy=False)
+    if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
+        known = {_content(trial) for trial in there}
+        for trial in [trial for source in sources for index, trial in source.fitting if index == cell.index]:
+            if (content := _content(trial)) not in known:
+                known.add(content)
+                study.add_trial(trial)
+    marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
+    counts = Counter(mark["from"] for mark in marks if mark)
+    return {cell.key: dict(counts)} if counts else {}
 
 
 def _optuna_trial(

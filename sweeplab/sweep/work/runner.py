@@ -7,14 +7,17 @@ evaluation, and followed then.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from sweeplab.data.dataset import Dataset
+from sweeplab.errors import StorageUnavailable
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
@@ -22,7 +25,8 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
+from sweeplab.sweep.trials.leases import Renewal
+from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
 from sweeplab.train.checkpoint import read_snapshot, write_checkpoint, write_snapshot
 from sweeplab.train.devices import free_memory_bytes
@@ -30,7 +34,8 @@ from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
 
-RENEW_SECONDS = 20.0
+# How many stacks' worth of claimed runs may wait for a stack of their shape.
+STACKS_WAITING = 3
 # How often an idle worker asks whether the trials of others have ended that new ones wait for.
 AWAIT_SECONDS = 0.5
 
@@ -52,7 +57,6 @@ class Runner:
         self._trials: dict[str, ClaimedTrial] = {}  # the trials held, by the key of each of their runs
         self._waiting: list[Training] = []  # runs of these that are in no stack
         self._suspects: set[str] = set()  # runs of a stack that raised an error
-        self._renewed = time.monotonic()
         self._start_weights = cache(lambda: start_weights(spec))
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
@@ -62,16 +66,26 @@ class Runner:
     def work(self) -> None:
         """Train trials until the store has no more of them, or it is time to stop."""
         self.store.poll_commands()
-        try:
-            while not self._is_leaving and (self._waiting or self._claim() or self.store.awaits_results):
-                if self._waiting:
-                    self._train_stack(self._waiting[0])
-                elif self.store.awaits_results:
-                    time.sleep(AWAIT_SECONDS)
-        finally:
-            for trial in set(self._trials.values()):
-                self.store.requeue(trial.claim)
-                self._emit(events.TrialRequeued, trial)
+        with Renewal(self.store.renew):
+            try:
+                while not self._is_leaving and (self._waiting or self._claim() or self.store.awaits_results):
+                    if self._waiting:
+                        self._train_stack(self._next_run())
+                    elif self.store.awaits_results:
+                        time.sleep(AWAIT_SECONDS)
+            except StorageUnavailable:
+                self._trials.clear()  # nobody can be told that they wait: their leases run out
+                raise
+            finally:
+                trials = dict.fromkeys(self._trials.values())
+                self.store.requeue(trial.claim for trial in trials)
+                for trial in trials:
+                    self._emit(events.TrialRequeued, trial)
+
+    def _next_run(self) -> Training:
+        """Return the first of the waiting runs whose shape most of them have: they fill a stack best."""
+        shapes = Counter(shape_key(each.run.values) for each in self._waiting)
+        return max(self._waiting, key=lambda each: shapes[shape_key(each.run.values)])
 
     @property
     def _is_leaving(self) -> bool:
@@ -92,29 +106,45 @@ class Runner:
         while len(stack):
             n_live = len(stack)
             try:
-                records = stack.advance(lambda: self.stopping() or not self._trials or self._is_renewal_due)
+                records = stack.advance(lambda: self.stopping() or not self._trials)
             except Exception as error:  # whatever a model or a device may raise
                 return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
-            self._renew_in_time()
-            has_commands = self.store.poll_commands()
-            known = [self._as_commanded(record) for record in records if record.key in self._trials]
             try:
-                known, whole = self._scored(stack, known)
-            except Exception as error:  # such as no memory for it
-                return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
-            behind = {self._trials[each.key] for each in known if self._record(stack, each, whole)}
-            # Judged when all is written down: what one seed ends is another one's trial too.
-            for trial in dict.fromkeys(self._trials[record.key] for record in known):
-                if outcome := trial.outcome or (RunState.PRUNED if trial in behind else None):
-                    self._finish(trial, trial.ending(outcome))
-            for key in [key for key in stack.keys if key not in self._trials]:  # ended, or its lease was lost
-                stack.release(key)
-            if self._is_leaving:
-                return self._save(stack, stack.keys)
-            # Else there was nothing to claim the last time either.
-            if has_commands or len(stack) < n_live or self.store.awaits_results:
-                self._fill(stack, cell)
+                has_commands = self.store.poll_commands()
+                if not self._evaluated(stack, records):
+                    return None
+                # Else there was nothing to claim the last time either.
+                if has_commands or len(stack) < n_live or self.store.awaits_results:
+                    self._fill(stack, cell)
+            except StorageUnavailable:
+                # What has ended trains from its last snapshot again: its end was told to nobody.
+                ended = {record.key for record in records if record.state != "running"}
+                self._save(stack, [key for key in stack.keys if key in self._trials.keys() - ended])
+                raise
         return None
+
+    def _evaluated(self, stack: Stack, records: Sequence[Record]) -> bool:
+        """Write down and report what an evaluation found, and end what has ended; say whether the stack goes on."""
+        known = [self._as_commanded(record) for record in records if record.key in self._trials]
+        try:
+            known, whole = self._scored(stack, known)
+        except Exception as error:  # such as no memory for it
+            self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
+            return False
+        behind = self._report(known, whole)
+        known = [record for record in known if record.key in self._trials]
+        for record in known:
+            self._keep(stack, record)
+        # Judged when all is written down: what one seed ends is another one's trial too.
+        for trial in dict.fromkeys(self._trials[record.key] for record in known):
+            if outcome := trial.outcome or (RunState.PRUNED if trial in behind else None):
+                self._finish(trial, trial.ending(outcome))
+        for key in [key for key in stack.keys if key not in self._trials]:  # ended, or its lease was lost
+            stack.release(key)
+        if self._is_leaving:
+            self._save(stack, stack.keys)
+            return False
+        return True
 
     def _fill(self, stack: Stack, cell: Cell) -> None:
         """Admit runs that wait and fit the stack, then those of newly claimed trials of its shape."""
@@ -122,39 +152,54 @@ class Runner:
         def fits(other: Cell) -> bool:
             return self._shape[other.index] == self._shape[cell.index]
 
+        n_seeds = len(self.store.spaces[cell.index].seeds)
         while len(stack) < stack.capacity:
             fitting = (each for each in self._waiting if shape_key(each.run.values) == stack.key)
             if training := next(fitting, None):
                 self._waiting.remove(training)
                 stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
-            elif self._one_at_a_time or self._waiting or not self._claim(fits):
+                continue
+            n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
+            if self._one_at_a_time or not self._may_wait(n_trials * n_seeds, stack.capacity):
+                return
+            if not self._claim(n_trials, fits):
                 return
 
-    def _claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
-        """Claim a trial and let its runs wait here; say whether there was one."""
-        claim = self.store.claim(fits)
+    def _may_wait(self, n_runs: int, capacity: int) -> bool:
+        """Say whether so many more runs may be claimed, of which some may not fit the stack and wait for one that does.
+
+        Not if other workers would lack them.
+        """
+        waiting = len(self._waiting)
+        return not waiting or waiting + n_runs <= min(STACKS_WAITING * capacity, self.store.share_left())
+
+    def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
+        """Claim trials and let their runs wait here; say whether there was one."""
+        claims = self.store.claim_many(n_trials, fits)
         for message in self.store.take_notices():
             self.emit(events.StudyError(message=message))
-        if claim is None:
-            return False
+        for claim in claims:
+            self._take_up(claim)
+        return bool(claims)
+
+    def _take_up(self, claim: Claim) -> None:
+        """Let the runs of a claimed trial wait here, or end it as an earlier worker has."""
         space = self.store.spaces[claim.cell.index]
         trial = ClaimedTrial(self.spec, self.dataset, self.folder, claim, space)
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
         ends = [end for each in trial.trainings.values() if (end := each.folder.read_end())]
         if ends:  # an earlier worker has written it, perhaps without telling the storage
-            self._finish(trial, ends[0].ending)
-            return True
+            return self._finish(trial, ends[0].ending)
         snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
             trial.error = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
-            self._finish(trial, trial.ending(RunState.FAILED))
-            return True
+            return self._finish(trial, trial.ending(RunState.FAILED))
         for training, snapshot in snapshots.items():
             if snapshot:
                 trial.restore_curve(training, until=snapshot.numbers["evaluated"])
         self._waiting += trial.trainings.values()
-        return True
+        return None
 
     @property
     def _one_at_a_time(self) -> bool:
@@ -187,12 +232,27 @@ class Runner:
             for each in records
         ], dict(zip(ended, losses, strict=True))
 
-    def _record(self, stack: Stack, record: Record, whole: Mapping[str, float]) -> bool:
-        """Write a record down and report the means that it completes; say whether its trial is behind the others."""
+    def _report(self, records: Sequence[Record], whole: Mapping[str, float]) -> set[ClaimedTrial]:
+        """Write records down and report the means that they complete; return the trials that are behind the others.
+
+        Trials that another worker holds by now are let go.
+        """
+        reports = []
+        for record in records:
+            trial = self._trials[record.key]
+            means = trial.write_down(record, whole.get(record.key))
+            reports += [Report(trial.claim, iteration, mean) for iteration, mean in means]
+        verdicts = self.store.report_many(reports)
+        trials = {trial.claim.trial_id: trial for trial in self._trials.values()}
+        for trial_id in verdicts.lost:
+            self._emit(events.TrialLost, trials[trial_id])
+            self._forget(trials[trial_id])
+        return {trials[trial_id] for trial_id in verdicts.behind}
+
+    def _keep(self, stack: Stack, record: Record) -> None:
+        """Keep the weights of a run that has ended, or its snapshot where one is due."""
         trial = self._trials[record.key]
         training = trial.trainings[record.key]
-        means = trial.write_down(record, whole.get(record.key))
-        verdicts = [self.store.report(trial.claim, iteration, mean) for iteration, mean in means]
         measured = {"iteration": record.iteration, "val_loss": record.val_loss}
         self._emit(events.RunEvaluated, trial, seed=training.folder.seed, **measured)
         if RunState(record.state).has_value:
@@ -203,12 +263,10 @@ class Runner:
             before = max(0, record.iteration - training.run.values.eval_interval)
             if record.iteration // every > before // every:
                 self._save(stack, [record.key])
-        return any(verdicts)
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
         try:
-            self.store.check_lease(trial.claim)
             ends = trial.write_ends(ending)
             flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
             totals = {"train_flops": flops, "wall_seconds": seconds}
@@ -255,20 +313,6 @@ class Runner:
         }
         weights = stack.weights(record.key, best=kind == "best")
         write_checkpoint(training.folder.path / kind, "model", weights, facts)
-
-    @property
-    def _is_renewal_due(self) -> bool:
-        return time.monotonic() - self._renewed > RENEW_SECONDS
-
-    def _renew_in_time(self) -> None:
-        if not self._is_renewal_due:
-            return
-        self._renewed = time.monotonic()
-        held = self.store.renew()
-        for trial in set(self._trials.values()):
-            if trial.claim.trial_id not in held:
-                self._emit(events.TrialLost, trial)
-                self._forget(trial)
 
     def _emit(self, kind: type[events.TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
         cell, number = trial.place

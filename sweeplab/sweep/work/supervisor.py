@@ -17,26 +17,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
 from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
-from sweeplab.sweep.work.worker import WorkerPool
+from sweeplab.sweep.work.worker import MOST_ALIKE, WorkerPool
 from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
 
 SEND_SECONDS = 5.0
+# How long workers that have lost the storage may take to save their runs.
+LEAVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ class _Supervisor:
     ) -> None:
         self.spec, self.folder, self.store, self.notifier = store.spec, folder, store, notifier
         self.listen, self.interrupts, self.commands = listen, interrupts, store.commands
+        store.availability.limit = OUTAGE_SECONDS
+        store.availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
+        store.availability.stopping = lambda: interrupts() > 1
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
@@ -103,6 +110,7 @@ class _Supervisor:
         self.progress.done_before = self.progress.counted
         self.pool = WorkerPool(folder, plan.workers, store, self._on_event)
         self._stream = events.EventStream(folder)
+        self._failed_alike: list[str] = []  # how the last trials failed, those that did alike
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
 
@@ -123,6 +131,9 @@ class _Supervisor:
             self._poll_commands()
             self._supervise()
             status, errors = self._finish()
+        except StorageUnavailable:
+            self._leave()
+            raise
         except Exception as error:
             self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
             raise
@@ -131,6 +142,13 @@ class _Supervisor:
             self.commands.add("ended", status)
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
+
+    def _leave(self) -> None:
+        """Let the workers save their runs, though nobody can be told of it."""
+        self.pool.stop()
+        ends = time.monotonic() + LEAVE_SECONDS
+        while len(self.pool) and time.monotonic() < ends:
+            self.pool.listen(stopping=True)
 
     def _open_tracking(self) -> None:
         description = describe(self.spec, self.folder, self.progress.plan)
@@ -226,9 +244,23 @@ class _Supervisor:
             return
         if isinstance(event, events.TrialEnded):
             self._ended.add(event.place)
+            self._note_failure(event.ending)
         self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)
+
+    def _note_failure(self, ending: TrialEnding) -> None:
+        """Stop the study when trials in a row fail alike: what ends all of them is not theirs."""
+        how = (ending.error or "").strip().rpartition("\n")[2]
+        kind, _, _ = how.partition(":")
+        before = [each for each in self._failed_alike if each == kind]
+        self._failed_alike = [*before, kind] if ending.outcome is RunState.FAILED else []
+        if len(self._failed_alike) == MOST_ALIKE:
+            self.progress.errors.append(
+                f"{MOST_ALIKE} trials in a row failed alike, and the study stops: {how}"
+            )
+            self.commands.set_phase("stop")
+            self.pool.stop()
 
     def _send(self) -> list[str]:
         """Bring tracking up to date with every run, and return what it did not take: it may the next time."""
@@ -252,7 +284,8 @@ class _Supervisor:
         left = not self._is_over_time and self.store.n_running()
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
-        status = "interrupted" if cut_short else "failed" if errors else "complete"
+        has_failed = errors and (not cut_short or len(self._failed_alike) >= MOST_ALIKE)
+        status = "failed" if has_failed else "interrupted" if cut_short else "complete"
         summary = summarize(self.folder, status)
         try:
             for each in self.trackers:

@@ -1,8 +1,9 @@
 """Worker processes: the pool that a process keeps on a study, and what one worker does.
 
 A worker is `python -m sweeplab.sweep.work.worker LAB NAME THREADS [--force]`. It prints one JSON object per line for
-the process that started it, and stops at the next step once its standard input is closed: so it never outlives that
-process, however that ends. It refuses a study that others train with other code or data, except with `--force`.
+the process that started it. Once its standard input is closed, or a SIGTERM or SIGUSR1 has come, it saves its runs at
+the next step and exits: so it never outlives that process, however that ends. A second signal ends it at once. It
+refuses a study that others train with other code or data, except with `--force`.
 """
 
 from __future__ import annotations
@@ -19,19 +20,33 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeplab.lab.events import Event, WorkerDone, WorkerExited, WorkerReady, event_line, read_event
+from sweeplab.errors import StorageUnavailable
+from sweeplab.lab.events import (
+    Event,
+    TrialEnded,
+    WorkerDone,
+    WorkerExited,
+    WorkerReady,
+    event_line,
+    read_event,
+)
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.plan import WorkerResources
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
 
-# The exit code of a worker that refused the study: starting it again is no use.
+# The exit code of a worker that refused the study, or has lost its storage: starting it again is no use.
 REFUSED = 2
 # A worker that was stopped, or died, has followed no command to its end: any command starts it again.
 NO_REVISION = -1
 POLL_SECONDS = 0.2
-MOST_RESTARTS = 3
+# So many workers that die alike, with no trial finished between, are the last.
+MOST_ALIKE = 5
+# What a batch system sends before it ends a job, or takes its machine away.
+LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+MOST_SIGNALS = 1
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
@@ -51,8 +66,9 @@ class WorkerPool:
     """The workers that this process keeps on a study, in step with the study's commands.
 
     A worker that has nothing to do, or is to pause, exits, which frees all that it held, a GPU's memory too. It says
-    which revision of the commands it knew; a later command starts it again. A worker that dies is replaced, a few
-    times in all. `on_event` gets every event, with the number of its `worker`. `name` begins the names of the logs.
+    which revision of the commands it knew; a later command starts it again. A worker that dies is replaced, unless
+    MOST_ALIKE died alike with no trial finished between. `on_event` gets every event, with the number of its
+    `worker`. `name` begins the names of the logs.
     """
 
     def __init__(
@@ -71,7 +87,7 @@ class WorkerPool:
         # The revision that each worker without a process knew, and that each says it knows before it exits.
         self._exited = dict.fromkeys(range(len(resources)), NO_REVISION)
         self._done: dict[int, int] = {}
-        self._restarts = 0
+        self._deaths: list[str] = []  # how workers died since the last trial that did not fail
         self.failures: list[str] = []
 
     def __len__(self) -> int:
@@ -127,6 +143,8 @@ class WorkerPool:
                         self._done[index] = event.revision
                     case WorkerExited(worker=int(index)):
                         self._handle_exit(index, event.code, stopping)
+                    case TrialEnded() if event.ending.outcome is not RunState.FAILED:
+                        self._deaths.clear()
                 self._on_event(event)
 
     def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
@@ -136,14 +154,16 @@ class WorkerPool:
                 stream.close()
         if code == 0 or stopping:
             self._exited[index] = self._done.pop(index, NO_REVISION)
-        elif code != REFUSED and self._restarts < MOST_RESTARTS:
-            self._restarts += 1
+            return
+        log = self._log(index)
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        death = f"code {code}: {lines[-1] if lines else 'its log is empty'}"
+        self._deaths.append(death)
+        if code != REFUSED and self._deaths.count(death) < MOST_ALIKE:
             self._start(index)
-        else:
-            log = self._log(index)
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            last = lines[-1] if lines else "its log is empty"
-            self.failures.append(f"worker {index} ended with code {code}: {last} (see {log})")
+            return
+        n_alike = "" if code == REFUSED else f"{MOST_ALIKE} workers in a row ended alike; "
+        self.failures.append(f"{n_alike}worker {index} ended with {death} (see {log})")
 
     def _log(self, index: int) -> Path:
         return self._folder.path / f"{self._name}-{index}.log"
@@ -173,6 +193,15 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     """Work on a study until it has no more trials or standard input is closed; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
     closed = threading.Event()
+    asked = iter(range(MOST_SIGNALS))
+
+    def hear(_number: int, _frame: object) -> None:
+        if next(asked, None) is None:
+            os._exit(1)
+        closed.set()
+
+    for each in LEAVING_SIGNALS:
+        signal.signal(each, hear)
 
     def wait_for_close() -> None:
         sys.stdin.read()
@@ -195,6 +224,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     from sweeplab.lab.identity import version_differences, versions
     from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
+    from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.sweep.work.runner import Runner
 
@@ -209,7 +239,12 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
         print(f"{others} {', '.join(different)}; --force works with them all the same", file=sys.stderr)
         return REFUSED
     emit(WorkerReady())
-    Runner(store.spec, store, dataset, folder, emit, closed.is_set).work()
+    store.availability.limit, store.availability.stopping = OUTAGE_SECONDS, closed.is_set
+    try:
+        Runner(store.spec, store, dataset, folder, emit, closed.is_set).work()
+    except StorageUnavailable as error:
+        print(error, file=sys.stderr)
+        return REFUSED
     if not closed.is_set():
         keep_sample(folder, dataset)
     emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))

@@ -1,0 +1,109 @@
+"""Which point a cell's next trial has.
+
+A sampler that models trials draws its first ones at random. A cell of a scaling study has few: evenly spread points,
+and first the best of the nearest finished cell, serve it better, so these are given in their place. No point is
+trained twice.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from sweeplab.data.generators import generator_key
+from sweeplab.study.algorithms import make_sampler
+from sweeplab.study.space import Cell, Space
+from sweeplab.study.spec import Sampler, StudySpec
+from sweeplab.sweep.trials.counting import CellTally
+
+# A sampler that repeats itself so many times is given a point that is new, of so many that are looked at.
+MOST_REPEATS = 3
+MOST_LOOKED_AT = 2_000
+
+
+def ask(
+    study: optuna.Study,
+    spec: StudySpec,
+    space: Space,
+    tally: CellTally,
+    n_startup: int,
+    best_nearby: Callable[[], FrozenTrial | None],
+) -> optuna.Trial | None:
+    """Start the next trial of a cell: one that waits, else a new one; None where no point of the cell is new.
+
+    Its first `n_startup` points are spread evenly, the first of them is that of `best_nearby`.
+    """
+    number = len(tally.trials.trials)
+    waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
+    if waiting:  # a person gave it its values
+        seed_sampler(study, spec, space, waiting.number, n_startup)
+        study._storage.set_trial_state_values(waiting._trial_id, TrialState.RUNNING)
+        return optuna.Trial(study, waiting._trial_id)
+    point = None
+    if tally.repeats(MOST_REPEATS):
+        if (point := _new_point(spec, space, tally)) is None:
+            return None
+    elif tally.modelled + len(tally.running()) < n_startup and space.distributions():
+        point = _startup_point(spec, space, number, best_nearby)
+    seed_sampler(study, spec, space, number, n_startup)
+    given = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point}) if point else None
+    return optuna.Trial(study, study._storage.create_new_trial(study._study_id, given))
+
+
+def seed_sampler(study: optuna.Study, spec: StudySpec, space: Space, number: int, n_startup: int) -> None:
+    """Give a study a sampler seeded for one trial: what it draws depends on no process' history."""
+    seed = generator_key(spec.first_seed, f"{space.cell.key}/{number}") % 2**31
+    cell_seed = generator_key(spec.first_seed, space.cell.key) % 2**31
+    sampler = spec.sampler
+    if n_startup:  # they are given to it: it models what there is
+        options = sampler.options | {"n_startup_trials": min(1, n_startup)}
+        sampler = Sampler(type=sampler.type, options=options)
+    study.sampler = make_sampler(sampler, seed, space, cell_seed)
+
+
+def nearest(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
+    """Return other cells, the most alike first."""
+    return sorted(others, key=lambda other: _distance(cell, other))
+
+
+def _new_point(spec: StudySpec, space: Space, tally: CellTally) -> dict[str, Any] | None:
+    """Return parameters that meet the constraints and no trial of the cell has; None where none are found."""
+    number = len(tally.trials.trials)
+    draw = random.Random(generator_key(spec.first_seed, f"{space.cell.key}/{number}"))
+    for _ in range(MOST_LOOKED_AT):
+        point, values = space.point([draw.random() for _ in space.parameters])
+        if tally.twin(point, number) is None and not space.broken(values):
+            return point
+    return None
+
+
+def _startup_point(
+    spec: StudySpec, space: Space, number: int, best_nearby: Callable[[], FrozenTrial | None]
+) -> dict[str, Any]:
+    """Return the parameters of a trial that comes before the sampler has anything to model."""
+    names = space.distributions()
+    if number == 0 and (best := best_nearby()):
+        return {name: value for name, value in best.params.items() if name in names}
+    from torch.quasirandom import SobolEngine
+
+    seed = generator_key(spec.first_seed, space.cell.key) % 2**31
+    engine = SobolEngine(len(names), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+    point = engine.fast_forward(number).draw(1)[0]  # type: ignore[no-untyped-call]
+    return space.quasi_random([float(each) for each in point])
+
+
+def _distance(one: Cell, other: Cell) -> float:
+    """Return how far two cells are apart: doublings of a number, 1 for another name, or for what one alone changes."""
+
+    def apart(a: Any, b: Any) -> float:
+        both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
+        return abs(math.log2(a / b)) if both_numbers else float(a != b)
+
+    alone = one.values.keys() ^ other.values.keys()
+    both = one.values.keys() & other.values.keys()
+    return len(alone) + sum(apart(one.values[name], other.values[name]) for name in both)

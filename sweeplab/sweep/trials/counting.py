@@ -1,0 +1,115 @@
+"""How far a cell is: counted as its trials end, and never again from the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from sweeplab.lab.storage import REPEATS, VOID
+from sweeplab.study.space import Cell
+from sweeplab.sweep.trials.storage import CellTrials
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """How far one cell is; `waiting` trials have been given their values, and `failed` not been tried again."""
+
+    cell: Cell
+    counted: int
+    running: int
+    waiting: int
+    failed: int
+    best: float | None
+
+
+def is_own(trial: FrozenTrial) -> bool:
+    """Say whether a trial is one of the study's own: it neither broke a constraint nor came from elsewhere."""
+    return not any(each in trial.user_attrs for each in VOID)
+
+
+def point_of(parameters: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    """Return parameters so that equal ones are found."""
+    return frozenset(parameters.items())
+
+
+@dataclass
+class CellTally:
+    """The sums over a cell's trials; `modelled` counts what a sampler learns from, trials from elsewhere included.
+
+    `best` is the own trial of the lowest value, the first of several.
+    """
+
+    trials: CellTrials
+    counted: int = 0
+    modelled: int = 0
+    train_flops: float = 0.0
+    best: FrozenTrial | None = None
+    _points: dict[frozenset[tuple[str, Any]], int] = field(default_factory=dict)
+    _failed: list[FrozenTrial] = field(default_factory=list)
+    _retried: set[int | None] = field(default_factory=set)
+    _n_seen: int = 0
+    _counts: CellCounts | None = None
+    _counted: int = 0
+
+    def update(self) -> None:
+        """Count the trials that have ended since the last time."""
+        new = self.trials.ended[self._n_seen :]
+        self._n_seen += len(new)
+        for trial in new:
+            is_modelled = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+            self.modelled += is_modelled
+            if not is_own(trial):
+                continue
+            self.train_flops += trial.user_attrs.get("train_flops", 0)
+            self._retried.add(trial.user_attrs.get("retries"))
+            if not is_modelled:
+                self._failed.append(trial)
+                continue
+            self.counted += 1
+            point = point_of(trial.params)
+            self._points[point] = min(trial.number, self._points.get(point, trial.number))
+            if trial.state == TrialState.COMPLETE and trial.value is not None:
+                better = self.best is None or (trial.value, trial.number) < (
+                    self.best.value,
+                    self.best.number,
+                )
+                self.best = trial if better else self.best
+
+    def running(self) -> list[FrozenTrial]:
+        """Return the trials that have started and not ended."""
+        return [trial for trial in self.trials.unended.values() if trial.state == TrialState.RUNNING]
+
+    def waiting(self) -> list[FrozenTrial]:
+        """Return the trials that were given their values and have not started."""
+        return [trial for trial in self.trials.unended.values() if trial.state == TrialState.WAITING]
+
+    def failed(self) -> list[FrozenTrial]:
+        """Return the trials that have failed and are not tried again by another one."""
+        retried = self._retried | {each.user_attrs.get("retries") for each in self.trials.unended.values()}
+        return [trial for trial in self._failed if trial.number not in retried]
+
+    def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
+        """Return the first of the trials before this one that has these parameters, and has not failed."""
+        point = point_of(parameters)
+        found = [other.number for other in self.running() if point_of(other.params) == point]
+        if point in self._points:
+            found.append(self._points[point])
+        return min((each for each in found if each < number), default=None)
+
+    def repeats(self, n_trials: int) -> bool:
+        """Say whether the last so many trials all repeated others."""
+        last = self.trials.trials[-n_trials:]
+        return len(last) == n_trials and all(REPEATS in trial.user_attrs for trial in last)
+
+    def counts(self, cell: Cell) -> CellCounts:
+        """Return how far the cell is."""
+        if self._counts and self._counted == self.trials.version:
+            return self._counts
+        best = self.best.value if self.best else None
+        n_running, n_waiting = len(self.running()), len(self.waiting())
+        self._counts = CellCounts(cell, self.counted, n_running, n_waiting, len(self.failed()), best)
+        self._counted = self.trials.version
+        return self._counts

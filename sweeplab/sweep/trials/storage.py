@@ -1,0 +1,530 @@
+"""Optuna's storage of a study's trials: its own tables, written in bulk, and a copy of them in memory.
+
+Optuna's RDBStorage takes a transaction for every attribute, value and parameter, and its cache 22 KB a trial. Here
+samplers and pruners read and write the copy; what they wrote goes to the tables when the transaction ends. The copy
+is brought up to date when one begins: new trials, and those that had not ended. The tables are Optuna's, so its
+dashboard, and every tool that opens a storage, reads them. SQLite and PostgreSQL serve the same statements.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import optuna
+import sqlalchemy as sql
+from optuna.distributions import (
+    BaseDistribution,
+    check_distribution_compatibility,
+    distribution_to_json,
+    json_to_distribution,
+)
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages._rdb import models
+from optuna.study import StudyDirection
+from optuna.study._frozen import FrozenStudy
+from optuna.trial import FrozenTrial, TrialState
+
+from sweeplab.lab.storage import READS, engine_arguments, serialize
+from sweeplab.sweep.trials import tables
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+_SPECIAL = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
+
+
+@dataclass
+class CellTrials:
+    """The trials of one Optuna study by number, those that have not ended, and those that have, as they ended.
+
+    `version` grows when a trial starts or ends.
+    """
+
+    trials: list[FrozenTrial] = field(default_factory=list)
+    unended: dict[int, FrozenTrial] = field(default_factory=dict)
+    ended: list[FrozenTrial] = field(default_factory=list)
+    version: int = 0
+
+
+class TrialStorage(BaseStorage):
+    """The trials of one database.
+
+    Inside of `transaction` all calls together are one transaction of the database; outside of it each is one.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._rdb = RDBStorage(url, engine_kwargs=engine_arguments(url))
+        self.engine = serialize(self._rdb.engine)
+        self._reading = self.engine.execution_options(**READS)
+        self._thread = threading.RLock()
+        self._connection: sql.Connection | None = None
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._sets: dict[tuple[str, ...], dict[str, BaseDistribution]] = {}
+        self._studies: dict[int, tuple[str, list[StudyDirection]]] = {}
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        TrialStorage.__init__(self, **state)
+
+    def _forget(self) -> None:
+        """Forget the copy; the next transaction reads it anew."""
+        self._cells: dict[int, CellTrials] = {}
+        self._by_id: dict[int, tuple[int, FrozenTrial]] = {}
+        self.unended: dict[int, int] = {}  # ids of trials and of their studies
+        self._started_or_ended = {*self._studies}
+        self._last = 0
+        self._writes: dict[sql.Table, dict[tuple[Any, ...], dict[str, Any]]] = {}
+        self._changed: dict[int, FrozenTrial] = {}
+        self._is_dirty = False
+
+    # ------------------------------------------------------------------ transactions
+
+    @contextmanager
+    def transaction(self, in_turn: bool = True) -> Iterator[sql.Connection]:
+        """Make all that is done inside one transaction; one inside of another is a part of it.
+
+        `in_turn`: no other transaction in turn runs beside it, so who holds what, and what has ended, stays as it is
+        read; whatever starts or ends a trial is. On SQLite every transaction that writes takes its turn.
+        """
+        with self._thread:
+            if self._connection is not None:
+                yield self._connection
+                return
+            try:
+                with self.engine.begin() as self._connection:
+                    if in_turn and self.engine.dialect.name == "postgresql":
+                        self._connection.execute(tables.TAKE_TURN)
+                    self._read_changes()
+                    yield self._connection
+                    self._write()
+            except BaseException:
+                if self._is_dirty:
+                    self._forget()
+                raise
+            finally:
+                self._connection = None
+            self._is_dirty = False
+
+    @contextmanager
+    def reading(self) -> Iterator[sql.Connection]:
+        """Bring the copy up to date once for all that is read inside."""
+        with self._thread:
+            if self._connection is not None:
+                yield self._connection
+                return
+            try:
+                with self._reading.connect() as self._connection:
+                    self._read_changes()
+                    yield self._connection
+            finally:
+                self._connection = None
+
+    def _read_changes(self) -> None:
+        """Read the trials that are new, and those that had not ended the last time."""
+        try:
+            self._read_new_and_unended()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _read_new_and_unended(self) -> None:
+        rows = self._run(tables.CHANGES, last=self._last, ids=[*self.unended]).all()
+        changed = [
+            row
+            for row in rows
+            if row.trial_id > self._last or row.state != self._by_id[row.trial_id][1].state
+        ]
+        if not changed:
+            return
+        first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
+        older = [row.trial_id for row in changed if row.trial_id <= self._last]
+        contents = self._contents(older, first)
+        for row in changed:
+            self._put(row, contents.get(row.trial_id, []))
+        self._last = max(self._last, rows[-1].trial_id)
+
+    def refresh(self, trial_ids: Sequence[int]) -> None:
+        """Read anew what others may have written of trials that have not ended; in a transaction."""
+        contents = self._contents(trial_ids, None)
+        for trial_id in trial_ids:
+            self._fill(self._own(trial_id), contents.get(trial_id, []))
+
+    def refresh_system_attrs(self, study_ids: Container[int]) -> None:
+        """Read anew the system attributes of what has not ended in these studies: halving keeps its rungs there."""
+        ids = [each for of, cell in self._cells.items() if of in study_ids for each in cell.unended]
+        for trial_id in ids:
+            self._own(trial_id)._system_attrs = {}
+        for row in self._run(tables.SYSTEM_OF, ids=ids) if ids else ():
+            self._by_id[row.trial_id][1]._system_attrs[row.key] = json.loads(row.value_json)
+
+    def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
+        """Return the rows of all tables that belong to the trials of these ids, and to all from `first` on."""
+        found: dict[int, list[Any]] = {}
+        for row in self._run(tables.CONTENTS, ids=ids, first=tables.NO_ID if first is None else first):
+            found.setdefault(row.trial_id, []).append(row)
+        return found
+
+    def _put(self, row: sql.Row[Any], contents: list[Any]) -> None:
+        cell = self._cells.setdefault(row.study_id, CellTrials())
+        if row.trial_id in self._by_id:
+            trial = self._own(row.trial_id)
+        else:
+            trial = _empty_trial(row.trial_id, row.number, row.state)
+            self._by_id[row.trial_id] = (row.study_id, trial)
+            cell.trials.append(trial)
+        trial.state = row.state
+        trial.datetime_start, trial.datetime_complete = map(
+            _local, (row.datetime_start, row.datetime_complete)
+        )
+        self._fill(trial, contents)
+        self._file(row.study_id, trial)
+
+    def _fill(self, trial: FrozenTrial, contents: list[Any]) -> None:
+        parts: dict[str, list[Any]] = {}
+        for row in sorted(contents, key=lambda row: row.rank):
+            parts.setdefault(row.kind, []).append(row)
+        texts = tuple(row.text for row in parts.get("param", ()))
+        names = tuple(row.key for row in parts.get("param", ()))
+        distributions = [self._distribution(text) for text in texts]
+        # One dictionary for all trials of the same parameters: most of what a trial would hold.
+        trial._distributions = self._sets.setdefault(
+            names + texts, dict(zip(names, distributions, strict=True))
+        )
+        trial._params = {
+            row.key: distribution.to_external_repr(row.number)
+            for row, distribution in zip(parts.get("param", ()), distributions, strict=True)
+        }
+        trial._user_attrs = {row.key: json.loads(row.text) for row in parts.get("user", ())}
+        trial._system_attrs = {row.key: json.loads(row.text) for row in parts.get("system", ())}
+        reports = parts.get("report", ())
+        trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}
+        values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
+        trial._values = [_SPECIAL.get(row.text, row.number) for row in values] or None
+
+    def _distribution(self, text: str) -> BaseDistribution:
+        if text not in self._distributions:
+            self._distributions[text] = json_to_distribution(text)
+        return self._distributions[text]
+
+    def _file(self, study_id: int, trial: FrozenTrial) -> None:
+        """Put a trial where those of its state are."""
+        cell = self.cell(study_id)
+        cell.version += 1
+        self._started_or_ended.add(study_id)
+        if not trial.state.is_finished():
+            cell.unended[trial._trial_id] = trial
+            self.unended[trial._trial_id] = study_id
+            return
+        cell.unended.pop(trial._trial_id, None)
+        self.unended.pop(trial._trial_id, None)
+        cell.ended.append(trial)
+
+    def _own(self, trial_id: int) -> FrozenTrial:
+        """Put a new object in a trial's place and return it, to be changed: who was given the old one keeps it."""
+        study_id, trial = self._by_id[trial_id]
+        own = copy.copy(trial)
+        cell = self._cells[study_id]
+        cell.trials[own.number] = cell.unended[trial_id] = own
+        self._by_id[trial_id] = (study_id, own)
+        return own
+
+    def _run(self, statement: sql.Executable, **values: Any) -> sql.CursorResult[Any]:
+        assert self._connection is not None
+        return self._connection.execute(statement, values)
+
+    def _add(self, table: sql.Table, **row: Any) -> None:
+        self._is_dirty = True
+        self._writes.setdefault(table, {})[tuple(row[name] for name in tables.KEYS[table])] = row
+
+    def _write(self) -> None:
+        """Write all that was added and changed, one statement for each table."""
+        assert self._connection is not None
+        for table, rows in self._writes.items():
+            self._connection.execute(tables.UPSERTS[self.engine.dialect.name][table], [*rows.values()])
+        self._writes = {}
+        if self._changed:
+            changes = [
+                {
+                    "id": trial_id,
+                    "state": trial.state,
+                    "datetime_start": _utc(trial.datetime_start),
+                    "datetime_complete": _utc(trial.datetime_complete),
+                }
+                for trial_id, trial in self._changed.items()
+            ]
+            self._connection.execute(tables.SET_STATE, changes)
+            self._changed = {}
+
+    # ------------------------------------------------------------------ trials
+
+    def cell(self, study_id: int) -> CellTrials:
+        """Return what is known of a study's trials since the copy was last brought up to date."""
+        return self._cells.setdefault(study_id, CellTrials())
+
+    def take_changed(self) -> set[int]:
+        """Return the ids of the studies of which a trial has started or ended since the last time."""
+        changed, self._started_or_ended = self._started_or_ended, set()
+        return changed
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """Add a trial that runs, or one as the template is, and return its id."""
+        with self.transaction():
+            self._study(study_id)
+            cell = self.cell(study_id)
+            number, now = len(cell.trials), datetime.now()
+            trial = copy.deepcopy(template_trial) or _empty_trial(0, number, TrialState.RUNNING, now)
+            trial.number = number
+            row = {"number": number, "study_id": study_id, "state": trial.state}
+            times = {
+                "datetime_start": _utc(trial.datetime_start),
+                "datetime_complete": _utc(trial.datetime_complete),
+            }
+            self._is_dirty = True
+            trial_id: int = self._run(tables.NEW, **row, **times).scalar_one()
+            trial._trial_id, self._last = trial_id, max(self._last, trial_id)
+            self._by_id[trial_id] = (study_id, trial)
+            cell.trials.append(trial)
+            self._file(study_id, trial)
+            for objective, value in enumerate(trial._values or ()):
+                self._add_value(trial_id, objective, value)
+            for name, value in trial.params.items():
+                distribution = trial.distributions[name]
+                self._add_param(trial_id, name, distribution.to_internal_repr(value), distribution)
+            for table, attributes in ((tables.USER, trial.user_attrs), (tables.SYSTEM, trial.system_attrs)):
+                for key, each in attributes.items():
+                    self._add(table, trial_id=trial_id, key=key, value_json=json.dumps(each))
+            for step, value in trial.intermediate_values.items():
+                self._add_report(trial_id, step, value)
+            return trial_id
+
+    def _add_param(self, trial_id: int, name: str, value: float, distribution: BaseDistribution) -> None:
+        text = distribution_to_json(distribution)
+        row = {"param_name": name, "param_value": value, "distribution_json": text}
+        self._add(tables.PARAMS, trial_id=trial_id, **row)
+
+    def _add_value(self, trial_id: int, objective: int, value: float) -> None:
+        number, kind = models.TrialValueModel.value_to_stored_repr(value)
+        self._add(tables.VALUES, trial_id=trial_id, objective=objective, value=number, value_type=kind)
+
+    def _add_report(self, trial_id: int, step: int, value: float) -> None:
+        number, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        row = {"intermediate_value": number, "intermediate_value_type": kind}
+        self._add(tables.REPORTS, trial_id=trial_id, step=step, **row)
+
+    @contextmanager
+    def _changing(self, trial_id: int) -> Iterator[tuple[int, FrozenTrial]]:
+        with self.transaction():
+            study_id, trial = self._found(trial_id)
+            self.check_trial_is_updatable(trial_id, trial.state)
+            yield study_id, self._own(trial_id)
+
+    def _found(self, trial_id: int) -> tuple[int, FrozenTrial]:
+        if trial_id not in self._by_id:
+            raise KeyError(f"there is no trial of id {trial_id}")
+        return self._by_id[trial_id]
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        """Set a parameter's value, as Optuna stores it."""
+        with self._changing(trial_id) as (study_id, trial):
+            for other in reversed(self.cell(study_id).trials):
+                if param_name in other.distributions:
+                    check_distribution_compatibility(other.distributions[param_name], distribution)
+                    break
+            value = distribution.to_external_repr(param_value_internal)
+            trial._params = {**trial.params, param_name: value}
+            trial._distributions = {**trial.distributions, param_name: distribution}
+            self._add_param(trial_id, param_name, param_value_internal, distribution)
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """Set a trial's state, and its values; False where it was to run and does not wait."""
+        with self._changing(trial_id) as (study_id, trial):
+            if values is not None:
+                trial.values = list(values)
+                for objective, value in enumerate(values):
+                    self._add_value(trial_id, objective, value)
+            if state == TrialState.RUNNING and trial.state != TrialState.WAITING:
+                return False
+            trial.state = state
+            if state == TrialState.RUNNING:
+                trial.datetime_start = datetime.now()
+            if state.is_finished():
+                trial.datetime_complete = datetime.now()
+            self._is_dirty, self._changed[trial_id] = True, trial
+            self._file(study_id, trial)
+            return True
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        """Set what a trial reports at a step."""
+        with self._changing(trial_id) as (_, trial):
+            trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}
+            self._add_report(trial_id, step, intermediate_value)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set a user attribute."""
+        with self._changing(trial_id) as (_, trial):
+            trial._user_attrs = {**trial.user_attrs, key: value}
+            self._add(tables.USER, trial_id=trial_id, key=key, value_json=json.dumps(value))
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set a system attribute."""
+        with self._changing(trial_id) as (_, trial):
+            trial._system_attrs = {**trial.system_attrs, key: value}
+            self._add(tables.SYSTEM, trial_id=trial_id, key=key, value_json=json.dumps(value))
+
+    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
+        """Return the id of a study's trial."""
+        with self.reading():
+            trials = self.cell(study_id).trials
+            if not 0 <= trial_number < len(trials):
+                raise KeyError(f"there is no trial {trial_number} in the study of id {study_id}")
+            return int(trials[trial_number]._trial_id)
+
+    def get_trial_number_from_id(self, trial_id: int) -> int:
+        """Return a trial's number in its study."""
+        return self.get_trial(trial_id).number
+
+    def get_trial_param(self, trial_id: int, param_name: str) -> float:
+        """Return a parameter's value, as Optuna stores it."""
+        trial = self.get_trial(trial_id)
+        return float(trial.distributions[param_name].to_internal_repr(trial.params[param_name]))
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Return a trial as a copy of its own."""
+        with self.reading():
+            trial = copy.copy(self._found(trial_id)[1])
+        for name in ("_params", "_distributions", "_user_attrs", "_system_attrs", "intermediate_values"):
+            setattr(trial, name, dict(getattr(trial, name)))
+        return trial
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """Return a study's trials by number; without `deepcopy` those of the copy itself, not to be changed."""
+        with self.reading():
+            self._study(study_id)
+            cell = self.cell(study_id)
+            if states is not None and not any(state in states for state in TrialState if state.is_finished()):
+                found = sorted(cell.unended.values(), key=lambda trial: trial.number)
+                trials = [trial for trial in found if trial.state in states]
+            else:
+                trials = [trial for trial in cell.trials if states is None or trial.state in states]
+            return copy.deepcopy(trials) if deepcopy else trials
+
+    # ------------------------------------------------------------------ studies
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        """Add a study; not inside of a transaction."""
+        return self._rdb.create_new_study(directions, study_name)
+
+    def delete_study(self, study_id: int) -> None:
+        """Delete a study with its trials; not inside of a transaction."""
+        self._rdb.delete_study(study_id)
+        self._studies = {}
+        self._forget()
+
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Set a study's user attribute; not inside of a transaction."""
+        self._rdb.set_study_user_attr(study_id, key, value)
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Set a study's system attribute."""
+        with self.transaction():
+            self._study(study_id)
+            self._add(tables.STUDY_SYSTEM, study_id=study_id, key=key, value_json=json.dumps(value))
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return a study's system attributes."""
+        with self.reading():
+            self._study(study_id)
+            rows = self._run(
+                sql.select(tables.STUDY_SYSTEM).where(tables.STUDY_SYSTEM.c.study_id == study_id)
+            )
+            found = {row.key: row.value_json for row in rows}
+            written = self._writes.get(tables.STUDY_SYSTEM, {}).items()
+            found |= {key: row["value_json"] for (of, key), row in written if of == study_id}
+        return {key: json.loads(text) for key, text in found.items()}
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return a study's user attributes."""
+        return self._rdb.get_study_user_attrs(study_id)
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        """Return a study's id."""
+        for _ in range(2):
+            for study_id, (name, _directions) in self._studies.items():
+                if name == study_name:
+                    return study_id
+            self._read_studies()
+        raise KeyError(f"there is no study {study_name!r}")
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        """Return a study's name."""
+        return self._study(study_id)[0]
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        """Return a study's directions."""
+        return list(self._study(study_id)[1])
+
+    def _study(self, study_id: int) -> tuple[str, list[StudyDirection]]:
+        if study_id not in self._studies:
+            self._read_studies()
+        if study_id not in self._studies:
+            raise KeyError(f"there is no study of id {study_id}")
+        return self._studies[study_id]
+
+    def _read_studies(self) -> None:
+        with self.reading():
+            names = self._run(sql.select(tables.STUDIES.c.study_id, tables.STUDIES.c.study_name)).all()
+            order = (tables.DIRECTIONS.c.study_id, tables.DIRECTIONS.c.objective)
+            directions: dict[int, list[StudyDirection]] = {}
+            for row in self._run(sql.select(tables.DIRECTIONS).order_by(*order)):
+                directions.setdefault(row.study_id, []).append(row.direction)
+        self._studies = {row.study_id: (row.study_name, directions.get(row.study_id, [])) for row in names}
+
+    def get_all_studies(self) -> list[FrozenStudy]:
+        """Return all studies."""
+        return self._rdb.get_all_studies()
+
+    def remove_session(self) -> None:
+        """Close this thread's connection."""
+        self._rdb.remove_session()
+
+
+def _empty_trial(
+    trial_id: int, number: int, state: TrialState, started: datetime | None = None
+) -> FrozenTrial:
+    return FrozenTrial(
+        number=number,
+        state=state,
+        value=None,
+        datetime_start=started,
+        datetime_complete=None,
+        params={},
+        distributions={},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+        trial_id=trial_id,
+    )
+
+
+def _utc(local: datetime | None) -> datetime | None:
+    return local and local.astimezone(UTC).replace(tzinfo=None)
+
+
+def _local(utc: datetime | None) -> datetime | None:
+    return utc and utc.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)

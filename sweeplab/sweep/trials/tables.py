@@ -1,0 +1,91 @@
+"""The statements by which Optuna's own tables are read and written in bulk: made once, for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sql
+from optuna.storages._rdb import models
+from sqlalchemy.dialects import postgresql, sqlite
+
+TRIALS = models.TrialModel.__table__
+PARAMS = models.TrialParamModel.__table__
+VALUES = models.TrialValueModel.__table__
+REPORTS = models.TrialIntermediateValueModel.__table__
+USER = models.TrialUserAttributeModel.__table__
+SYSTEM = models.TrialSystemAttributeModel.__table__
+STUDIES = models.StudyModel.__table__
+DIRECTIONS = models.StudyDirectionModel.__table__
+STUDY_SYSTEM = models.StudySystemAttributeModel.__table__
+# What names a row of each table that belongs to a trial or a study; the rest of a row may be written again.
+KEYS = {
+    PARAMS: ("trial_id", "param_name"),
+    VALUES: ("trial_id", "objective"),
+    REPORTS: ("trial_id", "step"),
+    USER: ("trial_id", "key"),
+    SYSTEM: ("trial_id", "key"),
+    STUDY_SYSTEM: ("study_id", "key"),
+}
+
+# One key for each schema of a PostgreSQL database: a study has a schema of its own.
+TAKE_TURN = sql.text("SELECT pg_advisory_xact_lock(hashtext('sweeplab ' || current_schema()))")
+TIMES = (TRIALS.c["datetime_start"], TRIALS.c["datetime_complete"])
+# Of each table that belongs to trials: what orders its rows, and where a row's name, number and text stand.
+PARTS = {
+    "param": (PARAMS, "param_id", "param_name", "param_value", "distribution_json"),
+    "value": (VALUES, "trial_value_id", "objective", "value", "value_type"),
+    "report": (
+        REPORTS,
+        "trial_intermediate_value_id",
+        "step",
+        "intermediate_value",
+        "intermediate_value_type",
+    ),
+    "user": (USER, "trial_user_attribute_id", "key", None, "value_json"),
+    "system": (SYSTEM, "trial_system_attribute_id", "key", None, "value_json"),
+}
+# Larger than any id.
+NO_ID = 2**31 - 1
+IDS: sql.BindParameter[list[int]] = sql.bindparam("ids", expanding=True)
+CHANGES = (
+    sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_id", "state")), *TIMES)
+    .where(sql.or_(TRIALS.c.trial_id > sql.bindparam("last"), TRIALS.c.trial_id.in_(IDS)))
+    .order_by(TRIALS.c.trial_id)
+)
+SYSTEM_OF = sql.select(SYSTEM).where(SYSTEM.c.trial_id.in_(IDS))
+NEW = sql.insert(TRIALS).returning(TRIALS.c.trial_id)
+SET_STATE = (
+    sql.update(TRIALS)
+    .where(TRIALS.c.trial_id == sql.bindparam("id"))
+    .values({name: sql.bindparam(name) for name in ("state", "datetime_start", "datetime_complete")})
+)
+
+
+def _rows_of(kind: str) -> sql.Select[Any]:
+    """Select a table's rows that belong to some trials, in the columns that all tables share."""
+    table, rank, key, number, text = PARTS[kind]
+    return sql.select(
+        sql.literal(kind).label("kind"),
+        table.c.trial_id,
+        table.c[rank].label("rank"),
+        sql.cast(table.c[key], sql.Text).label("key"),
+        (sql.cast(sql.null(), sql.Float) if number is None else table.c[number]).label("number"),
+        sql.cast(table.c[text], sql.Text).label("text"),
+    ).where(sql.or_(table.c.trial_id.in_(IDS), table.c.trial_id >= sql.bindparam("first")))
+
+
+def _upsert(table: sql.Table, dialect: Any) -> Any:
+    """Insert rows of a table, or write those anew that are there."""
+    key = KEYS[table]
+    given = [column.name for column in table.columns if not column.primary_key]
+    insert = dialect.insert(table).values({name: sql.bindparam(name) for name in given})
+    return insert.on_conflict_do_update(
+        index_elements=key, set_={name: insert.excluded[name] for name in given if name not in key}
+    )
+
+
+CONTENTS = sql.union_all(*map(_rows_of, PARTS))
+UPSERTS = {
+    dialect.__name__.rpartition(".")[2]: {table: _upsert(table, dialect) for table in KEYS}
+    for dialect in (sqlite, postgresql)
+}

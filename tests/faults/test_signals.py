@@ -1,0 +1,104 @@
+"""What a batch system sends before it ends a job: every process puts its runs away, and nothing is trained twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweeplab.lab.events import Event
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.plan import WorkerResources
+from sweeplab.sweep.work.worker import MOST_ALIKE, WorkerPool
+
+pytestmark = pytest.mark.faults
+
+# Runs are saved only where they are asked to: never by themselves.
+STUDY = """\
+name: asked
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 32, batch_size: 8, max_iters: 600, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
+        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 600, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 4}
+sampler: random
+pruner: none
+engine: {workers: 2, stack: 2}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    (tmp_path / "asked.yaml").write_text(STUDY)
+    return StudyFolder(tmp_path / "lab", "asked")
+
+
+def start(folder: StudyFolder) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "sweeplab", "study", "run", "asked.yaml", "--lab", str(folder.lab)]
+    place = folder.lab.parent
+    with (place / "said.txt").open("ab") as said:
+        return subprocess.Popen(command, cwd=place, stdout=said, stderr=said, start_new_session=True)
+
+
+def wait_for_points(folder: StudyFolder, study: subprocess.Popen[bytes]) -> None:
+    while sum(len(run.points()) for run in folder.runs()) < 8:
+        assert study.poll() is None
+        time.sleep(0.1)
+
+
+def n_points(folder: StudyFolder) -> dict[Path, int]:
+    return {run.path: len(run.points_file.read_bytes().splitlines()) for run in folder.runs()}
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
+def test_a_signal_to_the_whole_group_loses_no_step(sent: signal.Signals, folder: StudyFolder) -> None:
+    with start(folder) as study:
+        wait_for_points(folder, study)
+        os.killpg(study.pid, sent)
+        assert study.wait() == 130
+    before = n_points(folder)
+    assert any(run.read_end() is None for run in folder.runs())
+    with start(folder) as study:
+        assert study.wait() == 0, (folder.lab.parent / "said.txt").read_text()
+    assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
+    for run in folder.runs():
+        iterations = [point.iteration for point in run.points()]
+        assert len(run.points_file.read_bytes().splitlines()) == len(iterations), "no point was trained twice"
+    assert all(n_points(folder)[path] >= n for path, n in before.items())
+
+
+def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolder) -> None:
+    with start(folder) as study:
+        wait_for_points(folder, study)
+        workers = [
+            each
+            for each in psutil.Process(study.pid).children()
+            if any(word.endswith("work.worker") for word in each.cmdline())
+        ]
+        workers[0].send_signal(signal.SIGTERM)
+        assert study.wait() == 0, (folder.lab.parent / "said.txt").read_text()
+    assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
+    for run in folder.runs():
+        assert len(run.points_file.read_bytes().splitlines()) == len(run.points())
+
+
+def test_workers_that_die_alike_in_a_row_are_not_started_for_ever(tiny, opened) -> None:
+    folder, store = opened(tiny())
+    folder.canonical_file.write_text("{")
+    heard: list[Event] = []
+    resources = [WorkerResources(threads=1)]
+    pool = WorkerPool(folder, resources, store, heard.append)
+    store.commands.add("start", {})
+    store.commands.read()
+    pool.start()
+    while len(pool):
+        pool.listen(stopping=False)
+    assert sum(type(event).__name__ == "WorkerExited" for event in heard) == MOST_ALIKE
+    (failure,) = pool.failures
+    assert failure.startswith(f"{MOST_ALIKE} workers in a row ended alike; worker 0 ended with code ")

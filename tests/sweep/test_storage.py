@@ -1,0 +1,25 @@
+"""The storage of trials keeps Optuna's own contract, and reads what Optuna's storage writes beside it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from optuna.testing.pytest_storages import StorageTestCase
+
+from sweeplab.sweep.trials.storage import TrialStorage
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database with Optuna's tables: to make them takes longer than most tests."""
+    file = tmp_path_factory.mktemp("storage") / "empty.db"
+    TrialStorage(f"sqlite:///{file}").engine.dispose()
+    return file
+
+
+class TestOptunasContract(StorageTestCase):
+    @pytest.fixture
+    def storage(self, tmp_path: Path, empty_database: Path) -> TrialStorage:
+        return TrialStorage(f"sqlite:///{shutil.copy(empty_database, tmp_path / 'trials.db')}")
