@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, LeaseLost, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
-from sweeplab.train.checkpoint import read_snapshot, write_checkpoint, write_snapshot
+from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
 from sweeplab.train.devices import free_memory_bytes
 from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
@@ -53,6 +53,7 @@ class Runner:
         self._waiting: list[Training] = []  # runs of these that are in no stack
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         self._renewed = time.monotonic()
+        self._snapshots = SnapshotWriter()
         self._start_weights = cache(lambda: start_weights(spec))
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
@@ -68,7 +69,9 @@ class Runner:
                     self._train_stack(self._waiting[0])
                 elif self.store.awaits_results:
                     time.sleep(AWAIT_SECONDS)
+            self._await_snapshots(self._trials.values())
         finally:
+            self._snapshots.close()  # before another worker may take a trial up
             for trial in set(self._trials.values()):
                 self.store.requeue(trial.claim)
                 self._emit(events.TrialRequeued, trial)
@@ -126,6 +129,7 @@ class Runner:
             fitting = (each for each in self._waiting if shape_key(each.run.values) == stack.key)
             if training := next(fitting, None):
                 self._waiting.remove(training)
+                self._snapshots.wait(training.folder.path)
                 stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
             elif self._one_at_a_time or self._waiting or not self._claim(fits):
                 return
@@ -207,6 +211,7 @@ class Runner:
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
+        self._await_snapshots([trial])  # whose files go
         try:
             self.store.check_lease(trial.claim)
             ends = trial.write_ends(ending)
@@ -237,7 +242,10 @@ class Runner:
 
     def _save(self, stack: Stack, keys: Collection[str]) -> None:
         for key in keys:
-            write_snapshot(self._trials[key].trainings[key].folder.path, stack.snapshot(key))
+            self._snapshots.write(self._trials[key].trainings[key].folder.path, stack.snapshot(key))
+
+    def _await_snapshots(self, trials: Iterable[ClaimedTrial]) -> None:
+        self._snapshots.wait(*(each.folder.path for trial in trials for each in trial.trainings.values()))
 
     def _write_checkpoint(self, stack: Stack, training: Training, record: Record) -> None:
         """Write a finished run's weights, with all that it takes to load them."""
