@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -29,6 +30,14 @@ WHOLE_MEASURES = (
     "final_whole_val_loss",
     "final_whole_bits_per_byte",
 )
+
+
+# What every point has, and the types that JSON gives it.
+COUNTS: Mapping[str, tuple[type, ...]] = {
+    "iteration": (int,),
+    "train_tokens": (int,),
+    "wall_seconds": (int, float),
+}
 
 
 class RunState(StrEnum):
@@ -310,12 +319,19 @@ def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
     try:
         said = json.loads(line[max(line.rfind(b"{"), 0) :])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    # A line without these is none of a curve's.
-    if not isinstance(said, dict) or not said.keys() >= {"iteration", "train_tokens", "wall_seconds"}:
+    # A line without these, or with what is no number, is none of a curve's.
+    if not isinstance(said, dict) or not said.keys() >= COUNTS.keys():
         return None
-    return CurvePoint(**known(CurvePoint, said))
+    point = known(CurvePoint, said)
+    counted = all(type(point[name]) in kinds and 0 <= point[name] < 2**53 for name, kinds in COUNTS.items())
+    measured = all(each is None or _is_number(each) for each in point.values())
+    return CurvePoint(**point) if counted and measured else None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
