@@ -10,12 +10,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from sweeplab.errors import DamagedFile
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -38,6 +40,10 @@ COUNTS: Mapping[str, tuple[type, ...]] = {
     "train_tokens": (int,),
     "wall_seconds": (int, float),
 }
+
+
+# The cure for what no command makes again.
+FROM_A_COPY = "put back what a copy of the lab has; MLflow still has what was sent"
 
 
 class RunState(StrEnum):
@@ -253,8 +259,14 @@ class RunFolder:
             write_whole(self.start_file, _json(start.as_json()))
 
     def read_start(self) -> RunStart:
-        """Return what the run trains."""
-        return RunStart.from_json(json.loads(self.start_file.read_bytes()))
+        """Return what the run trains.
+
+        Raises:
+            DamagedFile: it is gone, or is none of a run's.
+        """
+        again = f"rm {self.start_file}, and run the study again"
+        with reading(self.start_file, FROM_A_COPY if self.end_file.exists() else again):
+            return RunStart.from_json(json.loads(self.start_file.read_bytes()))
 
     def append(self, points: Iterable[CurvePoint]) -> None:
         """Append points to the curve.
@@ -281,11 +293,17 @@ class RunFolder:
         write_whole(self.end_file, _json(end.as_json()))
 
     def read_end(self) -> RunEnd | None:
-        """Return how the run ended, or None while it has not."""
+        """Return how the run ended, or None while it has not.
+
+        Raises:
+            DamagedFile: the file is none of a run's end.
+        """
         try:
-            return RunEnd.from_json(json.loads(self.end_file.read_bytes()))
+            said = self.end_file.read_bytes()
         except FileNotFoundError:
             return None
+        with reading(self.end_file, FROM_A_COPY):
+            return RunEnd.from_json(json.loads(said))
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the weights that were kept, if any were."""
@@ -332,6 +350,20 @@ def _point(line: bytes) -> CurvePoint | None:
 
 def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
+
+
+@contextmanager
+def reading(file: Path, cure: str) -> Iterator[None]:
+    """Say of a file that cannot be read, or that has not what it should have, what is wrong and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DamagedFile(file, error.strerror or str(error), cure) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = "it says other things"
+        if isinstance(error, KeyError | ValueError):
+            why = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise DamagedFile(file, f"it cannot be read ({why})", cure) from error
 
 
 def known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
