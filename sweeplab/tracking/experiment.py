@@ -263,7 +263,7 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
 
 
 def _rename_in_tables(there: Experiment, experiment: str, new: str) -> None:
-    """Give the new name to all runs of an experiment at once: a call for each takes a minute for 5,000."""
+    """Give the new name to all runs of an experiment at once: a call for each takes 8 ms."""
     from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
     from sqlalchemy import func, literal, or_, select, update
 
