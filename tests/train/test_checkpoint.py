@@ -168,7 +168,7 @@ def same(found: Snapshot | None, written: Snapshot) -> bool:
 
 
 def latest(folder: Path) -> Path:
-    return max(folder.glob("state-*"), key=lambda file: int(file.name.split("-")[1]))
+    return max(folder.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
 
 
 def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(tmp_path: Path) -> None:
