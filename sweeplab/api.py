@@ -66,7 +66,7 @@ class Results:
 
     @property
     def _uri(self) -> str | None:
-        if not self.folder.canonical_file.exists():
+        if not self.folder.has_started:
             raise BadInput(f"study {self.folder.name} has not been run in {self.folder.lab}")
         return tracking_uri_of(self.folder)
 

@@ -40,6 +40,14 @@ class StorageUnavailable(BadInput):
     """Say that the database of a study's trials does not answer; nothing is lost, the study goes on when it does."""
 
 
+class DamagedFile(BadInput):
+    """Refuse to go on from a file that was written here and is gone or damaged; says which, why, and the cure."""
+
+    def __init__(self, file: Path, what: str, cure: str) -> None:
+        self.file, self.what, self.cure = file, what, cure
+        super().__init__(Problem(f"{what}; {cure}", file=file))
+
+
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program
     """Say that tracking could not take something now; nothing is lost, the caller may try again later."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,10 +151,5 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     specs = {name: read_spec(folder) for name, folder in folders.items()}
     tables = [runs_table(folders[name].lab, name, spec.track.uri) for name, spec in specs.items()]
     runs = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-    data = {}
-    for name, folder in folders.items():
-        try:
-            data[name] = dict(json.loads(folder.data_file.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise BadInput(f"study {name} does not know its data: {folder.data_file} is gone") from None
+    data = {name: folder.read(folder.data_file) for name, folder in folders.items()}
     return Studies(runs, specs, data, {name: folder.baselines for name, folder in folders.items()})

@@ -58,7 +58,7 @@ class OpenedStudy:
     @cached_property
     def store(self) -> Store:
         """Return the study's trials."""
-        vocab_size = self.folder.read(self.folder.data_file)["vocab_size"]
+        vocab_size = self.folder.data.vocab_size
         return Store(self.spec, cells(self.spec, vocab_size)[0], vocab_size, self.folder.storage_url)
 
     @cached_property

@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sweeplab.doctor.check import Check, OpenedStudy, Place, Verdict, named
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunEnd, RunFolder, RunState
+from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunState
 from sweeplab.sweep.trials.leases import Lease
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.sweep.trials.store import OPTUNA_STATES
@@ -31,7 +29,6 @@ from sweeplab.tracking.tracker import TrackedRun
 
 RELATIVE_TOLERANCE = 1e-9
 FINISHED = {state for state in RunState if state.is_finished}
-FROM_A_COPY = "put them back from a copy of the lab; MLflow still has what was sent"
 # Kind of fault -> what it is, how bad, and the cure, in which {paths} are those found and {again} runs the study again.
 FAULTS: dict[str, tuple[str, Verdict, str]] = {
     "damaged": ("files that are no JSON", "bad", FROM_A_COPY),
@@ -50,36 +47,27 @@ FAULTS: dict[str, tuple[str, Verdict, str]] = {
 
 def storage_check(study: StudyFolder) -> Check:
     """Read the study's descriptions and go through its database."""
-    cure = f"put a copy of it back, or move {study.path} away and run the study again"
+    is_elsewhere = study.storage_file.exists()
+    place = str(study.storage_file if is_elsewhere else study.database)
     try:
+        study.check_whole()
         read_spec(study)
-        json.loads(study.data_file.read_bytes())
-    except (BadInput, OSError, ValueError) as error:
-        return Check("storage", str(study.path), "bad", f"its description cannot be read: {error}", cure)
-    if study.storage_file.exists():  # a database elsewhere
-        place = str(study.storage_file)
-        try:
-            n_trials = sum(each.states.total() for each in count_trials(study).values())
-        except BadInput as error:
-            return Check("storage", place, "bad", str(error), "start the database")
-        return Check("storage", place, "ok", f"answers; trials: {n_trials}")
-    place = str(study.database)
+    except DamagedFile as error:
+        return Check("storage", str(error.file), "bad", error.what, error.cure)
+    except BadInput as error:
+        found = f"its description cannot be read: {error}"
+        return Check("storage", str(study.path), "bad", found, study.cure_of(study.canonical_file))
     try:
-        # Read-only: a missing file is not to be made here.
-        with closing(sqlite3.connect(f"{study.database.as_uri()}?mode=ro", uri=True)) as connection:
-            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            n_trials = connection.execute("SELECT count(*) FROM trials").fetchone()[0] if said == "ok" else 0
-    except sqlite3.Error as error:
-        said = str(error)
-    if said != "ok":
-        return Check("storage", place, "bad", str(said).partition("\n")[0], cure)
-    return Check("storage", place, "ok", f"whole; trials: {n_trials}")
+        n_trials = sum(each.states.total() for each in count_trials(study).values())
+    except BadInput as error:
+        return Check("storage", place, "bad", str(error), "start the database")
+    return Check("storage", place, "ok", f"{'answers' if is_elsewhere else 'whole'}; trials: {n_trials}")
 
 
 def unstarted_checks(lab: Path) -> Iterator[Check]:
     """Yield a check where a study was killed before it had written what it is."""
     place = lab / "studies"
-    if folders := [each for each in sorted(place.glob("*/")) if not (each / "study.json").exists()]:
+    if folders := [each for each in sorted(place.glob("*/")) if not StudyFolder(lab, each.name).has_started]:
         found = named("folders of studies that never started", [each.name for each in folders])
         yield Check("storage", str(place), "warn", found, shlex.join(["rm", "-r", *map(str, folders)]))
 
@@ -203,7 +191,7 @@ def end_of(run: RunFolder) -> RunEnd | None:
     """Return how a run ended; None where it has not, or where that cannot be read."""
     try:
         return run.read_end()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except DamagedFile:
         return None
 
 

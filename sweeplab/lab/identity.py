@@ -58,8 +58,9 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
 
     Raises:
         BadInput: data, fixed, search, constraints, objective, seeds or plugins differ; says in what, and offers --name.
+        DamagedFile: what the study has is damaged.
     """
-    if not folder.canonical_file.exists():
+    if not folder.has_started:
         return
     from sweeplab.study.spec import IDENTITY
 
@@ -70,7 +71,7 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
         for absent in [ABSENT.get(part)]
         for each in differences(ours.get(part, absent), known.get(part, absent), part)
     ]
-    described = DataDescription.of(folder.read(folder.data_file))
+    described = folder.data
     digests = (data.text_digest, data.token_digest)
     if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
         found.append("the text of the corpus has changed")
@@ -81,6 +82,7 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
             f"another study named {spec.name} stands in {folder.lab}: {'; '.join(found)}; "
             "give this one a --name of its own"
         )
+    folder.check_whole()
 
 
 def _said(value: Any) -> str:

@@ -22,7 +22,8 @@ MOST_NAMED = 10
 
 def study_names(lab: Path) -> list[str]:
     """Return the names of a lab's studies."""
-    return sorted(file.parent.name for file in (lab / "studies").glob("*/study.json"))
+    folders = (StudyFolder(lab, path.name) for path in (lab / "studies").glob("*/"))
+    return sorted(folder.name for folder in folders if folder.has_started)
 
 
 def find_study(lab: Path | None, name: str) -> StudyFolder:
@@ -42,9 +43,14 @@ def find_study(lab: Path | None, name: str) -> StudyFolder:
 
 
 def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
-    """Return the study as it was last run; without its plugins only the names of their parts are known."""
+    """Return the study as it was last run; without its plugins only the names of their parts are known.
+
+    Raises:
+        BadInput: its description is gone or damaged.
+    """
     from sweeplab.study.file.reading import read_study
 
+    folder.read(folder.canonical_file)  # what is damaged is no mistake of the study file's
     return read_study(folder.canonical_file, allow_plugins=allow_plugins)
 
 

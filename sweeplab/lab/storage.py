@@ -79,7 +79,7 @@ def _rows(folder: StudyFolder) -> list[_Row]:
         with closing(sqlite3.connect(database, uri=True)) as connection:
             return connection.execute(_QUERY).fetchall()
     except sqlite3.Error as error:
-        raise BadInput(f"{folder.database}: {error}; {folder.command('doctor')} says more") from error
+        raise folder.damaged(folder.database, error) from error
 
 
 def _rows_elsewhere(folder: StudyFolder) -> list[_Row]:

@@ -8,14 +8,14 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, DamagedFile
 from sweeplab.files import write_whole
-from sweeplab.records.runs import Inside, RunFolder, RunState, known
+from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
 DEFAULT_LAB = "lab"
 NAMES = "letters, digits, . _ and -, at most 100"
@@ -89,7 +89,9 @@ class StudyFolder:
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
     sample = Inside("sample")  # the folder of what the best run has written
+    renaming_file = Inside("renaming.json")  # there while the study gets another name
     lock_file = Inside("supervisor.lock")
+    _runs = Inside("runs")  # made by the first worker
 
     @property
     def path(self) -> Path:
@@ -103,16 +105,72 @@ class StudyFolder:
 
     @property
     def storage_url(self) -> str:
-        """Return the URL of the trials' storage."""
+        """Return the URL of the trials' storage.
+
+        Raises:
+            DamagedFile: it is a file that is gone or damaged, and trials have been trained.
+        """
         try:
             return self.storage_file.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return f"sqlite:///{self.database}"
+            pass
+        if self._runs.exists():
+            self._check_database("SELECT 'ok'")
+        return f"sqlite:///{self.database}"
 
-    @staticmethod
-    def read(file: Path) -> dict[str, Any]:
-        """Return what one of the study's JSON files says."""
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+    def _check_database(self, query: str) -> None:
+        import sqlite3
+
+        try:
+            # Read-only: a missing file is not to be made here.
+            place = f"{self.database.absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(place, uri=True)) as connection:
+                connection.execute("SELECT 1 FROM trials LIMIT 1")
+                (said,) = connection.execute(query).fetchone()
+        except sqlite3.Error as error:
+            said = str(error)
+        if said != "ok":
+            raise self.damaged(self.database, said)
+
+    def damaged(self, file: Path, what: object) -> DamagedFile:
+        """Return the error that a file of the study cannot be read, with its cure."""
+        return DamagedFile(file, str(what).partition("\n")[0], self.cure_of(file))
+
+    def cure_of(self, file: Path) -> str:
+        """Return what to do where a file of the study is gone or damaged."""
+        if file in (self.canonical_file, self.data_file, self.database):
+            return f"put a copy of it back, or move {self.path} away and run the study again"
+        return "put a copy of it back, or remove it and run the study again"
+
+    def read(self, file: Path) -> dict[str, Any]:
+        """Return what one of the study's JSON files says.
+
+        Raises:
+            DamagedFile: it is gone or damaged.
+        """
+        with reading(file, self.cure_of(file)):
+            return dict(json.loads(file.read_bytes()))
+
+    def check_whole(self) -> None:
+        """Make sure that what a study goes on from is there and can be read.
+
+        Raises:
+            DamagedFile: it is not.
+        """
+        self.read(self.canonical_file)
+        _ = self.data, self.elapsed_seconds
+        if not self.storage_file.exists():
+            self._check_database("PRAGMA quick_check(1)")
+
+    @property
+    def data(self) -> DataDescription:
+        """Return the description of the study's data.
+
+        Raises:
+            DamagedFile: it is gone or damaged.
+        """
+        with reading(self.data_file, self.cure_of(self.data_file)):
+            return DataDescription.of(self.read(self.data_file))
 
     @property
     def baselines(self) -> dict[str, Any]:
@@ -121,17 +179,31 @@ class StudyFolder:
 
     def run(self, cell: str, number: int, seed: int) -> RunFolder:
         """Return the folder of one run."""
-        return RunFolder(self.path / "runs" / cell / f"{number}-{seed}")
+        return RunFolder(self._runs / cell / f"{number}-{seed}")
+
+    @property
+    def has_started(self) -> bool:
+        """Say whether this is a study: it has been described, or has trained and lost its description."""
+        return self.canonical_file.exists() or self._runs.exists()
 
     def runs(self) -> Iterator[RunFolder]:
-        """Yield the folders of all runs that have started."""
-        for file in sorted((self.path / "runs").glob("*/*/run.json")):
-            yield RunFolder(file.parent)
+        """Yield the folders of all runs that have started.
+
+        Raises:
+            DamagedFile: one has ended, and what it trained is gone.
+        """
+        yield from self._started("*/*/")
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
-        """Yield the folders of one trial's runs."""
-        for file in sorted((self.path / "runs" / cell).glob(f"{trial}-*/run.json")):
-            yield RunFolder(file.parent)
+        """Yield the folders of one trial's runs, as `runs` does."""
+        yield from self._started(f"{cell}/{trial}-*/")
+
+    def _started(self, pattern: str) -> Iterator[RunFolder]:
+        for run in map(RunFolder, sorted(self._runs.glob(pattern))):
+            if run.has_started:
+                yield run
+            elif run.end_file.exists():
+                raise DamagedFile(run.start_file, "it is gone, and the run has ended", FROM_A_COPY)
 
     def states(self, unfinished: RunState = RunState.WAITING) -> dict[str, int]:
         """Count the runs by state."""
@@ -174,8 +246,15 @@ class StudyFolder:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Return how long the study has been run so far, over all its continuations."""
-        return float(self.read(self.elapsed_file)["seconds"]) if self.elapsed_file.exists() else 0.0
+        """Return how long the study has been run so far, over all its continuations.
+
+        Raises:
+            DamagedFile: the file that says so cannot be read.
+        """
+        if not self.elapsed_file.exists():
+            return 0.0
+        with reading(self.elapsed_file, self.cure_of(self.elapsed_file)):
+            return float(self.read(self.elapsed_file)["seconds"])
 
     def write_elapsed(self, seconds: float) -> None:
         """Remember how long the study has been run so far."""

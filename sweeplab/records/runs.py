@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from sweeplab.errors import DamagedFile
 from sweeplab.files import write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -29,6 +32,18 @@ WHOLE_MEASURES = (
     "final_whole_val_loss",
     "final_whole_bits_per_byte",
 )
+
+
+# What every point has, and the types that JSON gives it.
+COUNTS: Mapping[str, tuple[type, ...]] = {
+    "iteration": (int,),
+    "train_tokens": (int,),
+    "wall_seconds": (int, float),
+}
+
+
+# The cure for what no command makes again.
+FROM_A_COPY = "put back what a copy of the lab has; MLflow still has what was sent"
 
 
 class RunState(StrEnum):
@@ -244,8 +259,14 @@ class RunFolder:
             write_whole(self.start_file, _json(start.as_json()))
 
     def read_start(self) -> RunStart:
-        """Return what the run trains."""
-        return RunStart.from_json(json.loads(self.start_file.read_bytes()))
+        """Return what the run trains.
+
+        Raises:
+            DamagedFile: it is gone, or is none of a run's.
+        """
+        again = f"rm {self.start_file}, and run the study again"
+        with reading(self.start_file, FROM_A_COPY if self.end_file.exists() else again):
+            return RunStart.from_json(json.loads(self.start_file.read_bytes()))
 
     def append(self, points: Iterable[CurvePoint]) -> None:
         """Append points to the curve.
@@ -272,11 +293,17 @@ class RunFolder:
         write_whole(self.end_file, _json(end.as_json()))
 
     def read_end(self) -> RunEnd | None:
-        """Return how the run ended, or None while it has not."""
+        """Return how the run ended, or None while it has not.
+
+        Raises:
+            DamagedFile: the file is none of a run's end.
+        """
         try:
-            return RunEnd.from_json(json.loads(self.end_file.read_bytes()))
+            said = self.end_file.read_bytes()
         except FileNotFoundError:
             return None
+        with reading(self.end_file, FROM_A_COPY):
+            return RunEnd.from_json(json.loads(said))
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the weights that were kept, if any were."""
@@ -310,12 +337,33 @@ def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
     try:
         said = json.loads(line[max(line.rfind(b"{"), 0) :])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    # A line without these is none of a curve's.
-    if not isinstance(said, dict) or not said.keys() >= {"iteration", "train_tokens", "wall_seconds"}:
+    # A line without these, or with what is no number, is none of a curve's.
+    if not isinstance(said, dict) or not said.keys() >= COUNTS.keys():
         return None
-    return CurvePoint(**known(CurvePoint, said))
+    point = known(CurvePoint, said)
+    counted = all(type(point[name]) in kinds and 0 <= point[name] < 2**53 for name, kinds in COUNTS.items())
+    measured = all(each is None or _is_number(each) for each in point.values())
+    return CurvePoint(**point) if counted and measured else None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
+
+
+@contextmanager
+def reading(file: Path, cure: str) -> Iterator[None]:
+    """Say of a file that cannot be read, or that has not what it should have, what is wrong and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DamagedFile(file, error.strerror or str(error), cure) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = "it says other things"
+        if isinstance(error, KeyError | ValueError):
+            why = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise DamagedFile(file, f"it cannot be read ({why})", cure) from error
 
 
 def known(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:

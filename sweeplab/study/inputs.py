@@ -67,8 +67,7 @@ def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
         BadInput: they have changed since.
     """
     dataset = study_dataset(spec)
-    known = DataDescription.of(folder.read(folder.data_file))
-    if dataset.token_digest != known.token_digest:
+    if dataset.token_digest != folder.data.token_digest:
         raise BadInput(f"the text of study {folder.name} has changed since it was trained on")
     return dataset
 

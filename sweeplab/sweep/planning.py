@@ -116,10 +116,10 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
 
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
-    """Return what checkpoints take when all is done, and snapshots (three rows more) while it trains."""
+    """Return what checkpoints take when all is done, and snapshots (four rows, two at a time) while it trains."""
     per_cell = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
     kept = sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
-    return 4 * (n_copies * kept + 4 * max(each.n_params for each in plans))
+    return 4 * (n_copies * kept + 2 * 4 * max(each.n_params for each in plans))
 
 
 def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:

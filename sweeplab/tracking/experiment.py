@@ -157,12 +157,16 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
 
 def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
     """Yield the trainings of an experiment's study, the earliest first."""
-    if hasattr(experiment.client._tracking_client.store, "engine"):
+    if _has_tables(experiment):
         yield from _from_tables(experiment)
         return
     for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
             yield _tracked(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
+
+
+def _has_tables(there: Experiment) -> bool:
+    return hasattr(there.client._tracking_client.store, "engine")
 
 
 def _tracked(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
@@ -241,8 +245,6 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
         BadInput: MLflow has another experiment of that name, deleted or not.
         TrackingUnavailable: MLflow does not answer.
     """
-    from mlflow.entities import RunTag
-
     there = Experiment(lab, study, uri)
     with reaching(there.uri):
         ours, taken = _named(there, study), _named(there, new)
@@ -254,11 +256,32 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
             return
         if found.name != new:
             there.client.rename_experiment(found.experiment_id, new)
-        for run in there.runs(experiment=found.experiment_id):
-            key = run.data.tags.get("sweeplab.key", "")
-            if key.partition("/")[0] == study:
-                tags = {"study": new, "key": new + key[len(study) :]}
-                entities = [RunTag(f"sweeplab.{name}", text) for name, text in tags.items()]
-                there.client.log_batch(run.info.run_id, tags=entities)
-                if key == study:
-                    there.client.update_run(run.info.run_id, name=new)
+        rename = _rename_in_tables if _has_tables(there) else _rename_by_runs
+        rename(there, found.experiment_id, new)
+        for parent in there.runs(f"tags.`sweeplab.key` = {quoted(new)}", found.experiment_id):
+            there.client.update_run(parent.info.run_id, name=new)
+
+
+def _rename_in_tables(there: Experiment, experiment: str, new: str) -> None:
+    """Give the new name to all runs of an experiment at once: a call for each takes 8 ms."""
+    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
+    from sqlalchemy import func, literal, or_, select, update
+
+    own: Any = select(SqlRun.run_uuid).where(SqlRun.experiment_id == int(experiment))
+    value: Any = SqlTag.value
+    is_named = or_(value == there.study, value.startswith(f"{there.study}/", autoescape=True))
+    renamed = literal(new).concat(func.substr(value, len(there.study) + 1))
+    tags = update(SqlTag).where(SqlTag.run_uuid.in_(own), SqlTag.key.in_((STUDY, "sweeplab.key")), is_named)
+    with there.client._tracking_client.store.engine.begin() as connection:
+        connection.execute(tags.values(value=renamed))
+
+
+def _rename_by_runs(there: Experiment, experiment: str, new: str) -> None:
+    from mlflow.entities import RunTag
+
+    for run in there.runs(experiment=experiment):
+        key = run.data.tags.get("sweeplab.key", "")
+        if key.partition("/")[0] == there.study:
+            tags = {"study": new, "key": new + key[len(there.study) :]}
+            entities = [RunTag(f"sweeplab.{name}", text) for name, text in tags.items()]
+            there.client.log_batch(run.info.run_id, tags=entities)

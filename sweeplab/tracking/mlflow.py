@@ -1,9 +1,8 @@
 """Ship a study to MLflow: one experiment and one parent run per study, one nested run per training.
 
 Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
-there. A point's timestamp follows from its line, and the numbers of one line are written in one transaction,
-so the last step of a metric says what MLflow has. And an end is written in an order: numbers and tags, files,
-the terminal status, and last the marker `shipped` in the run's folder.
+there. A point is sent where MLflow has none at its step, and its timestamp follows from its line. And an end is
+written in an order: numbers and tags, files, the terminal status, and last the marker `shipped` in the run's folder.
 """
 
 from __future__ import annotations
@@ -239,7 +238,9 @@ class MLflowTracker(Mirror):
         params = texts(start.values.as_dict())
         tracked = self._experiment.run(f"{self._study}/{start.key}")
         if tracked:
-            measures.tracked.update({metric.key: metric.step for metric in tracked.data.to_proto().metrics})
+            run_id, names = tracked.info.run_id, tracked.data.metrics
+            histories = {name: read_histories(self._client, [run_id], name)[run_id] for name in names}
+            measures.tracked.update({name: {each.step for each in histories[name]} for name in names})
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
         else:
             name = f"{start.cell} #{start.trial} seed {start.seed}"

@@ -119,12 +119,12 @@ class Mirror(ABC):
 class RunMeasures:
     """Reads a run's numbers as they come.
 
-    `tracked` has the last step of every metric that tracking has; what is read is entered there.
+    `tracked` has the steps of every metric that tracking has; what is read is entered there.
     """
 
     folder: RunFolder
     start: RunStart
-    tracked: dict[str, int] = field(default_factory=dict)
+    tracked: dict[str, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._curve = CurveReader(self.folder)
@@ -149,15 +149,14 @@ class RunMeasures:
         Of an iteration that a run went through again after a kill the first time counts.
         """
         for point in self._curve.new_points():
-            values = {name: getattr(point, name) for name in CURVES}
-            measures = self._new(values, point.iteration, point.wall_seconds)
-            by_tokens = [
-                measure._replace(name=measure.name + BY_TOKENS, step=point.train_tokens)
-                for measure in measures
-                if measure.name in LOSSES_BY_TOKENS
-            ]
+            measures = self._new(
+                {name: getattr(point, name) for name in CURVES}, point.iteration, point.wall_seconds
+            )
             if measures:
-                yield measures + by_tokens
+                losses = {
+                    each.name + BY_TOKENS: each.value for each in measures if each.name in LOSSES_BY_TOKENS
+                }
+                yield measures + self._new(losses, point.train_tokens, point.wall_seconds)
 
     def _new(self, values: Mapping[str, float | None], step: int, wall_seconds: float) -> list[Measure]:
         timestamp_ms = _ms(self.start.started + wall_seconds)
@@ -165,9 +164,10 @@ class RunMeasures:
             # MLflow keeps an infinity as 1.8e308, which spoils every chart it stands in; a NaN leaves a gap.
             Measure(name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step)
             for name, value in values.items()
-            if value is not None and step > self.tracked.get(name, -1)
+            if value is not None and step not in self.tracked.get(name, ())
         ]
-        self.tracked.update({measure.name: step for measure in measures})
+        for measure in measures:
+            self.tracked.setdefault(measure.name, set()).add(step)
         return measures
 
 

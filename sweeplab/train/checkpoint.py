@@ -1,27 +1,36 @@
-"""Checkpoints that a kill never leaves broken: safetensors beside a JSON that names it and holds its hash.
+"""Checkpoints and snapshots that a kill never leaves broken, and whose damage is noticed wherever it is.
 
-The tensors are written under a name of their own, then the JSON is put in place by one rename: whoever reads
-finds the old pair or the new one. The hash tells a damaged file from a good one, which loading would not.
+A checkpoint is safetensors beside a JSON that names them and holds their hash; they hold that of the JSON's facts. The
+tensors are written under a name of their own, then the JSON is put in place by one rename: whoever reads finds the old
+pair or the new one. A snapshot is one file of safetensors whose name has its iteration and the hash of all of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from sweeplab.files import write_whole
+from sweeplab.files import sync_folder, write_whole
 from sweeplab.train.member import Snapshot
+
+SNAPSHOT = re.compile(r"state-(\d+)-([0-9a-f]{64})\.safetensors")
 
 
 class DamagedCheckpoint(Exception):  # noqa: N818 - a state of a file
-    """Say that a checkpoint's tensors are missing or are not the ones that were written."""
+    """Say that a checkpoint's tensors or facts are missing or are not the ones that were written."""
+
+    def __init__(self, file: Path, why: str) -> None:
+        cure = "put a copy of its folder back, such as what artifact `checkpoint` of its run has in MLflow"
+        super().__init__(f"{file} is not what was written there: {why}; {cure}")
 
 
 def write_checkpoint(
@@ -29,12 +38,13 @@ def write_checkpoint(
 ) -> None:
     """Write `<name>.json` with `facts` and the tensors beside it, in place of an earlier pair."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = save({key: tensor.contiguous() for key, tensor in tensors.items()})
+    content = _saved(tensors, {"facts_sha256": _facts_digest(facts)})
     digest = hashlib.sha256(content).hexdigest()
     tensor_file = f"{name}-{digest[:12]}.safetensors"
     write_whole(folder / tensor_file, content)
     description = {"tensors": tensor_file, "sha256": digest, **facts}
     write_whole(folder / f"{name}.json", json.dumps(description, indent=1).encode())
+    sync_folder(folder)
     for old in folder.glob(f"{name}-*.safetensors*"):  # a killed write's temporary file among them
         if old.name != tensor_file:
             old.unlink()
@@ -45,32 +55,104 @@ def read_checkpoint(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[st
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        DamagedCheckpoint: the tensors are not those that were written.
+        DamagedCheckpoint: the tensors or the facts are not those that were written.
     """
-    facts = json.loads((folder / f"{name}.json").read_bytes())
-    path = folder / facts.pop("tensors")
-    content = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(content).hexdigest() != facts.pop("sha256"):
-        raise DamagedCheckpoint(f"{path} is not what was written there: its hash differs")
+    described = folder / f"{name}.json"
+    try:
+        facts = dict(json.loads(described.read_bytes()))
+        path = folder / Path(facts.pop("tensors")).name
+        digest = facts.pop("sha256")
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedCheckpoint(described, f"it describes no checkpoint ({error!r})") from None
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DamagedCheckpoint(path, "its hash differs from the one in its JSON")
+    # Tensors from before they had one say no hash.
+    if _metadata(content).get("facts_sha256") not in (None, _facts_digest(facts)):
+        raise DamagedCheckpoint(described, "its hash differs from the one that its tensors have")
     return load(content), facts
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Write what a run needs to go on, with what its bits depend on: threads and the torch that made them."""
-    facts = {"numbers": snapshot.numbers, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    write_checkpoint(folder, "state", snapshot.rows, facts)
+    """Write what a run needs to go on; the snapshot before it stays until the next one is on the disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = _saved(snapshot.rows, {"numbers": json.dumps(snapshot.numbers)})
+    digest, iteration = hashlib.sha256(content).hexdigest(), snapshot.numbers["iteration"]
+    name = f"state-{iteration}-{digest}.safetensors"
+    write_whole(folder / name, content)
+    sync_folder(folder)
+    # Later ones are those that could not be read, or the run would have gone on from there.
+    before = [file.name for at, file, _ in _snapshots(folder) if at < iteration][:1]
+    for old in folder.glob("state*"):  # a killed write's temporary file among them
+        if old.name not in (name, *before):
+            old.unlink()
 
 
 def read_snapshot(folder: Path) -> Snapshot | None:
-    """Read a run's snapshot; None when there is none, or none that can be trusted."""
-    try:
+    """Read a run's latest snapshot that is what was written; None when there is none."""
+    for _, file, digest in _snapshots(folder):
+        with suppress(OSError):  # a disk that no longer reads it
+            content = file.read_bytes()
+            if hashlib.sha256(content).hexdigest() == digest:
+                return Snapshot(load(content), json.loads(_metadata(content)["numbers"]))
+    with suppress(OSError, DamagedCheckpoint, KeyError):  # as it was written before it was one file
         rows, facts = read_checkpoint(folder, "state")
-    except (FileNotFoundError, DamagedCheckpoint):
-        return None
-    return Snapshot(rows, facts["numbers"])
+        return Snapshot(rows, facts["numbers"])
+    return None
 
 
 def remove_snapshot(folder: Path) -> None:
-    """Remove a run's snapshot once the run has ended."""
-    for path in (folder / "state.json", *folder.glob("state-*.safetensors*")):
+    """Remove a run's snapshots once the run has ended."""
+    for path in folder.glob("state*"):
         path.unlink(missing_ok=True)
+
+
+class SnapshotWriter:
+    """Writes snapshots in order on a thread beside the training, at most one of each folder at a time."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
+        self._written: dict[Path, Future[None]] = {}
+
+    def write(self, folder: Path, snapshot: Snapshot) -> None:
+        """Let a snapshot be written; wait for the folder's last one first.
+
+        Raises:
+            OSError: the last one could not be written.
+        """
+        self.wait(folder)
+        self._written[folder] = self._thread.submit(write_snapshot, folder, snapshot)
+
+    def wait(self, *folders: Path) -> None:
+        """Wait until the snapshots of these folders are written.
+
+        Raises:
+            OSError: one of them could not be written.
+        """
+        for future in [self._written.pop(folder) for folder in folders if folder in self._written]:
+            future.result()
+
+    def close(self) -> None:
+        """Wait until all is written, whether or not it could be; what failed is told once, to who waits for it."""
+        self._thread.shutdown()
+
+
+def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
+    """Yield the iteration, file and hash of each snapshot, the latest first."""
+    found = ((SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors"))
+    yield from sorted(((int(match[1]), file, match[2]) for match, file in found if match), reverse=True)
+
+
+def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    content: bytes = save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
+    return content
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return what a safetensors file says beside its tensors: its header follows its header's length."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return dict(header.get("__metadata__", {}))
+
+
+def _facts_digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

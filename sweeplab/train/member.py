@@ -134,8 +134,9 @@ class Member:
 
     def numbers(self) -> dict[str, Any]:
         """Return what a snapshot keeps of a run beside its rows."""
-        named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds", "points")
-        return {name: getattr(self, name) for name in named} | {"progress": asdict(self.progress)}
+        named = ("iteration", "evaluated", "counted", "wall_seconds", "point_seconds")
+        copied = {"points": [*self.points], "progress": asdict(self.progress)}
+        return {name: getattr(self, name) for name in named} | copied
 
     def is_due(self) -> bool:
         """Say whether an evaluation comes before the next step."""

@@ -111,7 +111,7 @@ class Stack:
     def snapshot(self, key: str) -> Snapshot:
         """Return a copy of all that the run needs to go on in another stack; taken between steps."""
         row = self.keys.index(key)
-        rows = {name: rows[row].cpu().clone() for name, rows in self._rows.items()}
+        rows = {name: rows[row].to("cpu", copy=True) for name, rows in self._rows.items()}
         return Snapshot(rows, self._members[row].numbers())
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:

@@ -278,7 +278,7 @@ def test_an_end_of_which_the_storage_was_not_told(study: StudyFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("trials.db", "not a database"), ("study.json", "its description cannot be read")]
+    ("name", "said"), [("trials.db", "not a database"), ("study.json", "it cannot be read")]
 )
 def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> None:
     for beside in study.path.glob(f"{name}*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections import Counter
@@ -22,6 +23,7 @@ from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.train import checkpoint
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -239,6 +241,38 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work, opened, d
     assert losses(folder) == losses(whole)
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
     assert all(event is not None for event in outcomes(folder).values())
+
+
+def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_losses(tiny, work) -> None:
+    values = {"max_iters": 40}
+    whole, _, _ = work(tiny(name="whole", values=values, budget=Budget(trials_per_cell=1)))
+    spec = tiny(name="parts", values=values, budget=Budget(trials_per_cell=1))
+    left = iter(range(27))
+    folder, _, _ = work(spec, lambda: next(left, None) is None)
+    (run,) = folder.runs()
+    kept = sorted(run.path.glob("state-*"), key=lambda file: int(file.name.split("-")[1]))
+    content = bytearray(kept[-1].read_bytes())
+    content[100] ^= 1
+    kept[-1].write_bytes(content)
+    _, _, events = work(spec)
+    assert losses(folder) == losses(whole)
+    trained = [event.iteration for event in events if isinstance(event, RunEvaluated)]
+    assert 0 < trained[0] < 40 and len(kept) == 2, "not from the start again"
+    assert not list(run.path.glob("state*"))
+
+
+def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(tiny, work, monkeypatch) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=1))
+
+    def write(target, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(checkpoint, "write_whole", write)
+        work(spec)
+    folder, store, _ = work(spec)
+    assert [outcome.state for outcome in outcomes(folder).values()] == ["complete"]
+    assert len(store.trials(store.cells[0])) == 1
 
 
 def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(tiny, opened, dataset) -> None:

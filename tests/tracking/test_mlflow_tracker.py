@@ -276,6 +276,50 @@ def test_a_server_that_is_down_does_not_block(
                 tracker.ship(tmp_path)
 
 
+def no_points(writer: Any) -> list[bytes]:
+    """Return lines that no worker writes: torn, of other bytes, or with what is no count or no number."""
+    whole = json.dumps(writer.evaluation(30))
+    wrong = [
+        *({"iteration": each} for each in (None, "20", True, -1, 20.5, 10**30, math.inf, math.nan, [20], {})),
+        *({"train_tokens": each} for each in (None, "x", -64, 10**30)),
+        *({"wall_seconds": each} for each in (None, math.nan, 1e300, "soon")),
+        *({"val_loss": each} for each in ("low", True, 10**400, [4.0])),
+    ]
+    bytes_ = [b"\xff\xfe\x00garbage", b"[" * 100_000, whole[:20].encode(), whole[20:].encode(), b"null"]
+    return bytes_ + [json.dumps(writer.evaluation(30) | each).encode() for each in wrong]
+
+
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_each_point_is_there_once_whatever_lines_stand_between(
+    opened_again: bool, lab: Path, tmp_path: Path, writer: Any
+) -> None:
+    folder, study = writer.begin(tmp_path / "run", "all/0/0"), f"garbage {opened_again}"
+    # A digit that flipped: a point comes too early, or has another's tokens; and one comes again after a kill.
+    early, same_tokens = writer.evaluation(170), writer.evaluation(21) | {"train_tokens": 64 * 20}
+    again = writer.evaluation(10) | {"wall_seconds": 900.0, "val_loss": 9.0}
+    valid = [json.dumps(each).encode() for each in (early, same_tokens, again)]
+    tracker = MLflowTracker(lab, study)
+    tracker.open({})
+    iterations = range(0, 90, 10)
+    for iteration in iterations:
+        lines = [json.dumps(each).encode() for each in writer.lines(iteration)]
+        with (folder / "points.jsonl").open("ab") as file:
+            file.write(b"\n".join([*lines, *(no_points(writer) if iteration == 30 else valid), b""]))
+        if opened_again and iteration % 40 == 0:
+            tracker = MLflowTracker(lab, study)
+            tracker.open({})
+        tracker.ship(folder)
+    (run,) = tracker.runs()
+    sent = {each.step: each.value for each in tracker.history(run.run_id, "val_loss")}
+    values = {each: writer.evaluation(each)["val_loss"] for each in (*iterations, 21, 170)}
+    assert sent == {**values, 10: sent[10]}
+    steps = {"val_loss": [*sorted(values)], "train_loss": [*iterations][1:]}
+    steps["train_loss_by_tokens"] = [64 * each for each in iterations][1:]
+    steps["val_loss_by_tokens"] = [64 * each for each in (*iterations, 170)]
+    for name, expected in steps.items():
+        assert [each.step for each in tracker.history(run.run_id, name)] == expected, name
+
+
 @pytest.mark.parametrize("uri", ["mlruns", "file:///somewhere", "ftp://somewhere", "/a/folder"])
 def test_a_place_that_mlflow_does_not_know(uri: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="allowed: sqlite"):

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from sweeplab.train.checkpoint import (
     DamagedCheckpoint,
+    SnapshotWriter,
     read_checkpoint,
     read_snapshot,
     remove_snapshot,
     write_checkpoint,
     write_snapshot,
 )
+from sweeplab.train.member import Snapshot
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 
@@ -28,7 +34,8 @@ from sweeplab.train.stack import Stack
 WRITERS = """
 import os, sys, torch
 from pathlib import Path
-from sweeplab.train.checkpoint import write_checkpoint
+from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
+from sweeplab.train.member import Snapshot
 for _ in sys.stdin:
     if writer := os.fork():
         print(os.waitpid(writer, 0)[1], flush=True)
@@ -38,7 +45,10 @@ for _ in sys.stdin:
     while True:
         number += 1
         tensors = {"a": torch.full((300_000,), float(number)), "b": torch.full((7, 3), float(number))}
-        write_checkpoint(Path(sys.argv[1]), "model", tensors, {"number": number})
+        if sys.argv[2] == "model":
+            write_checkpoint(Path(sys.argv[1]), "model", tensors, {"number": number})
+        else:
+            write_snapshot(Path(sys.argv[1]), Snapshot(tensors, {"iteration": number}))
 """
 
 
@@ -77,11 +87,10 @@ def test_missing_tensors_are_damage_and_no_checkpoint_is_none(tmp_path: Path) ->
         read_checkpoint(tmp_path, "model")
 
 
-@pytest.mark.faults
-def test_twenty_kills_while_writing_leave_a_whole_checkpoint(tmp_path: Path) -> None:
-    numbers = []
+def kills(folder: Path, kind: str) -> Iterator[None]:
+    """Let writers of one kind of file be killed, and yield after each."""
     with subprocess.Popen(
-        [sys.executable, "-c", WRITERS, str(tmp_path)],
+        [sys.executable, "-c", WRITERS, str(folder), kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -94,23 +103,175 @@ def test_twenty_kills_while_writing_leave_a_whole_checkpoint(tmp_path: Path) -> 
             time.sleep(0.05 + random.random() * 0.2)
             os.kill(writer, signal.SIGKILL)
             assert int(process.stdout.readline()) == signal.SIGKILL, "it was writing until it was killed"
-            tensors, facts = read_checkpoint(tmp_path, "model")
-            assert (tensors["a"] == facts["number"]).all()
-            assert (tensors["b"] == facts["number"]).all()
-            numbers.append(facts["number"])
+            yield
+
+
+@pytest.mark.faults
+def test_twenty_kills_while_writing_leave_a_whole_checkpoint(tmp_path: Path) -> None:
+    numbers = []
+    for _ in kills(tmp_path, "model"):
+        tensors, facts = read_checkpoint(tmp_path, "model")
+        assert (tensors["a"] == facts["number"]).all()
+        assert (tensors["b"] == facts["number"]).all()
+        numbers.append(facts["number"])
     assert max(numbers) > 1
 
 
-def test_a_snapshot_that_cannot_be_trusted_is_none(values_of, tokens, tmp_path: Path) -> None:
+@pytest.mark.faults
+def test_twenty_kills_while_writing_leave_a_whole_snapshot_and_the_one_before_it(tmp_path: Path) -> None:
+    numbers = []
+    for _ in kills(tmp_path, "state"):
+        found = read_snapshot(tmp_path)
+        assert found is not None
+        assert all((row == found.numbers["iteration"]).all() for row in found.rows.values())
+        numbers.append(found.numbers["iteration"])
+        if numbers[-1] > 1:
+            latest(tmp_path).write_bytes(b"")
+            before = read_snapshot(tmp_path)
+            assert before is not None and before.numbers["iteration"] < numbers[-1]
+        remove_snapshot(tmp_path)
+    assert max(numbers) > 1
+
+
+def damages(file: Path) -> Iterator[str]:
+    """Flip every bit of a file, cut it at every length, take it away; yield what was done, and mend it again."""
+    whole = file.read_bytes()
+    for position in range(8 * len(whole)):
+        content = bytearray(whole)
+        content[position // 8] ^= 1 << position % 8
+        file.write_bytes(content)
+        yield f"bit {position}"
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        yield f"the first {length} bytes"
+    file.write_bytes(whole + b"\0")
+    yield "a byte more"
+    file.unlink()
+    yield "gone"
+    file.write_bytes(whole)
+
+
+def at(iteration: int) -> Snapshot:
+    rows = {"weights": torch.arange(4.0) + iteration, "loss": torch.tensor([0.1])}
+    points = [{"iteration": iteration, "train_loss": 0.1 + 0.2}]
+    progress = {"first": float("nan"), "best": float("inf"), "n_bad": 3}
+    return Snapshot(rows, {"iteration": iteration, "points": points, "progress": progress})
+
+
+def same(found: Snapshot | None, written: Snapshot) -> bool:
+    return (
+        found is not None
+        and found.rows.keys() == written.rows.keys()
+        and all(torch.equal(row, written.rows[name]) for name, row in found.rows.items())
+        and json.dumps(found.numbers) == json.dumps(written.numbers)  # a NaN equals itself so
+    )
+
+
+def latest(folder: Path) -> Path:
+    return max(folder.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
+
+
+def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(tmp_path: Path) -> None:
+    for iteration in (5, 10, 20):
+        write_snapshot(tmp_path, at(iteration))
+    assert len(list(tmp_path.iterdir())) == 2
+    for what in damages(latest(tmp_path)):
+        assert same(read_snapshot(tmp_path), at(10)), what
+    assert same(read_snapshot(tmp_path), at(20))
+
+
+def test_whatever_is_damaged_of_the_only_snapshot_there_is_none(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, at(5))
+    for what in damages(latest(tmp_path)):
+        assert read_snapshot(tmp_path) is None, what
+
+
+def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_path: Path) -> None:
+    for iteration in (10, 20):
+        write_snapshot(tmp_path, at(iteration))
+    latest(tmp_path).write_bytes(b"")
+    write_snapshot(tmp_path, at(15))  # as the run went on from 10
+    assert same(read_snapshot(tmp_path), at(15))
+    latest(tmp_path).write_bytes(b"")
+    assert same(read_snapshot(tmp_path), at(10))
+    write_snapshot(tmp_path, at(20))
+    assert same(read_snapshot(tmp_path), at(20))
+
+
+@pytest.mark.parametrize("pattern", ["*.json", "*.safetensors"])
+def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(4.0)}
+    facts = {"values": {"n_layer": 2, "betas": (0.9, 0.95)}, "val_loss": 0.1 + 0.2, "iteration": 300}
+    write_checkpoint(tmp_path, "model", tensors, facts)
+    (file,) = tmp_path.glob(pattern)
+    written = json.dumps(facts)
+    for what in damages(file):
+        try:
+            found, said = read_checkpoint(tmp_path, "model")
+        except DamagedCheckpoint as error:
+            assert str(tmp_path) in str(error) and "artifact `checkpoint`" in str(error)
+        except FileNotFoundError:
+            assert (pattern, what) == ("*.json", "gone")
+        else:  # white space between two facts is none of them
+            assert pattern == "*.json" and json.dumps(said) == written, what
+            assert torch.equal(found["a"], tensors["a"])
+
+
+def test_a_checkpoint_from_before_its_facts_had_a_hash_is_read_and_so_is_a_snapshot(tmp_path: Path) -> None:
+    content = save(at(7).rows)
+    digest = hashlib.sha256(content).hexdigest()
+    for name in ("model", "state"):
+        tensors = f"{name}-{digest[:12]}.safetensors"
+        (tmp_path / tensors).write_bytes(content)
+        described = {"tensors": tensors, "sha256": digest, "numbers": at(7).numbers}
+        (tmp_path / f"{name}.json").write_text(json.dumps(described, indent=1))
+    assert json.dumps(read_checkpoint(tmp_path, "model")[1]) == json.dumps({"numbers": at(7).numbers})
+    assert same(read_snapshot(tmp_path), at(7))
+    write_snapshot(tmp_path, at(8))
+    assert same(read_snapshot(tmp_path), at(8))
+    assert {file.name for file in tmp_path.glob("state*")} == {latest(tmp_path).name}
+
+
+def test_a_stacks_snapshot_comes_back_and_goes(values_of, tokens, tmp_path: Path) -> None:
     stack = Stack(values_of(), tokens, tokens)
     stack.admit(Run("run", values_of()))
     stack.advance()
     assert read_snapshot(tmp_path) is None
     write_snapshot(tmp_path, stack.snapshot("run"))
-    found = read_snapshot(tmp_path)
-    assert found is not None
-    assert found.numbers == stack.snapshot("run").numbers
-    next(tmp_path.glob("*.safetensors")).write_bytes(b"")
-    assert read_snapshot(tmp_path) is None
+    assert same(read_snapshot(tmp_path), stack.snapshot("run"))
     remove_snapshot(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(
+    values_of, tokens, tmp_path: Path
+) -> None:
+    stack, writer = Stack(values_of(), tokens, tokens), SnapshotWriter()
+    stack.admit(Run("run", values_of()))
+    stack.advance()
+    steps = iter([False] * 12 + [True])
+    stack.advance(lambda: next(steps))
+    taken = stack.snapshot("run")
+    said = json.dumps(taken.numbers)
+    assert taken.numbers["points"], "a part of the curve that no evaluation has told yet"
+    stack.advance()
+    assert json.dumps(taken.numbers) == said
+    writer.write(tmp_path, taken)
+    writer.write(tmp_path, stack.snapshot("run"))
+    writer.wait(tmp_path)
+    assert same(read_snapshot(tmp_path), stack.snapshot("run"))
+    latest(tmp_path).unlink()
+    assert same(read_snapshot(tmp_path), taken)
+    writer.close()
+
+
+def test_a_snapshot_that_could_not_be_written_is_told_to_who_asks_next(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    writer = SnapshotWriter()
+    writer.write(tmp_path / "file" / "run", at(5))
+    writer.write(tmp_path / "other", at(5))
+    with pytest.raises(NotADirectoryError):
+        writer.write(tmp_path / "file" / "run", at(10))
+    writer.wait(tmp_path / "file" / "run")
+    writer.close()
+    assert same(read_snapshot(tmp_path / "other"), at(5))

@@ -181,7 +181,7 @@ def study_candidates(
 
     folders = [find_study(lab, name) for name in names]
     spec = candidate_study(folders, study_names(folders[0].lab), axes)
-    vocab_size = folders[0].read(folders[0].data_file)["vocab_size"]
+    vocab_size = folders[0].data.vocab_size
     return spec, cell_candidates(spec, vocab_size, counting)
 
 

@@ -164,7 +164,7 @@ class Runs:
         folder = StudyFolder(self._lab, name)
         if not (folder.canonical_file.exists() and folder.data_file.exists()):
             return None
-        return targets.study_digest(read_spec(folder), folder.read(folder.data_file)["text_digest"])
+        return targets.study_digest(read_spec(folder), folder.data.text_digest)
 
     def _reading(self, names: Sequence[str], counting: Counting) -> tuple[list[StartedRun], Points | str]:
         """Return the runs that have started, the first first, and the points, or why there are none."""

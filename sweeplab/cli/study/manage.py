@@ -23,8 +23,9 @@ from sweeplab.cli.options import (
 )
 from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import find_study
+from sweeplab.lab.listing import find_study, study_names
 from sweeplab.lab.showing import states_in_words
+from sweeplab.records.folders import lab_folder
 from sweeplab.study.file.template import study_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -91,8 +92,12 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
     \b
     $ sweeplab study rename small first-try
     """
-    from sweeplab.lab.moving import rename_study
+    from sweeplab.lab.moving import finish_renaming, rename_study
 
+    if begun := finish_renaming(lab_folder(lab), name):
+        names = study_names(lab_folder(lab))
+        if new in names and name not in names:  # the same command was cut off
+            return answer_of(begun)
     folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)
     return answer_of(rename_study(folder, new))

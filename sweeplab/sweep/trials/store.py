@@ -528,7 +528,7 @@ class Store:
 def open_store(folder: StudyFolder, allow_plugins: bool = False) -> Store:
     """Open the storage of a study as it stands in its folder, with its commands up to now."""
     spec = read_spec(folder, allow_plugins)
-    vocab_size = int(folder.read(folder.data_file)["vocab_size"])
+    vocab_size = folder.data.vocab_size
     store = Store(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
     store.poll_commands()
     return store

@@ -178,7 +178,7 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
     if theirs.objective != spec.objective:
         how = [f"{each.objective.metric}, {each.objective.at}" for each in (theirs, spec)]
         raise BadInput(f"study {name} values a trial by {how[0]}, and this one by {how[1]}")
-    described = DataDescription.of(folder.read(folder.data_file))
+    described = folder.data
     if described.token_digest != data.token_digest:
         raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
     if described.init_digest != data.init_digest:

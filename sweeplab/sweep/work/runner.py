@@ -11,7 +11,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,7 +28,7 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
-from sweeplab.train.checkpoint import read_snapshot, write_checkpoint, write_snapshot
+from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
 from sweeplab.train.devices import free_memory_bytes
 from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
@@ -57,6 +57,7 @@ class Runner:
         self._trials: dict[str, ClaimedTrial] = {}  # the trials held, by the key of each of their runs
         self._waiting: list[Training] = []  # runs of these that are in no stack
         self._suspects: set[str] = set()  # runs of a stack that raised an error
+        self._snapshots = SnapshotWriter()
         self._start_weights = cache(lambda: start_weights(spec))
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
@@ -73,10 +74,12 @@ class Runner:
                         self._train_stack(self._next_run())
                     elif self.store.awaits_results:
                         time.sleep(AWAIT_SECONDS)
+                self._await_snapshots(self._trials.values())
             except StorageUnavailable:
                 self._trials.clear()  # nobody can be told that they wait: their leases run out
                 raise
             finally:
+                self._snapshots.close()  # before another worker may take a trial up
                 trials = dict.fromkeys(self._trials.values())
                 self.store.requeue(trial.claim for trial in trials)
                 for trial in trials:
@@ -157,6 +160,7 @@ class Runner:
             fitting = (each for each in self._waiting if shape_key(each.run.values) == stack.key)
             if training := next(fitting, None):
                 self._waiting.remove(training)
+                self._snapshots.wait(training.folder.path)
                 stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
                 continue
             n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
@@ -266,6 +270,7 @@ class Runner:
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
+        self._await_snapshots([trial])  # whose files go
         try:
             ends = trial.write_ends(ending)
             flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
@@ -295,7 +300,10 @@ class Runner:
 
     def _save(self, stack: Stack, keys: Collection[str]) -> None:
         for key in keys:
-            write_snapshot(self._trials[key].trainings[key].folder.path, stack.snapshot(key))
+            self._snapshots.write(self._trials[key].trainings[key].folder.path, stack.snapshot(key))
+
+    def _await_snapshots(self, trials: Iterable[ClaimedTrial]) -> None:
+        self._snapshots.wait(*(each.folder.path for trial in trials for each in trial.trainings.values()))
 
     def _write_checkpoint(self, stack: Stack, training: Training, record: Record) -> None:
         """Write a finished run's weights, with all that it takes to load them."""
