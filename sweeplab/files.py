@@ -36,6 +36,23 @@ def write_whole(target: Path, content: bytes) -> None:
         raise
 
 
+def write_new(target: Path, content: bytes) -> bool:
+    """Write a file whole unless there is one; say whether it was written, and by nobody else at the same time.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written; nothing is left behind.
+    """
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        write_whole(temporary, content)
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until what a folder holds is on the disk, the names of new files too."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sweeplab.errors import DamagedFile
-from sweeplab.files import write_whole
+from sweeplab.files import write_new, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 # What an evaluation finds besides the loss, where the task or the model has it.
@@ -288,9 +288,17 @@ class RunFolder:
             found.setdefault(point.iteration, point)
         return [found[iteration] for iteration in sorted(found)]
 
-    def write_end(self, end: RunEnd) -> None:
-        """Write how the run ended; nothing of the run is written after it."""
-        write_whole(self.end_file, _json(end.as_json()))
+    def write_end(self, end: RunEnd) -> RunEnd:
+        """Write how the run ended, unless that is written, and return what is; nothing of the run is written after it.
+
+        A worker that was stopped, and whose lease has run out, may write it beside the one that took its place: what
+        comes first holds for both.
+        """
+        if write_new(self.end_file, _json(end.as_json())):
+            return end
+        written = self.read_end()
+        assert written is not None
+        return written
 
     def read_end(self) -> RunEnd | None:
         """Return how the run ended, or None while it has not.

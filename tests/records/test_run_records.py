@@ -47,6 +47,16 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert said["best_exact_match"] == 0.5 and "best_pseudo_perplexity" not in said
 
 
+def test_of_two_ends_the_first_holds(tmp_path: Path) -> None:
+    pruned, complete = (
+        RunEnd(state=state, value=value, ending=TrialEnding(state, value))
+        for state, value in ((RunState.PRUNED, 2.5), (RunState.COMPLETE, 2.0))
+    )
+    folder = RunFolder(tmp_path)
+    assert folder.write_end(pruned) == folder.write_end(complete) == folder.read_end() == pruned
+    assert [file.name for file in tmp_path.iterdir()] == ["end.json"]
+
+
 def test_an_end_of_few_words_is_read(tmp_path: Path) -> None:
     (tmp_path / "end.json").write_text('{"state": "complete", "value": 1.5}')
     end = RunFolder(tmp_path).read_end()

@@ -15,7 +15,7 @@ from tiny_study import FIXED
 from sweeplab.data.objectives import make_objective
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurvePoint
+from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
@@ -241,6 +241,26 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work, opened, d
     assert losses(folder) == losses(whole)
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
     assert all(event is not None for event in outcomes(folder).values())
+
+
+def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands(
+    tiny, opened, dataset
+) -> None:
+    spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
+    folder, store = opened(spec)
+
+    def end_beside(event) -> None:
+        """Write the end of the first seed's run, as the worker that held the trial before may."""
+        if isinstance(event, RunEvaluated) and event.iteration == 10 and event.seed == 0:
+            ending = TrialEnding(RunState.PRUNED, 3.25, {0: RunState.PRUNED, 1: RunState.PRUNED})
+            end = RunEnd(state=RunState.PRUNED, value=3.25, iteration=10, ending=ending)
+            folder.run("all", 0, 0).write_end(end)
+
+    Runner(spec, store, dataset, folder, end_beside).work()
+    (trial,) = store.trials(store.cells[0])
+    ends = [run.read_end() for run in folder.runs()]
+    assert (trial.state, trial.user_attrs["outcome"]) == (TrialState.PRUNED, "pruned")
+    assert [(end.state, end.value) for end in ends] == [("pruned", 3.25)] * 2
 
 
 def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_losses(tiny, work) -> None:

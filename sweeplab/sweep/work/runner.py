@@ -273,6 +273,7 @@ class Runner:
         self._await_snapshots([trial])  # whose files go
         try:
             ends = trial.write_ends(ending)
+            ending = ends[0].ending
             flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
             totals = {"train_flops": flops, "wall_seconds": seconds}
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)

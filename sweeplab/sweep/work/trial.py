@@ -159,13 +159,13 @@ class TrialRuns:
         return TrialEnding(outcome, value, states, self.error)
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
-        """Write and return how every run ended, unless an earlier worker has written it."""
-        ends = []
+        """Write and return how every run ended; where another worker wrote the end of the first, all end as it says."""
+        ends: list[RunEnd] = []
         for training in self.trainings.values():
-            end = training.folder.read_end() or self._end(training, ending)
-            training.folder.write_end(end)
+            end = training.folder.read_end() or self._end(training, ends[0].ending if ends else ending)
+            ends.append(training.folder.write_end(end))
+        for training in self.trainings.values():
             remove_snapshot(training.folder.path)
-            ends.append(end)
         return ends
 
     def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
