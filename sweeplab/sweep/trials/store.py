@@ -221,7 +221,8 @@ class Store:
                 return []
             fitting = [cell for cell in self.cells if fits(cell)]
             leases = self.leases.all(connection)
-            held = {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
+            # What it still trains itself, though its lease ran out or another worker had it, it learns with its report.
+            held = self._held | {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
             for cell, frozen in self._running_without(held):
                 if len(claims) < n_trials and fits(cell):
                     claims += self._take_over(connection, cell, frozen, leases.get(frozen._trial_id))

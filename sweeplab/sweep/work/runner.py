@@ -193,15 +193,19 @@ class Runner:
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
         ends = [end for each in trial.trainings.values() if (end := each.folder.read_end())]
+        snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
+        for training, snapshot in snapshots.items():
+            known = [snapshot.numbers["evaluated"]] if snapshot else []
+            if known := [*known, *(end.iteration for end in ends)]:
+                trial.restore_curve(training, until=max(known))
+        # What an earlier worker could not report, because the database was lost.
+        means = trial.curves.means.items()
+        self.store.report_many([Report(claim, *each) for each in means if each[0] not in claim.reported])
         if ends:  # an earlier worker has written it, perhaps without telling the storage
             return self._finish(trial, ends[0].ending)
-        snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
         if claim.attempt > MOST_ATTEMPTS and not any(snapshots.values()):
             trial.error = f"{claim.attempt - 1} workers in turn died of it before its first checkpoint"
             return self._finish(trial, trial.ending(RunState.FAILED))
-        for training, snapshot in snapshots.items():
-            if snapshot:
-                trial.restore_curve(training, until=snapshot.numbers["evaluated"])
         self._waiting += trial.trainings.values()
         return None
 

@@ -1,0 +1,302 @@
+"""Workers that share one study in one process, and what befalls them, as a seed says: every failure can be repeated.
+
+The store, its database (SQLite) and its leases are the real ones. Training is pretended: a trial's value at an
+iteration follows from its learning rate, and what a worker writes to files stands in `Disk`. Time is made to pass by
+moving all leases, so that nothing waits. Each worker may be killed at any statement or commit, be stopped for longer
+than a lease and wake up, lose its database for a while, or the answer to a commit.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+import sqlalchemy as sql
+from optuna.trial import TrialState
+from sqlalchemy.exc import OperationalError
+
+from sweeplab.records.runs import RunState
+from sweeplab.study.search import Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
+from sweeplab.sweep.trials.leases import LEASE_SECONDS, RENEW_SECONDS, Owner
+from sweeplab.sweep.trials.store import Claim, LeaseLost, Report, Store
+
+VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3
+FIXED = {"n_layer": 1, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 40, "eval_interval": 10}
+# How long an evaluation takes, in seconds of the simulated clock.
+TRAINING_SECONDS = 3.0
+
+
+class Killed(BaseException):
+    """Say that a worker's process is no more."""
+
+
+def study(trials_per_cell: int) -> StudySpec:
+    return StudySpec(
+        name="simulated",
+        data=DataSpec(corpus="python-docs", tokenizer="char"),
+        fixed=FIXED | {"device": "cpu"},
+        grid={"n_embd": [8, 16]},
+        search={"learning_rate": Range(3e-4, 1e-2, log=True)},
+        budget=Budget(trials_per_cell=trials_per_cell),
+        sampler=Sampler(type="random"),
+        pruner=Pruner(type="median", options={"n_startup_trials": 3}),
+    )
+
+
+def value_at(learning_rate: float, iteration: int) -> float:
+    return 4.0 - iteration * (learning_rate % 1e-3)
+
+
+@dataclass
+class Disk:
+    """What workers have written to the folders of runs: snapshots, and ends, of which the first holds."""
+
+    snapshots: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, tuple[RunState, float, int]] = field(default_factory=dict)
+    told: Counter[int] = field(default_factory=Counter)
+
+
+class Worker:
+    """One process: a real store, and a stack of pretended runs."""
+
+    def __init__(self, world: World, place: Path) -> None:
+        self.world = world
+        spec = study(world.trials_per_cell)
+        self.store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{place}")
+        self.store.availability.limit = 1e9
+        engine = self.store.storage.engine
+        sql.event.listen(engine, "before_cursor_execute", lambda *_: self._befall(commits=None))
+        sql.event.listen(engine, "commit", lambda connection: self._befall(commits=connection))
+        self.start()
+
+    def start(self) -> None:
+        """Start a new process in the place of one that is dead: on this machine, or on another."""
+        self.store.storage.engine.dispose()
+        self.store.storage._forget()
+        for name in ("_tallies", "_rooms", "_finished", "_failed_before", "_held", "_unsent"):
+            getattr(self.store, name).clear()
+        self.store.availability.note_answer()
+        owner = Owner.of_this_process()
+        elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)
+        self.store.leases.owner = self.world.chance.choice([owner, elsewhere])
+        self.claims: list[Claim] = []
+        self.at: dict[int, int] = {}
+        self.wakes = self.renewed = self.world.now
+        self.until_death, self.lost_until = self.world.next_death(), 0.0
+
+    def _befall(self, commits: sql.Connection | None) -> None:
+        """Let what the seed says happen to the process before a statement, or at a commit."""
+        if self.world.is_quiet:
+            return
+        self.until_death -= 1
+        if self.until_death <= 0:
+            raise Killed
+        lost = OperationalError("", {}, sqlite3.OperationalError("database is locked"))
+        if self.world.now < self.lost_until:
+            raise lost
+        if commits is not None and self.world.chance.random() < 0.02:
+            commits.connection.dbapi_connection.execute("COMMIT")
+            raise lost
+
+    def step(self) -> bool:
+        """Do what a worker does between two evaluations; say whether it had anything to do."""
+        chance, world = self.world.chance, self.world
+        if not world.is_quiet:
+            if chance.random() < 0.02:
+                self.wakes = world.now + chance.uniform(1, 3 * LEASE_SECONDS)  # SIGSTOP, a suspended machine
+                return True
+            if chance.random() < 0.02:
+                self.lost_until = world.now + chance.uniform(1, 2 * LEASE_SECONDS)
+        try:
+            if world.now - self.renewed > RENEW_SECONDS:
+                self.store.renew()
+                self.renewed = world.now
+        except OperationalError:
+            pass
+        if len(self.claims) < STACK and not self._claim() and not self.claims:
+            return False
+        world.advance(TRAINING_SECONDS / world.n_workers)
+        self._evaluate()
+        if not world.is_quiet and self.claims and chance.random() < 0.03:
+            self.store.requeue(self.claims)  # it is asked to stop, and started again
+            world.disk.snapshots |= {claim.trial_id: self.at[claim.trial_id] for claim in self.claims}
+            self.start()
+        return True
+
+    def _claim(self) -> bool:
+        new = self.store.claim_many(STACK - len(self.claims))
+        for claim in new:
+            ends = self.world.disk.ends
+            assert claim.trial_id not in self.at, "nobody holds a trial twice"
+            at = (
+                ends[claim.trial_id][2]
+                if claim.trial_id in ends
+                else self.world.disk.snapshots.get(claim.trial_id, 0)
+            )
+            # What the worker before it could not report, because its database was lost, is in the files.
+            missing = [each for each in range(10, at + 1, 10) if each not in claim.reported]
+            rate = claim.sampled["learning_rate"]
+            self.store.report_many([Report(claim, each, value_at(rate, each)) for each in missing])
+            if claim.trial_id in ends:
+                self._tell(claim)
+            else:
+                self.claims.append(claim)
+                self.at[claim.trial_id] = at
+        return bool(new)
+
+    def _evaluate(self) -> None:
+        reports = []
+        for claim in self.claims:
+            self.at[claim.trial_id] += 10
+            value = value_at(claim.sampled["learning_rate"], self.at[claim.trial_id])
+            reports.append(Report(claim, self.at[claim.trial_id], value))
+        verdicts = self.store.report_many(reports)
+        for claim in list(self.claims):
+            at, disk = self.at[claim.trial_id], self.world.disk
+            if claim.trial_id in verdicts.lost:
+                self._forget(claim)
+                continue
+            if self.world.chance.random() < 0.5:
+                disk.snapshots[claim.trial_id] = at
+            is_pruned = claim.trial_id in verdicts.behind
+            if is_pruned or at >= 10 * N_REPORTS:
+                value = value_at(claim.sampled["learning_rate"], at)
+                end = (RunState.PRUNED if is_pruned else RunState.COMPLETE, value)
+                self.world.pass_by(self)
+                disk.ends.setdefault(claim.trial_id, (*end, at))
+                self.world.pass_by(self)
+                self._tell(claim)
+                self._forget(claim)
+
+    def _tell(self, claim: Claim) -> None:
+        """Tell the storage what the files say, as the next worker does where this one dies before it."""
+        outcome, value, _ = self.world.disk.ends[claim.trial_id]
+        totals = {"wall_seconds": self.world.chance.random(), "train_flops": 1.0}
+        try:
+            self.store.finish(claim, outcome, value, totals)
+        except LeaseLost:
+            return
+        self.world.disk.told[claim.trial_id] += 1
+
+    def _forget(self, claim: Claim) -> None:
+        self.claims.remove(claim)
+        del self.at[claim.trial_id]
+
+
+class World:
+    """A study, its workers, a clock, and chance."""
+
+    def __init__(self, seed: int, folder: Path, n_workers: int = 4, trials_per_cell: int = 40) -> None:
+        self.chance, self.now, self.disk = random.Random(seed), 0.0, Disk()
+        self.n_workers, self.trials_per_cell = n_workers, trials_per_cell
+        self.n_deaths = 0
+        self.is_quiet = True
+        place = folder / f"{seed}.db"
+        self.workers = [Worker(self, place) for _ in range(n_workers)]
+        self.is_quiet = False
+        self._clock = sqlite3.connect(place, isolation_level=None, timeout=60)
+
+    def next_death(self) -> float:
+        """Return after how many statements and commits the next process dies."""
+        return self.chance.expovariate(1 / 25)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._clock.execute("UPDATE sweeplab_lease SET expires = expires - ?", [seconds])
+
+    def run(self) -> None:
+        """Run the study to its end, and check it."""
+
+        def wait(seconds: float) -> None:
+            self.advance(seconds)
+
+        with mock.patch.object(time, "sleep", wait):
+            while True:
+                awake = [worker for worker in self.workers if worker.wakes <= self.now]
+                if not awake:
+                    self.advance(1.0)
+                    continue
+                worker = self.chance.choice(awake)
+                if not self._step(worker):
+                    self.advance(1.0)
+                    if self._is_done(worker):
+                        break
+            self._check()
+        self._clock.close()
+        for worker in self.workers:
+            worker.store.storage.engine.dispose()
+
+    def _step(self, worker: Worker) -> bool:
+        try:
+            return worker.step()
+        except Killed:
+            self.n_deaths += 1
+            self._bury(worker)
+            worker.start()
+            return True
+
+    def pass_by(self, stopped: Worker) -> None:
+        """Now and then stop a worker in the middle of an ending, while others go on for longer than its lease."""
+        if self.is_quiet or stopped.wakes > self.now or self.chance.random() > 0.05:
+            return
+        stopped.wakes = math.inf
+        ends = self.now + self.chance.uniform(1, 4 * LEASE_SECONDS)
+        while self.now < ends:
+            awake = [worker for worker in self.workers if worker.wakes <= self.now]
+            if not awake or not self._step(self.chance.choice(awake)):
+                self.advance(1.0)
+        stopped.wakes = self.now
+
+    def _bury(self, worker: Worker) -> None:
+        """Let a dead process of this machine be known as such: in truth it is this one."""
+        gone = next(each for each in range(400_000, 500_000) if not psutil.pid_exists(each))
+        worker.store.storage.engine.dispose()
+        owner = worker.store.leases.owner
+        if owner.is_here:
+            buried = Owner(owner.host, gone, owner.created, owner.unique, owner.boot, owner.pid_namespace)
+            update = "UPDATE sweeplab_lease SET owner = ? WHERE owner = ?"
+            self._clock.execute(update, [str(buried), str(owner)])
+
+    def _is_done(self, worker: Worker) -> bool:
+        """Say whether the study is at its end, by a worker that had nothing to do; nothing befalls the last ones."""
+        self.is_quiet = True
+        try:
+            return not worker.store.has_room()
+        finally:
+            self.is_quiet = False
+
+    def _check(self) -> None:
+        self.is_quiet = True
+        store = self.workers[0].store
+        store.storage._forget()
+        for cell in store.cells:
+            trials = store.trials(cell)
+            states = Counter(trial.state for trial in trials)
+            assert states.keys() <= {TrialState.COMPLETE, TrialState.PRUNED}, states
+            assert len(trials) == self.trials_per_cell, "the budget, exactly"
+            for trial in trials:
+                outcome, value, at = self.disk.ends[trial._trial_id]
+                assert trial.user_attrs["outcome"] == outcome and trial.value == value
+                assert self.disk.told[trial._trial_id] <= 1, (
+                    "told by one worker; none heard of it where that one died of it"
+                )
+                rate = trial.params["learning_rate"]
+                known = {
+                    each: value_at(rate, each)
+                    for each in {*range(10, at + 1, 10)} | {*trial.intermediate_values}
+                }
+                assert trial.intermediate_values == known, "every report, and nothing of another trial"
+        query: Callable[[str], Any] = self._clock.execute
+        assert query("SELECT count(*) FROM sweeplab_lease").fetchone() == (0,), "no lease is left"
