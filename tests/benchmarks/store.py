@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,11 +30,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.setting import print_table, setting
 from optuna.trial import TrialState, create_trial
 
-from sweeplab.study.search import Range
+from sweeplab.data.dataset import prepare
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
 from sweeplab.sweep.trials.leases import LEASE_SECONDS, Owner
 from sweeplab.sweep.trials.store import Claim, Report, Store
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.train.stack import Stack
 
 VOCAB_SIZE, STACK, N_REPORTS = 103, 8, 10
 SEARCH = {
@@ -252,6 +257,39 @@ def takeover_row(url: str) -> list[str]:
         return [f"{LEASE_SECONDS:.0f} s", f"{time.monotonic() - started:.1f} s"]
 
 
+def members_row(named: str, more: dict[str, Choices]) -> list[str]:
+    """Train 128 trials in stacks of up to eight, none or many pruned; return how full a step is."""
+    return [named, *(f"{members(more, pruner):.1f}" for pruner in ("none", "median"))]
+
+
+def members(more: dict[str, Choices], pruner: str) -> float:
+    dataset, folder = prepare("python-docs", "char"), Path(tempfile.mkdtemp())
+    spec = study("random", pruner)
+    search = {"learning_rate": SEARCH["learning_rate"], **more}
+    fixed = {name: value for name, value in spec.fixed.items() if name not in more} | {"eval_tokens": 1024}
+    budget, engine = Budget(trials_per_cell=128), spec.engine.model_copy(update={"stack": STACK})
+    changed = {"search": search, "fixed": fixed, "budget": budget, "engine": engine}
+    spec = spec.model_copy(update=changed)
+    place = StudyFolder(folder, spec.name)
+    vocab_size = dataset.tokenizer.vocab_size
+    store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, place.storage_url)
+    sizes: list[int] = []
+    step = Stack._step
+
+    def counted(stack: Stack) -> None:
+        sizes.append(len(stack))
+        step(stack)
+
+    try:
+        Stack._step = counted  # type: ignore[method-assign]
+        Runner(spec, store, dataset, place).work()
+    finally:
+        Stack._step = step  # type: ignore[method-assign]
+        shutil.rmtree(folder)
+    assert store.counts()[0].counted == 128
+    return sum(sizes) / len(sizes)
+
+
 @contextmanager
 def fresh(url: str) -> Iterator[str]:
     """Yield the URL of an empty storage."""
@@ -284,6 +322,11 @@ def main(postgres: str | None, sizes: Sequence[int], seconds: float) -> None:
     print_table(["storage", "trials", "transactions a trial", "statements a trial"], rows)
     print("\nCPU a trial in stacks of eight, by how many trials the cell has\n")
     print_table(["sampler", "pruner", "trials before", "CPU a trial"], [*cpu_rows("sqlite", sizes)])
+    print(f"\nmembers of a stack of up to {STACK} that train in a step, one worker\n")
+    shapes = {"activation": Choices(("relu", "gelu")), "optimizer": Choices(("adamw", "lion"))}
+    rows = [members_row("learning_rate", {}), members_row("and 2 activations, 2 optimizers", shapes)]
+    rows.append(members_row("and 3 depths", shapes | {"n_layer": Choices((1, 2, 3))}))
+    print_table(["searched", "none is pruned", "pruner: median"], rows)
     print("\nCPU of a claim and of an ending, by cells\n")
     headings = ["claim of 9 cells", "of 200", "ratio", "ending of 9", "of 200", "ratio"]
     print_table(headings, [cells_row("sqlite")])

@@ -194,6 +194,8 @@ from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 vocab = int(sys.argv[3])
 store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
 numbers = []
 while claim := store.claim():
     numbers.append(claim.number)
@@ -215,7 +217,13 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_p
         str(tmp_path),
         str(dataset.tokenizer.vocab_size),
     ]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    for worker in workers:
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:  # together: one alone is done before another has imported torch
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
     shares = [json.loads(worker.communicate()[0]) for worker in workers]
     assert sorted(number for share in shares for number in share) == list(range(60))
     assert sum(bool(share) for share in shares) > 1

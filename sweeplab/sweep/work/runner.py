@@ -35,7 +35,7 @@ from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
 
 # How many stacks' worth of claimed runs may wait for a stack of their shape.
-STACKS_WAITING = 3
+STACKS_WAITING = 8
 # How often an idle worker asks whether the trials of others have ended that new ones wait for.
 AWAIT_SECONDS = 0.5
 
@@ -175,7 +175,8 @@ class Runner:
         Not if other workers would lack them.
         """
         waiting = len(self._waiting)
-        return not waiting or waiting + n_runs <= min(STACKS_WAITING * capacity, self.store.share_left())
+        left = self.store.share_left() if self.store.n_holders > 1 else math.inf
+        return not waiting or waiting + n_runs <= min(STACKS_WAITING * capacity, left)
 
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
         """Claim trials and let their runs wait here; say whether there was one."""
