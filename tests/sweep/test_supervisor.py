@@ -1,0 +1,43 @@
+"""A study whose trials all fail alike is stopped, and says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeplab import load_study
+
+PLUGIN = """\
+from sweeplab.plugins import metric
+
+
+@metric("broken")
+def broken(val_loss, iteration, values):
+    raise RuntimeError(f"no such table at {iteration}")
+"""
+STUDY = """\
+name: alike
+plugins: [broken.py]
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, dropout: 0.0,
+        eval_interval: 10, eval_iters: 1, device: cpu}
+grid: {n_embd: [8, 12, 16]}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+objective: {metric: broken}
+budget: {trials_per_cell: 20}
+sampler: random
+engine: {workers: 1, stack: 1}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forgets_plugins")
+def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(PLUGIN)
+    (tmp_path / "alike.yaml").write_text(STUDY)
+    result = load_study(tmp_path / "alike.yaml", lab=tmp_path / "lab", allow_plugins=True).run()
+    assert result.status == "failed"
+    assert result.folder.states()["failed"] < 3 * 3, "a cell alone gives up after three"
+    said = "5 trials in a row failed alike, and the study stops: RuntimeError: no such table at 0"
+    assert said in result.errors
