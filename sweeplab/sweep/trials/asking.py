@@ -63,7 +63,12 @@ def seed_sampler(study: optuna.Study, spec: StudySpec, space: Space, number: int
     if n_startup:  # they are given to it: it models what there is
         options = sampler.options | {"n_startup_trials": min(1, n_startup)}
         sampler = Sampler(type=sampler.type, options=options)
-    study.sampler = make_sampler(sampler, seed, space, cell_seed)
+    before: Any = study.sampler
+    made: Any = make_sampler(sampler, seed, space, cell_seed)
+    if type(before) is type(made) and hasattr(before, "_search_space"):
+        # The parameters that all trials share: looked for in those that are new, not in all of them again.
+        made._search_space = before._search_space
+    study.sampler = made
 
 
 def nearest(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
