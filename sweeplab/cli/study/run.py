@@ -231,7 +231,14 @@ def work(
     $ sweeplab study work small
     """
     from sweeplab.cli.study.view import counted_interrupts, write_line
-    from sweeplab.lab.events import Event, TrialClaimed, TrialEnded, TrialRequeued, WorkerReady
+    from sweeplab.lab.events import (
+        Event,
+        StudyNotice,
+        TrialClaimed,
+        TrialEnded,
+        TrialRequeued,
+        WorkerReady,
+    )
     from sweeplab.sweep.control.following import join_study
 
     folder = find_study(lab, name)
@@ -241,6 +248,8 @@ def work(
         match event:
             case _ if quiet:
                 return
+            case StudyNotice():
+                write_line(event.message)
             case WorkerReady():
                 write_line(f"{name}: one more worker is ready")
             case TrialClaimed():

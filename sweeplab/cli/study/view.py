@@ -65,6 +65,7 @@ class View:
         self._progress: StudyProgress | None = None
         self._ready: set[int] = set()
         self._exited = 0
+        self._notice = ""
         self._spinner = Spinner("dots", style="cyan")
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
@@ -76,6 +77,8 @@ class View:
             case events.WorkerExited(worker=int(number)):
                 self._ready.discard(number)
                 self._exited += 1
+            case events.StudyNotice():
+                self._notice = event.message
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress = self._progress
@@ -83,9 +86,11 @@ class View:
             width, height = options.max_width, options.size.height
             yield _line(f"[bold]{self._name}[/]  {workers_in_words(progress.plan)}")
             yield Text()
-            yield from _cells(progress, width, max(1, height - OTHER_LINES))
+            yield from _cells(progress, width, max(1, height - OTHER_LINES - bool(self._notice)))
             yield Text()
             yield from _totals(progress, width)
+        if self._notice:
+            yield Text(self._notice, style="yellow", no_wrap=True, overflow="ellipsis")
         if interrupts := self._interrupts():
             yield _line(STOPPING[min(interrupts, len(STOPPING)) - 1], "yellow")
         elif doing := self._doing():

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from sweeplab.errors import BadInput
-from sweeplab.lab.events import Event, EventStream, Tick, TrialClaimed, TrialEnded
+from sweeplab.errors import BadInput, StorageUnavailable
+from sweeplab.lab.events import Event, EventStream, StudyNotice, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.identity import machine, version_differences, versions
 from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import Plan, WorkerResources
 from sweeplab.study.plugins import check_imported
-from sweeplab.sweep.trials.availability import Availability
+from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
 from sweeplab.sweep.trials.commands import Command, Commands, is_running
 from sweeplab.sweep.work.progress import CellProgress, StudyProgress
 from sweeplab.sweep.work.worker import WorkerPool
@@ -152,6 +152,7 @@ def join_study(
 
     Raises:
         BadInput: nobody runs the study, or it is run with other code or data, or on another machine.
+        StorageUnavailable: the storage has not answered for too long; the worker has saved its runs.
     """
     from sweeplab.sweep.trials.store import open_store  # Optuna with it: slow to import
 
@@ -162,6 +163,8 @@ def join_study(
     resources = WorkerResources(like.threads, None if like.gpu is None else 0)
     name = f"worker-{platform.node()}-{os.getpid()}"
     pool = WorkerPool(folder, [resources], store, listen, name, force)
+    store.availability.limit = OUTAGE_SECONDS
+    store.availability.say = lambda message: listen(StudyNotice(message=message))
     looked = time.monotonic()
     try:
         pool.start()
@@ -176,6 +179,9 @@ def join_study(
                 looked = time.monotonic()
                 if not folder.is_run:
                     pool.stop()
+    except StorageUnavailable:
+        pool.leave()
+        raise
     finally:
         pool.kill()
     return pool.failures

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
 
 SEND_SECONDS = 5.0
-# How long workers that have lost the storage may take to save their runs.
-LEAVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class _Supervisor:
             self._supervise()
             status, errors = self._finish()
         except StorageUnavailable:
-            self._leave()
+            self.pool.leave()
             raise
         except Exception as error:
             self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
@@ -145,13 +143,6 @@ class _Supervisor:
             self.commands.add("ended", status)
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
-
-    def _leave(self) -> None:
-        """Let the workers save their runs, though nobody can be told of it."""
-        self.pool.stop()
-        ends = time.monotonic() + LEAVE_SECONDS
-        while len(self.pool) and time.monotonic() < ends:
-            self.pool.listen(stopping=True)
 
     def _open_tracking(self) -> None:
         description = describe(self.spec, self.folder, self.progress.plan)

@@ -42,6 +42,8 @@ REFUSED = 2
 # A worker that was stopped, or died, has followed no command to its end: any command starts it again.
 NO_REVISION = -1
 POLL_SECONDS = 0.2
+# How long workers that have lost the storage may take to save their runs.
+LEAVE_SECONDS = 60.0
 # So many workers that die alike, with no trial finished between, are the last.
 MOST_ALIKE = 5
 # What a batch system sends before it ends a job, or takes its machine away.
@@ -173,6 +175,13 @@ class WorkerPool:
         for process in self._processes.values():
             if process.stdin and not process.stdin.closed:
                 process.stdin.close()
+
+    def leave(self) -> None:
+        """Let every worker save its runs and exit, though the storage, which is lost, is not told of it."""
+        self.stop()
+        ends = time.monotonic() + LEAVE_SECONDS
+        while self._processes and time.monotonic() < ends:
+            self.listen(stopping=True)
 
     def kill(self) -> None:
         """Kill every worker; their trials continue from the last checkpoint when the study is run again."""
