@@ -10,6 +10,7 @@ counted there, in a schema that is dropped afterwards.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shutil
 import subprocess
@@ -230,14 +231,19 @@ def work(url: str, seconds: float) -> None:
 def memory_row(url: str, n_trials: int) -> list[str]:
     with fresh(url) as own:
         fill(opened(own, study("random", "none")), n_trials)
-        store = opened(own, study("random", "none"))
-        store.study(store.cells[0])
         tracemalloc.start()
+        store = opened(own, study("random", "none"))
+        before, _ = tracemalloc.get_traced_memory()
+        store.storage._forget()
+        gc.collect()
+        without, _ = tracemalloc.get_traced_memory()
         counts = store.counts()
+        assert before > without
+        gc.collect()
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert counts[0].counted == n_trials
-    return [f"{n_trials:,}", f"{held / n_trials / 1e3:.1f} KB"]
+    return [f"{n_trials:,}", f"{(held - without) / n_trials / 1e3:.1f} KB"]
 
 
 def takeover_row(url: str) -> list[str]:
@@ -334,7 +340,7 @@ def main(postgres: str | None, sizes: Sequence[int], seconds: float) -> None:
     rows = []
     for name, url in places.items():
         speeds = {n: throughput(url, n, seconds) for n in (1, 4, 16)}
-        shown = [f"{each:.0f}" for each in speeds.values()]
+        shown = [f"{each:.1f}" for each in speeds.values()]
         rows.append([name, *shown, f"{speeds[16] / speeds[1]:.1f}"])
     print_table(["storage", "1 worker", "4 workers", "16 workers", "16 against 1"], rows)
     print("\nmemory of a worker, a finished trial\n")

@@ -30,9 +30,8 @@ def is_own(trial: FrozenTrial) -> bool:
     return not any(each in trial.user_attrs for each in VOID)
 
 
-def point_of(parameters: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
-    """Return parameters so that equal ones are found."""
-    return frozenset(parameters.items())
+def _hash(parameters: Mapping[str, Any]) -> int:
+    return hash(frozenset(parameters.items()))
 
 
 @dataclass
@@ -47,7 +46,7 @@ class CellTally:
     modelled: int = 0
     train_flops: float = 0.0
     best: FrozenTrial | None = None
-    _points: dict[frozenset[tuple[str, Any]], int] = field(default_factory=dict)
+    _points: dict[int, int] = field(default_factory=dict)  # by their hashes, the first trial of each
     _failed: list[FrozenTrial] = field(default_factory=list)
     _retried: set[int | None] = field(default_factory=set)
     _n_seen: int = 0
@@ -69,7 +68,7 @@ class CellTally:
                 self._failed.append(trial)
                 continue
             self.counted += 1
-            point = point_of(trial.params)
+            point = _hash(trial.params)
             self._points[point] = min(trial.number, self._points.get(point, trial.number))
             if trial.state == TrialState.COMPLETE and trial.value is not None:
                 better = self.best is None or (trial.value, trial.number) < (
@@ -93,11 +92,10 @@ class CellTally:
 
     def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
         """Return the first of the trials before this one that has these parameters, and has not failed."""
-        point = point_of(parameters)
-        found = [other.number for other in self.running() if point_of(other.params) == point]
-        if point in self._points:
-            found.append(self._points[point])
-        return min((each for each in found if each < number), default=None)
+        ended = self._points.get(_hash(parameters))
+        others = self.running() if ended is None else [*self.running(), self.trials.trials[ended]]
+        found = [other.number for other in others if other.number < number and other.params == parameters]
+        return min(found, default=None)
 
     def repeats(self, n_trials: int) -> bool:
         """Say whether the last so many trials all repeated others."""

@@ -36,6 +36,8 @@ from sweeplab.sweep.trials import tables
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
+# What most trials have of system attributes; an attribute that is set makes a dictionary of its own.
+_NOTHING: dict[str, Any] = {}
 _SPECIAL = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
 
@@ -205,7 +207,7 @@ class TrialStorage(BaseStorage):
             for row, distribution in zip(parts.get("param", ()), distributions, strict=True)
         }
         trial._user_attrs = {row.key: json.loads(row.text) for row in parts.get("user", ())}
-        trial._system_attrs = {row.key: json.loads(row.text) for row in parts.get("system", ())}
+        trial._system_attrs = {row.key: json.loads(row.text) for row in parts.get("system", ())} or _NOTHING
         reports = parts.get("report", ())
         trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}
         values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
