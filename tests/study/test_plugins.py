@@ -128,6 +128,7 @@ def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_pat
     from sweeplab.data.dataset import prepare
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.inputs import describe_data
+    from sweeplab.sweep.trials.storage import TrialStorage
 
     spec = read_study(file, allow_plugins=True)
     (plugin,) = spec.plugins
@@ -139,6 +140,7 @@ def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_pat
     assert dataset.tokenizer.vocab_size == 33 and set(dataset.train % 3) == {0}
     data, folder = describe_data(spec, dataset), StudyFolder(tmp_path / "lab", "own")
     folder.path.mkdir(parents=True)
+    TrialStorage(folder.storage_url).engine.dispose()  # which is there before the study is written down
     write_study(spec, folder, data)
     check_same_study(read_study(file, allow_plugins=True), folder, data)
     assert read_study(folder.canonical_file).as_written() == spec.as_written()

@@ -326,11 +326,11 @@ def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(t
 def test_a_trial_that_kills_its_workers_is_given_up(tiny, opened, dataset) -> None:
     spec = tiny(budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
-    store.claim()
-    for _ in range(10):  # ten workers in turn took it up and died
+    for _ in range(11):  # one worker after the other took it up and died
+        _, worker = opened(spec)
+        assert worker.claim().number == 0
         with store.storage.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
-        store.claim()
     with store.storage.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
     events = []
