@@ -221,7 +221,7 @@ class Store:
                 return []
             fitting = [cell for cell in self.cells if fits(cell)]
             leases = self.leases.all(connection)
-            # What it still trains itself, though its lease ran out or another worker had it, it learns with its report.
+            # Its own too, though their leases may be over, or others may have had them: the next report tells it so.
             held = self._held | {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
             for cell, frozen in self._running_without(held):
                 if len(claims) < n_trials and fits(cell):
