@@ -92,7 +92,7 @@ def _rows_elsewhere(folder: StudyFolder) -> list[_Row]:
             rows = [(*row,) for row in connection.execute(text(_QUERY))]
         engine.dispose()
     except SQLAlchemyError as error:
-        raise BadInput(f"the storage of study {folder.name} does not answer: {_reason(error)}") from error
+        raise BadInput(f"the storage of study {folder.name} does not answer: {reason_of(error)}") from error
     return rows
 
 
@@ -131,14 +131,15 @@ def choose_storage(folder: StudyFolder) -> None:
     except ModuleNotFoundError as error:
         raise BadInput(f"{VARIABLE} needs psycopg: pip install 'sweeplab[postgres]'") from error
     except SQLAlchemyError as error:
-        raise BadInput(f"{VARIABLE}: {url.render_as_string()} does not answer: {_reason(error)}") from error
+        raise BadInput(f"{VARIABLE}: {url.render_as_string()} does not answer: {reason_of(error)}") from error
     own = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
     # It may hold a password.
     folder.storage_file.touch(mode=0o600)
     folder.storage_file.write_text(own.render_as_string(hide_password=False), encoding="utf-8")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return in one line why a database does not answer."""
     return str(error.__cause__ or error).strip().partition("\n")[0]
 
 

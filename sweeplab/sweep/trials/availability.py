@@ -10,6 +10,7 @@ from typing import TypeVar
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from sweeplab.errors import StorageUnavailable
+from sweeplab.lab.storage import reason_of
 
 T = TypeVar("T")
 # How long workers and supervisors wait for a database that is restarted, locked, or full.
@@ -57,7 +58,7 @@ class Availability:
             StorageUnavailable: for longer than the limit, or all is to stop.
         """
         now = time.monotonic()
-        reason = f"the storage of study {self.name} does not answer: {_reason(error)}"
+        reason = f"the storage of study {self.name} does not answer: {reason_of(error)}"
         if self._lost_since is None:
             self._lost_since = now
             if self.limit:
@@ -72,7 +73,3 @@ class Availability:
         if self._lost_since is not None:
             lost, self._lost_since = time.monotonic() - self._lost_since, None
             self.say(f"the storage of study {self.name} answers again, after {lost:.0f} s")
-
-
-def _reason(error: Exception) -> str:
-    return str(error.__cause__ or error).strip().partition("\n")[0]

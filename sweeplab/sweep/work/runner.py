@@ -197,7 +197,9 @@ class Runner:
         snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
         for training, snapshot in snapshots.items():
             known = [snapshot.numbers["evaluated"]] if snapshot else []
-            if known := [*known, *(end.iteration for end in ends)]:
+            # Of a trial that failed nothing is left to report, and its metric may be what failed.
+            known += [end.iteration for end in ends if end.ending.outcome is not RunState.FAILED]
+            if known:
                 trial.restore_curve(training, until=max(known))
         # What an earlier worker could not report, because the database was lost.
         means = trial.curves.means.items()

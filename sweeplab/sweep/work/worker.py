@@ -48,7 +48,6 @@ LEAVE_SECONDS = 60.0
 MOST_ALIKE = 5
 # What a batch system sends before it ends a job, or takes its machine away.
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-MOST_SIGNALS = 1
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
@@ -202,11 +201,12 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
     """Work on a study until it has no more trials or standard input is closed; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
     closed = threading.Event()
-    asked = iter(range(MOST_SIGNALS))
+    signaled = threading.Event()
 
     def hear(_number: int, _frame: object) -> None:
-        if next(asked, None) is None:
+        if signaled.is_set():
             os._exit(1)
+        signaled.set()
         closed.set()
 
     for each in LEAVING_SIGNALS:
