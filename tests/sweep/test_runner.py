@@ -19,11 +19,12 @@ from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
+from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, Sampler, Track
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train import checkpoint
+from sweeplab.train.run import METRICS
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -241,6 +242,24 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work, opened, d
     assert losses(folder) == losses(whole)
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
     assert all(event is not None for event in outcomes(folder).values())
+
+
+def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
+    tiny, opened, dataset, monkeypatch
+) -> None:
+    def broken(*_):
+        raise RuntimeError("no such table")
+
+    monkeypatch.setitem(METRICS, "broken", broken)
+    spec = tiny(objective=ObjectiveSpec(metric="broken"), budget=Budget(trials_per_cell=1))
+    folder, store = opened(spec)
+    monkeypatch.setattr(store, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        Runner(spec, store, dataset, folder).work()
+    assert folder.run("all", 0, 0).read_end().state == "failed"
+    _, again = opened(spec)
+    Runner(spec, again, dataset, folder).work()
+    assert again.trials(again.cells[0])[0].state == TrialState.FAIL
 
 
 def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands(
