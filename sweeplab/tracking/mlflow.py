@@ -2,7 +2,7 @@
 
 Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
 there. A point is sent where MLflow has none at its step, and its timestamp follows from its line. And an end is
-written in an order: numbers and tags, files, the terminal status, and last the marker `shipped` in the run's folder.
+written in an order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
 """
 
 from __future__ import annotations
@@ -277,14 +277,14 @@ class MLflowTracker(Mirror):
         tags["sweeplab.state"] = str(state)
         if state in COLOR_OF_STATE:
             tags["mlflow.runColor"] = COLOR_OF_STATE[state]
-        self._experiment.write_new(run_id, [*points, measures.totals(end)], shipping.params, tags)
         if error:
             self._client.log_text(run_id, error, "error.txt")
         if checkpoint := measures.folder.checkpoint():
             self._experiment.log_artifacts(shipping.info, checkpoint, "checkpoint")
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
-        self._experiment.write_new(run_id, status=status, ended_ms=ended_ms)
+        points = [*points, measures.totals(end)]
+        self._experiment.write_new(run_id, points, shipping.params, tags, status, ended_ms)
 
     def _set_running_to_waiting(self, parent: Run) -> None:
         nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"

@@ -83,39 +83,36 @@ def write_new(
     """
     from mlflow.exceptions import MlflowException
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
-    from sqlalchemy import delete, insert, select, update
+    from sqlalchemy import bindparam, delete, insert, select, update
 
+    # The plain tables: statements on the classes take longer to build.
+    runs, metrics, latest, own_params, own_tags = (
+        each.__table__ for each in (SqlRun, SqlMetric, SqlLatestMetric, SqlParam, SqlTag)
+    )
     own = {"run_uuid": run_id}
     points = [own | _row(each) for each in measures]
+    last = {each["key"]: each for each in sorted(points, key=_recency)}
     with engine.begin() as connection:
-        run: Any = SqlRun.run_uuid == run_id
-        if connection.scalar(select(SqlRun.lifecycle_stage).where(run)) != "active":
+        is_run = runs.c.run_uuid == run_id
+        if connection.scalar(select(runs.c.lifecycle_stage).where(is_run)) != "active":
             raise MlflowException(f"run {run_id} was deleted")
-        latest: dict[str, dict[str, Any]] = {}
-        for each in sorted(points, key=_recency):
-            latest[each["key"]] = each
-        known: Any = select(SqlLatestMetric.__table__).where(
-            SqlLatestMetric.run_uuid == run_id, SqlLatestMetric.key.in_(latest)
-        )
-        for row in connection.execute(known).mappings() if latest else ():
-            if _recency(row) >= _recency(latest[row["key"]]):
-                del latest[row["key"]]
-        # What stands in a table under the same key gives way.
+        known = select(latest).where(latest.c.run_uuid == run_id)
+        for row in connection.execute(known).mappings() if last else ():
+            if row["key"] in last and _recency(row) >= _recency(last[row["key"]]):
+                del last[row["key"]]
         for table, rows in (
-            (SqlLatestMetric, [*latest.values()]),
-            (SqlTag, [own | {"key": name, "value": text} for name, text in tags.items()]),
+            (latest, [*last.values()]),
+            (metrics, points),
+            (own_params, [own | {"key": name, "value": text} for name, text in params.items()]),
+            (own_tags, [own | {"key": name, "value": text} for name, text in tags.items()]),
         ):
+            if rows and table in (latest, own_tags):  # what stands there under the same key gives way
+                same = table.c.run_uuid == run_id, table.c.key == bindparam("name")
+                connection.execute(delete(table).where(*same), [{"name": row["key"]} for row in rows])
             if rows:
-                names = [row["key"] for row in rows]
-                connection.execute(delete(table).where(table.run_uuid == run_id, table.key.in_(names)))
                 connection.execute(insert(table), rows)
-        if points:
-            connection.execute(insert(SqlMetric), points)
-        if params:
-            rows = [own | {"key": name, "value": text} for name, text in params.items()]
-            connection.execute(insert(SqlParam), rows)
         if info:
-            connection.execute(update(SqlRun).where(run).values(info))
+            connection.execute(update(runs).where(is_run).values(info))
 
 
 def _row(measure: Measure) -> dict[str, Any]:
@@ -130,7 +127,7 @@ def _row(measure: Measure) -> dict[str, Any]:
     }
 
 
-def _recency(row: Mapping[str, Any]) -> tuple[int, int, float]:
+def _recency(row: Any) -> tuple[int, int, float]:
     return row["step"], row["timestamp"], row["value"]
 
 
