@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+# TPE models the best tenth of the trials apart from the others, and never more than so many.
+MOST_BELOW = default_gamma(10**9)
+
 
 class Observations:
-    """A cell's trials that TPE models, a row each, and their rows from the best to the worst."""
+    """A cell's trials that TPE models, a row each, and the rows of the best from the first to the last."""
 
     def __init__(self, trials: CellTrials) -> None:
         self._trials, self._n_seen = trials, 0
@@ -71,6 +74,7 @@ class Observations:
         for trial in new:
             if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
                 bisect.insort(self._ranked, (_rank(trial), trial.number, len(self._rows)))
+                del self._ranked[MOST_BELOW:]
                 self._rows.append(trial)
                 self._numbers.append(trial.number)
 
@@ -120,7 +124,7 @@ class ObservedTPE(TPESampler):
     def _sample(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        n_below = (self._gamma or default_gamma)(len(self.observations))
+        n_below = default_gamma(len(self.observations))
         states = (TrialState.RUNNING,) if self._constant_liar else ()
         running = {
             other.number: self._get_params(other, study)
