@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
-from sweeplab.lab.moving import finish_renaming
+from sweeplab.lab.moving import finish_moving
 from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
@@ -66,8 +66,8 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or another one of its name stands in the lab.
     """
-    if (begun := finish_renaming(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
-        raise BadInput(f"a renaming that was cut off is finished: {begun.what}")
+    if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
+        raise BadInput(f"what was cut off is finished: {begun.what}")
     notifier = Notifier(spec)
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
