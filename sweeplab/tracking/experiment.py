@@ -208,7 +208,9 @@ def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
         return
     for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
-            yield tracked_run(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
+            yield tracked_run(
+                run.info.run_id, run.data.tags, run.data.params, run.data.metrics, run.info.status
+            )
 
 
 def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:

@@ -185,7 +185,9 @@ def test_a_removal_that_was_killed_is_finished_and_can_be_taken_back(
     assert said.code == 0, said.err
     for line in said.out.splitlines()[1:]:
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        subprocess.run(line.removeprefix("undo: "), shell=True, check=True, env=environment, capture_output=True)
+        subprocess.run(
+            line.removeprefix("undo: "), shell=True, check=True, env=environment, capture_output=True
+        )
     assert show_study(StudyFolder(lab, "tiny")) == before
     checks = [each for each in examine(lab, StudyFolder(lab, "tiny")) if each.name == "agreement"]
     assert [each.verdict for each in checks] == ["ok"]
