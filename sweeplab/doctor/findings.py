@@ -98,7 +98,7 @@ def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
         found = list(_faults(run, trial.state.name if trial else "none"))
         for kind, path in found:
             yield Finding(kind, place, path)
-        if found or place[0] not in spaces:
+        if {kind for kind, _ in found} - {"temporary", "no_weights"} or place[0] not in spaces:
             continue
         if trial is None:
             yield Finding("unknown", place, run.path)

@@ -49,7 +49,8 @@ class WandbMirror(Mirror):
         known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": None}
         if mark.exists():
             known = json.loads(mark.read_bytes())
-        if known["sent"] != end.ended:  # an end may have been taken back, and another one written
+        # Another end may have been taken back since; earlier versions did not say which one was sent.
+        if known["sent"] not in (True, end.ended):
             write_whole(mark, json.dumps(known).encode())
             try:
                 self._send(RunFolder(folder), end, known["id"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from sweeplab import load_study
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
@@ -16,6 +17,7 @@ from sweeplab.study.spec import Budget, Engine, Pruner, Track
 from sweeplab.sweep.control.steering import resume_trial, stop_trial
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
+from sweeplab.tracking.connection import count_tracked
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -233,3 +235,30 @@ def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, o
     store.finish(claim, "pruned", None, {"train_flops": 2.0})
     store.budget = Budget(**budget)
     assert not store.has_room() and store.claim() is None
+
+
+STUDY = """\
+name: promoting
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 40, n_layer: 1, n_head: 2, n_embd: 8, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 10, eval_iters: 1, save_interval: 10, grad_clip: null, device: cpu}
+search: {learning_rate: {min: 1e-5, max: 1e-2, log: true}}
+budget: {trials_per_cell: 6, time: 1h}
+sampler: random
+pruner: {type: asha, min_iters: 10, factor: 2, promote: true}
+engine: {workers: 2, threads: 1, stack: 2}
+"""
+
+
+@pytest.mark.slow
+def test_a_study_promotes_with_workers_of_its_own_and_ends(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "promoting.yaml").write_text(STUDY)
+    result = load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run()
+    assert (result.status, result.errors) == ("complete", [])
+    folder = StudyFolder(tmp_path / "lab", "promoting")
+    assert all_commands(folder), "some were pruned"
+    assert folder.states() == {"complete": 6}
+    assert count_tracked(folder.lab, "promoting", None) == {"complete": 6}
+    assert load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run().status == "complete"
+    assert folder.states() == {"complete": 6}, "running again adds nothing"
