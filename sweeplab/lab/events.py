@@ -149,6 +149,20 @@ class EventStream:
         self._known: dict[Path, set[str]] = defaultdict(set)  # the names in a cell's folder
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
+        self._taken_back: dict[Path, float] = {}  # when runs ended that go on, until their ends are gone
+
+    def reopen(self, cell: str, trial: int) -> None:
+        """Follow a trial that had ended and goes on."""
+        self._ended.discard((cell, trial))
+        following = {curve.folder for curve in self._live}
+        for name in self._known[self._runs / cell]:
+            folder = RunFolder(self._runs / cell / name)
+            if folder.trial != trial or folder in following:
+                continue
+            if end := folder.read_end():
+                self._taken_back[folder.path] = end.ended
+            self._live.append(curve := CurveReader(folder))
+            curve.new_points()
 
     def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""
@@ -169,6 +183,8 @@ class EventStream:
                 at, loss = points[-1]
                 yield RunEvaluated(cell=cell, trial=trial, seed=run.seed, iteration=at, val_loss=loss)
             if number >= n_known or (end := run.read_end()) is None:
+                continue
+            if self._taken_back.get(run.path) == end.ended:
                 continue
             self._live.remove(curve)
             if place not in self._ended:

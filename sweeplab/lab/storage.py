@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -47,10 +48,15 @@ _Row = tuple[str, str, str | None, int, float | None]
 
 @dataclass
 class TrialCounts:
-    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of any."""
+    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of each outcome."""
 
     states: Counter[str] = field(default_factory=Counter)
-    best: float | None = None
+    lowest: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> float | None:
+        """Return the lowest value of a trial that came to an end of its own."""
+        return min((value for state, value in self.lowest.items() if RunState(state).has_value), default=None)
 
 
 def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
@@ -63,9 +69,10 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
     found: dict[str, TrialCounts] = {}
     for name, state, outcome, count, value in _rows(folder):
         counts = found.setdefault(name.partition("/")[2], TrialCounts())
-        counts.states[json.loads(outcome) if outcome else unfinished[state]] += count
-        if value is not None and (counts.best is None or value < counts.best):
-            counts.best = value
+        how = json.loads(outcome) if outcome else unfinished.get(state, state)
+        counts.states[how] += count
+        if value is not None and outcome:
+            counts.lowest[how] = min(value, counts.lowest.get(how, value))
     return found
 
 

@@ -89,7 +89,7 @@ class StudyFolder:
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
     sample = Inside("sample")  # the folder of what the best run has written
-    renaming_file = Inside("renaming.json")  # there while the study gets another name
+    moving_file = Inside("moving.json")  # there while the study gets another name, or is removed
     lock_file = Inside("supervisor.lock")
     _runs = Inside("runs")  # made by the first worker
 

@@ -208,7 +208,9 @@ def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
         return
     for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
-            yield tracked_run(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
+            yield tracked_run(
+                run.info.run_id, run.data.tags, run.data.params, run.data.metrics, run.info.status
+            )
 
 
 def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
@@ -233,19 +235,22 @@ def _named(there: Experiment, name: str) -> Entity | None:
 def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> list[str]:
     """Move a study's experiment, if MLflow has one, to the deleted ones, and give its name free.
 
-    Return the commands that take it back.
+    Return the commands that take it back. Called again after a failure it goes on.
 
     Raises:
         TrackingUnavailable: MLflow does not answer.
     """
     there = Experiment(lab, study, uri)
     with reaching(there.uri):
-        found = _named(there, study)
-        if found is None or found.lifecycle_stage != "active":
-            return []
-        number = found.experiment_id
-        there.client.rename_experiment(number, kept_as)
-        there.client.delete_experiment(number)
+        found, begun = _named(there, study), _named(there, kept_as)  # which an earlier attempt has renamed
+        if begun is None:
+            if found is None or found.lifecycle_stage != "active":
+                return []
+            there.client.rename_experiment(found.experiment_id, kept_as)
+            begun = found
+        number = begun.experiment_id
+        if begun.lifecycle_stage == "active":
+            there.client.delete_experiment(number)
     is_default = os.environ.get("MLFLOW_TRACKING_URI") == there.uri
     command = f"{'' if is_default else f'MLFLOW_TRACKING_URI={there.place} '}mlflow experiments"
     return [f"{command} restore -x {number}", f"{command} rename -x {number} --new-name {study}"]

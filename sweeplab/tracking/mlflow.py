@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -23,7 +23,7 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
-from sweeplab.tracking.tracker import Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
+from sweeplab.tracking.tracker import WAITING, Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,9 +34,7 @@ ERROR_CHARACTERS = 250
 # A slow failure is not tried again at once: many runs to ship would block their caller for minutes.
 SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
 
-# What is left over from a process that was killed, or may go on later, shows a clock in the UI; a pruned or
-# diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
-WAITING = "SCHEDULED"
+# A pruned or diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
 # In charts a run that reached its end has one of MLflow's own colors, and these tell the others apart.
 COLOR_OF_STATE = {
@@ -201,7 +199,7 @@ class MLflowTracker(Mirror):
             points = [shipping.facts, *shipping.measures.new_points()]
             if end is not None:
                 self._finish(shipping, points, end)
-                (folder / "shipped").write_text(self._shipped_to)
+                RunFolder(folder).shipped_file.write_text(self._shipped_to)
                 del self._shipping[folder]
             elif shipping.params or any(points):
                 resumed = shipping.waiting and any(points)
@@ -221,6 +219,12 @@ class MLflowTracker(Mirror):
                 self._set_waiting(shipping.info.run_id)
                 shipping.waiting = True
 
+    def delete(self, run_ids: Iterable[str]) -> None:
+        """Move runs to MLflow's deleted ones."""
+        with self._reaching():
+            for run_id in run_ids:
+                self._client.delete_run(run_id)
+
     @property
     def _shipped_to(self) -> str:
         """Return what the marker says: the place, and the parent run, which is another one in a new database."""
@@ -228,7 +232,7 @@ class MLflowTracker(Mirror):
 
     def _is_shipped(self, folder: Path) -> bool:
         try:
-            return (folder / "shipped").read_text() == self._shipped_to
+            return RunFolder(folder).shipped_file.read_text() == self._shipped_to
         except FileNotFoundError:
             return False
 
@@ -247,13 +251,15 @@ class MLflowTracker(Mirror):
             histories = {name: read_histories(self._client, [run_id], name)[run_id] for name in names}
             measures.tracked.update({name: {each.step for each in histories[name]} for name in names})
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
+            if "mlflow.runColor" in tracked.data.tags:  # of an end that was taken back
+                self._client.delete_tag(run_id, "mlflow.runColor")
         else:
             name = f"{start.cell} #{start.trial} seed {start.seed}"
             tags = self._run_tags(start, parent)
             if self._keys is not None:
                 self._keys.add(key)  # whatever becomes of the call
             tracked = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
-        waiting = tracked.info.status == WAITING
+        waiting = tracked.info.status != "RUNNING"
         self._shipping[path] = _Shipping(tracked.info, measures, waiting, params, measures.facts())
         return self._shipping[path]
 
@@ -290,6 +296,12 @@ class MLflowTracker(Mirror):
         nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
         for run in list(self._experiment.runs(f"attributes.status = 'RUNNING' and {nested}")):
             self._set_waiting(run.info.run_id)
+
+    def set_waiting(self, run_ids: Iterable[str]) -> None:
+        """Set runs to waiting."""
+        with self._reaching():
+            for run_id in run_ids:
+                self._set_waiting(run_id)
 
     def _set_waiting(self, run_id: str) -> None:
         self._experiment.write_new(run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)

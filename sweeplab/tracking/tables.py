@@ -25,10 +25,10 @@ def engine_of(client: MlflowClient) -> Engine | None:
     return getattr(client._tracking_client.store, "engine", None)
 
 
-def tracked_run(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
+def tracked_run(run_id: str, tags: Any, params: Any, metrics: Any, status: str) -> TrackedRun:
     """Return a run by its tags, its params and its latest metrics."""
     place = tags["sweeplab.cell"], int(tags["sweeplab.trial"]), int(tags["sweeplab.seed"])
-    return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics)
+    return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics, status)
 
 
 def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[TrackedRun]:
@@ -42,7 +42,8 @@ def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[Tracked
     chosen: Any = select(SqlRun.run_uuid).where(is_there, is_active, SqlRun.run_uuid.in_(own))
     tables: list[dict[str, dict[str, Any]]] = []
     with engine.connect() as connection:
-        order = connection.scalars(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
+        all_own = chosen.add_columns(SqlRun.status).order_by(SqlRun.start_time, SqlRun.run_uuid)
+        order = connection.execute(all_own).all()
         for table in (SqlTag, SqlParam, SqlLatestMetric):
             rows: dict[str, dict[str, Any]] = defaultdict(dict)
             columns = (table.run_uuid, table.key, table.value, getattr(table, "is_nan", false()))
@@ -51,9 +52,9 @@ def read_tables(engine: Engine, experiment: str, study: str) -> Iterator[Tracked
                 rows[run_id][name] = math.nan if is_nan else value
             tables.append(rows)
     tags, params, metrics = tables
-    for run_id in order:
+    for run_id, status in order:
         if "sweeplab.trial" in tags[run_id]:
-            yield tracked_run(run_id, tags[run_id], params[run_id], metrics[run_id])
+            yield tracked_run(run_id, tags[run_id], params[run_id], metrics[run_id], status)
 
 
 def read_keys(engine: Engine, experiment: str) -> set[str]:

@@ -114,7 +114,7 @@ def _print_plan(plan: Plan) -> None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")
     say(workers_in_words(plan))
-    say(f"checkpoints take up to {bytes_in_words(plan.checkpoint_bytes)}")
+    say(f"checkpoints and snapshots take up to {bytes_in_words(plan.checkpoint_bytes)}")
     say_warnings(plan.warnings)
 
 

@@ -12,7 +12,7 @@ import copy
 import json
 import sys
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -158,9 +158,48 @@ class TrialStorage(BaseStorage):
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read anew what others may have written of trials that have not ended; in a transaction."""
+        self._write()  # what the transaction itself has found out is to be read, too
         contents = self._contents(trial_ids, None)
         for trial_id in trial_ids:
             self._fill(self._own(trial_id), contents.get(trial_id, []))
+
+    def reopen(self, trial_id: int, anew: bool = False) -> bool:
+        """Let a trial that has ended run again, in a transaction; False where another process was faster.
+
+        `anew`: without parameters, reports and attributes. Optuna has no such transition: processes that have read the
+        trial as ended, which is what they know of it for good, are to call `read_again`.
+        """
+        state = self._run(sql.select(tables.TRIALS.c.state).where(tables.TRIALS.c.trial_id == trial_id))
+        if self._found(trial_id)[1].state.is_finished() and not state.scalar_one().is_finished():
+            self.read_again([trial_id])
+            return False
+        self._forget_ends([trial_id])
+        for statement in (*tables.FORGET_ENDING, *(tables.FORGET_CONTENT if anew else ())):
+            self._run(statement, id=trial_id)
+        self.refresh([trial_id])
+        trial = self._own(trial_id)
+        trial.state, trial.datetime_complete = TrialState.RUNNING, None
+        self._is_dirty, self._changed[trial_id] = True, trial
+        return True
+
+    def read_again(self, trial_ids: Iterable[int]) -> None:
+        """Read trials that had ended and may run again, or have ended again."""
+        with self.reading():
+            self._forget_ends(trial_ids)
+            self._read_new_and_unended()
+
+    def _forget_ends(self, trial_ids: Iterable[int]) -> None:
+        for trial_id in trial_ids:
+            if trial_id not in self._by_id or not self._by_id[trial_id][1].state.is_finished():
+                continue
+            study_id, trial = self._by_id[trial_id]
+            known = self._cells[study_id]
+            ended = [each for each in known.ended if each is not trial]
+            # A new object: whoever has counted the trials that ended counts them from the first one on.
+            self._cells[study_id] = CellTrials(known.trials, known.unended, ended, known.version)
+            own = self._own(trial_id)
+            own.state = TrialState.WAITING  # which differs from whatever is read
+            self._file(study_id, own)
 
     def refresh_system_attrs(self, study_ids: Container[int]) -> None:
         """Read anew the system attributes of what has not ended in these studies: halving keeps its rungs there."""

@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
-from sweeplab.lab.moving import finish_renaming
+from sweeplab.lab.moving import finish_moving
 from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
@@ -66,8 +66,8 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or another one of its name stands in the lab.
     """
-    if (begun := finish_renaming(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
-        raise BadInput(f"a renaming that was cut off is finished: {begun.what}")
+    if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
+        raise BadInput(f"what was cut off is finished: {begun.what}")
     notifier = Notifier(spec)
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
@@ -208,8 +208,7 @@ class _Supervisor:
 
     def _poll_commands(self) -> None:
         """Do what the commands since the last time ask for, and end what the budget of time ends."""
-        if self.store.poll_commands():
-            self.progress.follow(self.commands.state)
+        self._follow_commands()
         if self._is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers that joined from elsewhere
             self.pool.stop()
@@ -218,7 +217,22 @@ class _Supervisor:
         if self.pool.has_new_command and not self.interrupts() and self._has_work():
             self.pool.start()
 
+    def _follow_commands(self) -> None:
+        if not (news := self.store.poll_commands()):
+            return
+        self.progress.follow(self.commands.state)
+        kinds = [command.kind for command in news]
+        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)  # what came before is counted
+        for command in news[len(news) - begins :]:
+            if command.kind == "reopen":
+                place = command.value["cell"], command.value["trial"]
+                self._ended.discard(place)
+                self._stream.reopen(*place)
+                self.progress.reopen(place[0])
+
     def _on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.TrialClaimed) and event.place in self._ended:
+            self._follow_commands()  # it goes on
         if isinstance(event, events.TrialClaimed | events.RunEvaluated):
             self._ours.add(event.place)
         elif isinstance(event, events.TrialEvent):
