@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import read_only_uri
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -74,9 +75,8 @@ def _rows(folder: StudyFolder) -> list[_Row]:
         return _rows_elsewhere(folder)
     import sqlite3
 
-    database = f"{folder.database.absolute().as_uri()}?mode=ro"  # a missing file is not to be made here
     try:
-        with closing(sqlite3.connect(database, uri=True)) as connection:
+        with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
             return connection.execute(_QUERY).fetchall()
     except sqlite3.Error as error:
         raise folder.damaged(folder.database, error) from error
@@ -160,9 +160,9 @@ def serialize(engine: Engine) -> Engine:
 
     A transaction that starts by reading and goes on to write gives SQLite no way to wait for its turn, and two
     workers would run one trial: every transaction takes the write lock first, but for those that only read.
-    Write-ahead log, so readers never wait.
+    Write-ahead log, so readers never wait. What may only be read is left as it is.
     """
-    if engine.dialect.name != "sqlite":
+    if engine.dialect.name != "sqlite" or "uri" in engine.url.query:
         return engine
     from sqlalchemy import event
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.files import cache_folder, database_url, write_whole
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -53,17 +53,21 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
     Raises:
         BadInput: MLflow has no such kind of place.
     """
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{lab / 'mlflow.db'}"
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or database_url(lab / "mlflow.db")
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
         raise BadInput(f"tracking URI {without_password(uri)!r} is no place for MLflow; allowed: {allowed}")
     database = database_file(uri)
-    return f"sqlite:///{database}" if database else uri
+    return database_url(database) if database else uri
 
 
 def database_file(uri: str) -> Path | None:
     """Return the absolute path of the SQLite file at `uri`, or None where it is something else."""
-    return Path(uri.partition(":///")[2]).absolute() if _scheme(uri) == "sqlite" else None
+    if _scheme(uri) != "sqlite":
+        return None
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "").absolute()
 
 
 def artifact_location(lab: Path, uri: str) -> str | None:
@@ -133,7 +137,7 @@ def _create(database: Path, lab: Path) -> None:
     with suppress(OSError):  # there is none yet, or no cache
         shutil.copyfile(kept, new)
     is_first = not new.exists()
-    uri = f"sqlite:///{new}"
+    uri = database_url(new)
     store = SqlAlchemyStore(uri, artifact_location(lab, uri))  # type: ignore[no-untyped-call]
     store.engine.dispose()
     if is_first:
