@@ -16,6 +16,7 @@ from typing import Any
 
 from sweeplab.doctor.check import Check, OpenedStudy, Place, Verdict, named
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
+from sweeplab.formatting import without_password
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
@@ -24,7 +25,7 @@ from sweeplab.sweep.trials.leases import Lease
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.sweep.trials.store import OPTUNA_STATES
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.connection import tracking_uri, without_password
+from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.tracker import TrackedRun
 
 RELATIVE_TOLERANCE = 1e-9
@@ -77,7 +78,8 @@ def version_check(study: StudyFolder) -> Iterator[Check]:
     try:
         TrialStorage(study.storage_url).engine.dispose()
     except RuntimeError as error:
-        cure = shlex.join(["optuna", "storage", "upgrade", "--storage", study.storage_url])
+        url = without_password(study.storage_url)
+        cure = shlex.join(["optuna", "storage", "upgrade", "--storage", url])
         found = str(error).partition(". ")[0]
         yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri
+from sweeplab.formatting import without_password, without_passwords
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -115,12 +116,13 @@ def choose_storage(folder: StudyFolder) -> None:
 
     try:
         url = make_url(asked)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         url = None
-    if url is None or url.get_backend_name() != "postgresql":
-        shown = url.render_as_string() if url else "what it holds"
-        problem = Problem(f"{VARIABLE}: {shown} is no storage", "postgresql://USER:PASSWORD@HOST/DATABASE")
-        raise BadInput(problem)
+    # An @ in the host is one of a password that is not escaped.
+    if url is None or url.get_backend_name() != "postgresql" or "@" in (url.host or ""):
+        shown = without_password(asked) if url else "what it holds"
+        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ of the password as %40"
+        raise BadInput(Problem(f"{VARIABLE}: {shown} is no storage", allowed))
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     url = url.set(drivername="postgresql+psycopg")
     try:
@@ -131,7 +133,8 @@ def choose_storage(folder: StudyFolder) -> None:
     except ModuleNotFoundError as error:
         raise BadInput(f"{VARIABLE} needs psycopg: pip install 'sweeplab[postgres]'") from error
     except SQLAlchemyError as error:
-        raise BadInput(f"{VARIABLE}: {url.render_as_string()} does not answer: {reason_of(error)}") from error
+        what = f"{without_password(asked)} does not answer: {reason_of(error)}"
+        raise BadInput(f"{VARIABLE}: {what}") from error
     own = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
     # It may hold a password.
     folder.storage_file.touch(mode=0o600)
@@ -140,7 +143,7 @@ def choose_storage(folder: StudyFolder) -> None:
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a database does not answer."""
-    return str(error.__cause__ or error).strip().partition("\n")[0]
+    return without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
 
 
 def engine_arguments(url: str) -> dict[str, Any]:

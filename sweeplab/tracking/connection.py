@@ -17,14 +17,27 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.files import cache_folder, database_url, write_whole
+from sweeplab.formatting import without_password, without_passwords
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
+# What is sent to any address; that of ~/.netrc and of ~/.pgpass is for one host alone.
+CREDENTIALS = (
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_AUTH",
+    "MLFLOW_TRACKING_AWS_SIGV4",
+    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+)
+_named: set[str] = set()
 _REASON = re.compile(
     r"Connection refused|Connection reset|No route to host|Name or service not known|Failed to resolve '[^']*'"
     r"|timed out|Connection aborted|certificate verify failed"
@@ -50,15 +63,49 @@ for _name, _value in SETTINGS.items():
 def tracking_uri(lab: Path, uri: str | None = None) -> str:
     """Return where tracking is: `uri`, else $MLFLOW_TRACKING_URI, else a database in the lab; absolute.
 
+    `uri` is a study's: where the environment names the same place with a password, it is the environment's.
+
     Raises:
-        BadInput: MLflow has no such kind of place.
+        BadInput: MLflow has no such kind of place, or the environment's credentials would go to a place of a study's.
     """
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or database_url(lab / "mlflow.db")
+    own = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri or (own and _place(own) == _place(uri)):
+        uri = own or uri or database_url(lab / "mlflow.db")
+    elif _scheme(uri) != "sqlite" and _place(uri) not in _named and (found := _credentials()):
+        where = without_password(uri)
+        what = f"{found} would be sent to {where}, which only the study file names"
+        raise BadInput(Problem(what, f"MLFLOW_TRACKING_URI={where}, or -o track.uri={where}"))
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
         raise BadInput(f"tracking URI {without_password(uri)!r} is no place for MLflow; allowed: {allowed}")
+    if _scheme(uri) in SERVERS and not _is_escaped(uri):
+        # A part of the password would be taken for the host.
+        allowed = "%2F for /, %23 for #, %3F for ?, %40 for @"
+        raise BadInput(f"tracking URI {without_password(uri)!r} is not escaped; allowed: {allowed}")
     database = database_file(uri)
     return database_url(database) if database else uri
+
+
+def name_address(uri: str) -> None:
+    """Take note that the user of this process has named a place: the environment's credentials may go there."""
+    _named.add(_place(uri))
+
+
+def _place(uri: str) -> str:
+    return without_password(uri).rstrip("/")
+
+
+def _is_escaped(uri: str) -> bool:
+    try:
+        return urlsplit(uri).hostname == urlsplit(without_password(uri)).hostname
+    except ValueError:  # a bracket that nothing closes
+        return False
+
+
+def _credentials() -> str:
+    """Return the name of what MLflow, or a database's driver, would send to whatever address it is given."""
+    file = Path("~/.mlflow/credentials").expanduser()
+    return next((name for name in CREDENTIALS if os.environ.get(name)), str(file) if file.exists() else "")
 
 
 def database_file(uri: str) -> Path | None:
@@ -75,13 +122,6 @@ def artifact_location(lab: Path, uri: str) -> str | None:
     return None if _scheme(uri) in SERVERS else (lab / "artifacts").absolute().as_uri()
 
 
-def without_password(uri: str) -> str:
-    """Return `uri` as it may be shown and written down."""
-    parts = urlsplit(uri)
-    user_and_password, at, _ = parts.netloc.rpartition("@")
-    return uri.replace(user_and_password + at, "", 1)
-
-
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
     """Turn what goes wrong between us and the tracking at `uri` into TrackingUnavailable, in one line.
@@ -96,7 +136,7 @@ def reaching(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         place = without_password(uri)
-        said = str(error).replace(uri, place)
+        said = without_passwords(str(error).replace(uri, place))
         # Of a connection that fails, the libraries between say all they know, and last why.
         reason = _REASON.search(said) if _scheme(uri) in SERVERS else None
         words = f"no answer ({reason[0]})" if reason else said.partition("\n")[0]

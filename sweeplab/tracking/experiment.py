@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
+from sweeplab.formatting import without_password
 from sweeplab.tracking.connection import (
     artifact_location,
     connect,
     database_file,
     reaching,
     tracking_uri,
-    without_password,
 )
 from sweeplab.tracking.tracker import Measure, TrackedRun
 

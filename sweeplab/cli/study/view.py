@@ -125,11 +125,11 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
-        elif isinstance(event, events.TrialEnded):
+        if isinstance(event, events.TrialEnded):
             self._say("  ".join(_ended(event, progress)))
         elif isinstance(event, events.StudyError | events.StudyNotice):
             self._say(event.message)
-        elif time.monotonic() - self._said > QUIET_SECONDS:
+        elif self._said and time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
                 f"{len(progress.live)} running, {', '.join([_trials_done(progress), *_pace(progress)])}"
             )
