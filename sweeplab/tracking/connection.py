@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
-# What is sent to any address; that of ~/.netrc and of ~/.pgpass is for one host alone.
-CREDENTIALS = (
-    "MLFLOW_TRACKING_TOKEN",
-    "MLFLOW_TRACKING_USERNAME",
-    "MLFLOW_TRACKING_PASSWORD",
-    "MLFLOW_TRACKING_AUTH",
-    "MLFLOW_TRACKING_AWS_SIGV4",
-    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
-    "PGPASSWORD",
-    "MYSQL_PWD",
-)
+# What the environment gives to whatever address is asked, by the kind of place. What ~/.netrc, ~/.pgpass and the
+# profiles of Databricks have is for one host alone.
+_OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
+CREDENTIALS = {
+    **dict.fromkeys(("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)),
+    "postgresql": ("PGPASSWORD",),
+    "mysql": ("MYSQL_PWD",),
+}
 _named: set[str] = set()
 _REASON = re.compile(
     r"Connection refused|Connection reset|No route to host|Name or service not known|Failed to resolve '[^']*'"
@@ -71,7 +68,7 @@ def tracking_uri(lab: Path, uri: str | None = None) -> str:
     own = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri or (own and _place(own) == _place(uri)):
         uri = own or uri or database_url(lab / "mlflow.db")
-    elif _scheme(uri) != "sqlite" and _place(uri) not in _named and (found := _credentials()):
+    elif _place(uri) not in _named and (found := _credentials(_scheme(uri))):
         where = without_password(uri)
         what = f"{found} would be sent to {where}, which only the study file names"
         raise BadInput(Problem(what, f"MLFLOW_TRACKING_URI={where}, or -o track.uri={where}"))
@@ -102,10 +99,11 @@ def _is_escaped(uri: str) -> bool:
         return False
 
 
-def _credentials() -> str:
+def _credentials(scheme: str) -> str:
     """Return the name of what MLflow, or a database's driver, would send to whatever address it is given."""
     file = Path("~/.mlflow/credentials").expanduser()
-    return next((name for name in CREDENTIALS if os.environ.get(name)), str(file) if file.exists() else "")
+    named = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
+    return next(iter(named), str(file) if scheme in ("http", "https") and file.exists() else "")
 
 
 def database_file(uri: str) -> Path | None:

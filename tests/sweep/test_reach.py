@@ -54,9 +54,10 @@ class Places:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    for name in (*CREDENTIALS, "MLFLOW_TRACKING_URI"):
+    for name in (*{each for names in CREDENTIALS.values() for each in names}, "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(connection, "_named", set())
+    monkeypatch.setenv("HOME", str(tmp_path))
     return Places(tmp_path / "own", tmp_path / "home" / "secret.txt", tmp_path / "lab")
 
 
@@ -200,16 +201,28 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(
         server.authorizations.clear()
 
 
-@pytest.mark.parametrize("name", CREDENTIALS)
+@pytest.mark.parametrize(
+    ("scheme", "name"), [(scheme, name) for scheme, names in CREDENTIALS.items() for name in names]
+)
 def test_whatever_is_sent_to_any_address_is_a_credential(
-    name: str, places: Places, monkeypatch: pytest.MonkeyPatch
+    scheme: str, name: str, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = "postgresql://user@host/database"
+    address = f"{scheme}://host/place"
     assert tracking_uri(places.lab, address) == address
     monkeypatch.setenv(name, "hidden")
     with pytest.raises(BadInput, match=f"^{name} would be sent to {address}") as error:
         tracking_uri(places.lab, address)
     assert "hidden" not in str(error.value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    assert tracking_uri(places.lab, address) == address
+
+
+def test_mlflow_s_own_file_of_credentials_counts(places: Places, tmp_path: Path) -> None:
+    (tmp_path / ".mlflow").mkdir()
+    (tmp_path / ".mlflow" / "credentials").write_text("[mlflow]\nmlflow_tracking_username = me\n")
+    with pytest.raises(BadInput, match=r"\.mlflow/credentials would be sent to https://host, which only"):
+        tracking_uri(places.lab, "https://host")
+    assert tracking_uri(places.lab, "postgresql://host/db") == "postgresql://host/db"
 
 
 def test_without_credentials_the_plan_shows_the_address(places: Places) -> None:
