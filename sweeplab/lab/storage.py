@@ -158,6 +158,11 @@ def open_database(url: str) -> Engine:
     return serialize(create_engine(url, **engine_arguments(url)))
 
 
+def is_read_only(engine: Engine) -> bool:
+    """Say whether this process may only read what the engine opens: an SQLite file that it may not write."""
+    return "uri" in engine.url.query
+
+
 def serialize(engine: Engine) -> Engine:
     """Let the processes that write to an SQLite file take turns; other databases do by themselves.
 
@@ -165,7 +170,7 @@ def serialize(engine: Engine) -> Engine:
     workers would run one trial: every transaction takes the write lock first, but for those that only read.
     Write-ahead log, so readers never wait. What may only be read is left as it is.
     """
-    if engine.dialect.name != "sqlite" or "uri" in engine.url.query:
+    if engine.dialect.name != "sqlite" or is_read_only(engine):
         return engine
     from sqlalchemy import event
 
