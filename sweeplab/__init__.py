@@ -27,7 +27,8 @@ def load_study(
 ) -> Study:
     """Read a study file; `.run()` runs it.
 
-    `overrides` are written as on the command line: "max_iters=100". The Python files that the study names as
+    `overrides` are written as on the command line: "max_iters=100". What they name, a file or tracking's address, is
+    your word: what the file alone names may be refused. The Python files that the study names as
     plugins are imported with `allow_plugins` only.
 
     Raises:
@@ -36,10 +37,12 @@ def load_study(
     from sweeplab.api import Study
     from sweeplab.records.folders import lab_folder
     from sweeplab.study.file.reading import read_study
+    from sweeplab.tracking.connection import name_address
 
-    return Study(
-        read_study(Path(path), overrides, name, allow_plugins), lab_folder(Path(lab) if lab else None)
-    )
+    spec = read_study(Path(path), overrides, name, allow_plugins)
+    if spec.track.uri and spec.is_overridden(("track", "uri")):
+        name_address(spec.track.uri)
+    return Study(spec, lab_folder(Path(lab) if lab else None))
 
 
 def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:

@@ -19,7 +19,7 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
-from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.supervisor import run_study
 from sweeplab.tracking import open_tracker
@@ -107,6 +107,7 @@ class Study(Results):
         plan = make_plan(self.spec, self.lab)[0]
         try:
             check_same_study(self.spec, self.folder, plan.data)
+            check_reach(self.spec, self.lab)
         except BadInput as error:
             return replace(plan, warnings=[*plan.warnings, f"cannot be run: {error}"])
         return plan

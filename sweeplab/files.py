@@ -1,4 +1,4 @@
-"""How a file that must be whole is written, and where what can be made again is kept."""
+"""How a file that must be whole is written, how SQLite opens one, and where what can be made again is kept."""
 
 from __future__ import annotations
 
@@ -13,6 +13,27 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("sweeplab")
+
+
+def database_url(file: Path) -> str:
+    """Return SQLAlchemy's URL of an SQLite file, whatever its path has in it."""
+    from sqlalchemy import URL
+
+    url = URL.create("sqlite", database=str(file))
+    if not url.render_as_string().endswith(f"/{file}"):
+        # Of sqlite:/// MLflow takes the path as it stands, escapes too, and makes its folder.
+        url = url.set(drivername="sqlite+pysqlite")
+    return url.render_as_string()
+
+
+def read_only_uri(file: Path) -> str:
+    """Return SQLite's own URI that reads a database and makes nothing, neither the file nor one beside it.
+
+    A write-ahead log has an index beside it. Where that cannot be made and there is no log, nobody writes now.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    is_still = not os.access(file.absolute().parent, os.W_OK) and not log.exists()
+    return f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
 
 
 def write_whole(target: Path, content: bytes) -> None:

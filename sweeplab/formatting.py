@@ -1,4 +1,4 @@
-"""How numbers, counts, sizes and times are written for people: the one place that decides it."""
+"""How numbers, counts, sizes, times and addresses are written for people: the one place that decides it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 _LARGE = 1e5
 # Texts that YAML reads as such without quotes.
 _PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
+# What names a secret in the query of an address.
+_SECRET = re.compile("pass|pwd|secret|token|key|cred|auth|sig|odbc", re.IGNORECASE)
+# User and password of an address, with the @ that ends them: a password may hold / # ? and @ that are not escaped.
+_USER = re.compile(r"(?<=://)[^/?#@:]*:.*@", re.DOTALL)
+# To a server a token may come in the place of the user.
+_TOKEN = re.compile(r"(?<=http://|ttps://)[^/?#@]*@")
 
 
 def written(value: Any) -> str:
@@ -97,6 +104,12 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def several_named(names: Sequence[str], most: int = 3) -> str:
+    """Write the first of several names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def sentence(text: str) -> str:
     """Write a clause as a sentence: a capital first, one full stop last."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
@@ -115,3 +128,24 @@ def bytes_in_words(count: float) -> str:
         if count >= size:
             return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}"
     return f"{count:.0f} bytes"
+
+
+def without_password(address: str) -> str:
+    """Write an address as it may be shown and recorded: without user and password, and the secrets of its query.
+
+    All up to the last @ may be a password; where that may be one of the query too, nothing but the scheme is left.
+    """
+    user = _USER.search(address)
+    if user and "=" in user[0].partition("?")[2]:
+        return f"{address[: user.start()]}***"
+    place, mark, query = _TOKEN.sub("", _USER.sub("", address)).partition("?")
+    parts = [part.partition("=") for part in query.split("&")]
+    shown = [
+        key + equals + ("***" if _SECRET.search(unquote(key)) else value) for key, equals, value in parts
+    ]
+    return place + mark + "&".join(shown)
+
+
+def without_passwords(text: str) -> str:
+    """Write a text, such as a library's error, with every address in it as `without_password` does."""
+    return re.sub(r"\S+://\S+", lambda found: without_password(found[0]), text)

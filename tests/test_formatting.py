@@ -1,7 +1,10 @@
-"""How numbers are written, wherever a person reads them."""
+"""How numbers and addresses are written, wherever a person reads them."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import URL, make_url
 
 from sweeplab.formatting import (
     bytes_in_words,
@@ -14,6 +17,8 @@ from sweeplab.formatting import (
     several,
     short,
     span,
+    without_password,
+    without_passwords,
     written,
 )
 
@@ -53,3 +58,60 @@ def test_sizes_times_and_exact_numbers() -> None:
     assert [bytes_in_words(each) for each in (12, 1.24e9, 134e6)] == ["12 bytes", "1.2 GB", "134 MB"]
     assert [duration(each) for each in (45, 125, 4020)] == ["45s", "2m05s", "1h07m"]
     assert [decimal(each) for each in (0.25, 3e-4, 1e6, 0.0)] == ["0.25", "3e-4", "1e6", "0.0"]
+
+
+# What no other part of the addresses below has: so a piece of it that is left is found.
+SECRET = st.text("QXZ01/#?@:%;+ .\\'\"", min_size=1).map(lambda text: f"Q{text}Q")
+SCHEMES = st.sampled_from(["http", "https", "postgresql", "mysql+pymysql", "postgresql+psycopg"])
+PLACES = st.sampled_from(
+    ["host", "host:5000", "host/database", "host:5432/database?sslmode=require", "[::1]:5000/"]
+)
+
+
+@given(SCHEMES, st.sampled_from(["", "user", "a.user"]), SECRET, PLACES)
+def test_no_password_is_shown(scheme: str, user: str, secret: str, place: str) -> None:
+    address = f"{scheme}://{user}:{secret}@{place}"
+    shown = without_password(address)
+    assert shown == f"{scheme}://{place}"
+    assert without_password(shown) == shown
+    assert shown in without_passwords(f"{address.replace(' ', '%20')} does not answer")
+
+
+@given(
+    SCHEMES,
+    PLACES,
+    st.sampled_from(["password", "sslpassword", "p%61ssword", "PWD", "auth_token", "api_key"]),
+    SECRET,
+)
+def test_no_secret_of_a_query_is_shown(scheme: str, place: str, key: str, secret: str) -> None:
+    start = f"{scheme}://{place}{'&' if '?' in place else '?'}"
+    for address in (f"{start}{key}={secret}&timeout=3", f"{start}timeout=3&{key}={secret}"):
+        assert "Q" not in without_password(address)
+
+
+@given(st.text(min_size=1).filter(lambda text: text.isprintable()))
+def test_no_password_that_sqlalchemy_reads_is_shown(secret: str) -> None:
+    url = URL.create("postgresql", "user", secret, "host", database="database")
+    address = url.render_as_string(hide_password=False)
+    assert make_url(address).password == secret
+    assert without_password(address) == "postgresql://host/database"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "sqlite:////a/b:c@d/mlflow.db",
+        "http://host:5000/api?experiment=3",
+        "https://host/path@v1",
+        "postgresql://user@host/database",
+        "databricks",
+        "databricks://profile",
+        "no address",
+    ],
+)
+def test_an_address_without_a_password_stays_as_it_is(address: str) -> None:
+    assert without_password(address) == without_passwords(address) == address
+
+
+def test_a_token_in_the_place_of_a_user_is_not_shown() -> None:
+    assert without_password("https://token@host/path") == "https://host/path"

@@ -10,6 +10,7 @@ from typing import Literal
 
 from optuna.trial import FrozenTrial
 
+from sweeplab.formatting import several_named
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
@@ -20,7 +21,6 @@ from sweeplab.sweep.trials.store import Store
 Verdict = Literal["ok", "warn", "bad"]
 # A run's cell, trial and seed.
 Place = tuple[str, int, int]
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Check:
 
 def named(what: str, names: Sequence[str]) -> str:
     """Write what was found, and the first few names of it."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{what}: {', '.join(names[:MOST_NAMED])}{more}"
+    return f"{what}: {several_named(names)}"
 
 
 class OpenedStudy:

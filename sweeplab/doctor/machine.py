@@ -17,7 +17,8 @@ from packaging.specifiers import SpecifierSet
 
 from sweeplab.doctor.check import Check, Verdict
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.tracking.connection import database_file, tracking_uri, without_password
+from sweeplab.formatting import without_password
+from sweeplab.tracking.connection import database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import cuda_count

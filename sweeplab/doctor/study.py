@@ -19,6 +19,7 @@ from sweeplab.doctor.findings import (
     tracking_findings,
 )
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
+from sweeplab.formatting import without_password
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
@@ -58,7 +59,8 @@ def version_check(study: StudyFolder) -> Iterator[Check]:
     try:
         TrialStorage(study.storage_url).engine.dispose()
     except RuntimeError as error:
-        cure = shlex.join(["optuna", "storage", "upgrade", "--storage", study.storage_url])
+        url = without_password(study.storage_url)
+        cure = shlex.join(["optuna", "storage", "upgrade", "--storage", url])
         found = str(error).partition(". ")[0]
         yield Check("storage", str(study.database), "bad", found, f"copy the file, then: {cure}")
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import read_only_uri
+from sweeplab.formatting import without_password, without_passwords
 from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
@@ -81,9 +83,8 @@ def _rows(folder: StudyFolder) -> list[_Row]:
         return _rows_elsewhere(folder)
     import sqlite3
 
-    database = f"{folder.database.absolute().as_uri()}?mode=ro"  # a missing file is not to be made here
     try:
-        with closing(sqlite3.connect(database, uri=True)) as connection:
+        with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
             return connection.execute(_QUERY).fetchall()
     except sqlite3.Error as error:
         raise folder.damaged(folder.database, error) from error
@@ -122,12 +123,13 @@ def choose_storage(folder: StudyFolder) -> None:
 
     try:
         url = make_url(asked)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         url = None
-    if url is None or url.get_backend_name() != "postgresql":
-        shown = url.render_as_string() if url else "what it holds"
-        problem = Problem(f"{VARIABLE}: {shown} is no storage", "postgresql://USER:PASSWORD@HOST/DATABASE")
-        raise BadInput(problem)
+    # An @ in the host is one of a password that is not escaped.
+    if url is None or url.get_backend_name() != "postgresql" or "@" in (url.host or ""):
+        shown = without_password(asked) if url else "what it holds"
+        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ of the password as %40"
+        raise BadInput(Problem(f"{VARIABLE}: {shown} is no storage", allowed))
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     url = url.set(drivername="postgresql+psycopg")
     try:
@@ -138,7 +140,8 @@ def choose_storage(folder: StudyFolder) -> None:
     except ModuleNotFoundError as error:
         raise BadInput(f"{VARIABLE} needs psycopg: pip install 'sweeplab[postgres]'") from error
     except SQLAlchemyError as error:
-        raise BadInput(f"{VARIABLE}: {url.render_as_string()} does not answer: {reason_of(error)}") from error
+        what = f"{without_password(asked)} does not answer: {reason_of(error)}"
+        raise BadInput(f"{VARIABLE}: {what}") from error
     own = url.update_query_dict({"options": f'-csearch_path="{schema}"'})
     # It may hold a password.
     folder.storage_file.touch(mode=0o600)
@@ -147,7 +150,7 @@ def choose_storage(folder: StudyFolder) -> None:
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a database does not answer."""
-    return str(error.__cause__ or error).strip().partition("\n")[0]
+    return without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
 
 
 def engine_arguments(url: str) -> dict[str, Any]:
@@ -162,14 +165,19 @@ def open_database(url: str) -> Engine:
     return serialize(create_engine(url, **engine_arguments(url)))
 
 
+def is_read_only(engine: Engine) -> bool:
+    """Say whether this process may only read what the engine opens: an SQLite file that it may not write."""
+    return "uri" in engine.url.query
+
+
 def serialize(engine: Engine) -> Engine:
     """Let the processes that write to an SQLite file take turns; other databases do by themselves.
 
     A transaction that starts by reading and goes on to write gives SQLite no way to wait for its turn, and two
     workers would run one trial: every transaction takes the write lock first, but for those that only read.
-    Write-ahead log, so readers never wait.
+    Write-ahead log, so readers never wait. What may only be read is left as it is.
     """
-    if engine.dialect.name != "sqlite":
+    if engine.dialect.name != "sqlite" or is_read_only(engine):
         return engine
     from sqlalchemy import event
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput, DamagedFile
-from sweeplab.files import write_whole
+from sweeplab.errors import BadInput, DamagedFile, Problem
+from sweeplab.files import database_url, read_only_uri, write_whole
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
 DEFAULT_LAB = "lab"
@@ -24,8 +24,17 @@ LOOK_SECONDS = 1.0
 
 
 def lab_folder(given: Path | None = None) -> Path:
-    """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here."""
-    return (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
+    """Return the lab: as given, else SWEEPLAB_LAB, else `lab/` here.
+
+    Raises:
+        BadInput: its path is no UTF-8, in which files and databases write it down.
+    """
+    lab = (given or Path(os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB)).expanduser().absolute()
+    try:
+        str(lab).encode()
+    except UnicodeEncodeError:
+        raise BadInput(Problem(f"the lab's path {str(lab)!a} is no UTF-8", "a path in UTF-8")) from None
+    return lab
 
 
 def is_name(text: str) -> bool:
@@ -105,7 +114,7 @@ class StudyFolder:
 
     @property
     def storage_url(self) -> str:
-        """Return the URL of the trials' storage.
+        """Return the URL of the trials' storage; a file that this process may not write is to be read only.
 
         Raises:
             DamagedFile: it is a file that is gone or damaged, and trials have been trained.
@@ -116,15 +125,15 @@ class StudyFolder:
             pass
         if self._runs.exists():
             self._check_database("SELECT 'ok'")
-        return f"sqlite:///{self.database}"
+        if not self.database.exists() or all(os.access(each, os.W_OK) for each in (self.path, self.database)):
+            return database_url(self.database)
+        return f"{database_url(Path(read_only_uri(self.database)))}?uri=true"
 
     def _check_database(self, query: str) -> None:
         import sqlite3
 
         try:
-            # Read-only: a missing file is not to be made here.
-            place = f"{self.database.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(place, uri=True)) as connection:
+            with closing(sqlite3.connect(read_only_uri(self.database), uri=True)) as connection:
                 connection.execute("SELECT 1 FROM trials LIMIT 1")
                 (said,) = connection.execute(query).fetchone()
         except sqlite3.Error as error:
@@ -215,7 +224,7 @@ class StudyFolder:
         """Hold the study for this process, as whoever runs it does.
 
         Raises:
-            BadInput: another process holds it; says what is given as `otherwise`.
+            BadInput: another process holds it; says what is given as `otherwise`. Or its folder cannot be written.
         """
         from filelock import FileLock, Timeout
 
@@ -223,21 +232,25 @@ class StudyFolder:
             lock = FileLock(self.lock_file).acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
         except Timeout:
             raise BadInput(otherwise) from None
+        except OSError as error:
+            raise BadInput(f"cannot write {self.path}: {error.strerror}") from error
         with lock:
             yield
 
     @property
     def is_run(self) -> bool:
         """Say whether somebody runs the study now."""
-        from filelock import FileLock, Timeout
+        import fcntl
 
-        if not self.path.exists():
-            return False
+        # As FileLock locks it, but only for reading: whoever looks needs not be allowed to write.
         try:
-            with FileLock(self.lock_file, blocking=False):
-                return False
-        except Timeout:
+            with self.lock_file.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
             return True
+        return False
 
     @property
     def unfinished(self) -> RunState:

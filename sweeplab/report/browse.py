@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, study_names, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
@@ -16,7 +17,7 @@ from sweeplab.report import options
 from sweeplab.report.options import LOG, Option, check_value, listed
 from sweeplab.study.problems import Problems
 from sweeplab.tracking import pages
-from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, without_password
+from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.tracker import CURVES, LOSSES_BY_TOKENS
 

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import several
+from sweeplab.formatting import several, several_named
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
@@ -119,7 +119,10 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study's preview; `trials` and `runs` are None where only time or FLOPs end it."""
+    """A study's preview; `trials` and `runs` are None where only time or FLOPs end it.
+
+    `reaches` is what the study file names outside of its own folder and the lab: files, resolved, and tracking.
+    """
 
     name: str
     cells: list[CellPlan]
@@ -139,6 +142,12 @@ class Plan:
     data: DataDescription
     checkpoint_bytes: int
     warm_start: list[WarmStart] = field(default_factory=list)
+    reaches: list[str] = field(default_factory=list)
+
+    @property
+    def reach_in_words(self) -> str:
+        """Say what the study file names outside of its own folder and the lab; nothing where that is nothing."""
+        return f"outside of its folder and the lab: {several_named(self.reaches)}" if self.reaches else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import Problem, nearest
+from sweeplab.formatting import without_passwords
 
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
@@ -32,7 +33,7 @@ def dotted(path: Location) -> str:
 
 def shown(value: Any) -> str:
     """Write a value about as YAML writes it, cut to what fits in a line."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = without_passwords(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

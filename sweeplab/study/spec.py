@@ -415,6 +415,10 @@ class StudySpec(Section):
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
         return self._source_map.problem(path, what, allowed, nearest)
 
+    def is_overridden(self, place: Location) -> bool:
+        """Say whether the command line gave what stands at a place."""
+        return any(place[: len(each)] == each for each in self._source_map.overrides)
+
     def as_written(self) -> dict[str, Any]:
         """Return the study as a study file would say it, with its paths made absolute; fit for JSON."""
         written = self.model_dump(mode="json", exclude={"preset"})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from sweeplab.data.corpora import user_files
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import bytes_in_words
+from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
+from sweeplab.lab.listing import study_names
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
 from sweeplab.study.inputs import (
@@ -21,10 +24,11 @@ from sweeplab.study.inputs import (
     read_start,
 )
 from sweeplab.study.plugins import check_imported
+from sweeplab.study.problems import dotted
 from sweeplab.study.space import Cell, Space, cells
-from sweeplab.study.spec import Algorithm, StudySpec
+from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
-from sweeplab.tracking.connection import artifact_location, tracking_uri
+from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
 from sweeplab.train.devices import cuda_count, settle_devices
 
 # The samplers that learn from whatever trials there are.
@@ -76,8 +80,63 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         data=data,
         checkpoint_bytes=checkpoint_bytes,
         warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
+        reaches=[what for named in _reached(spec, lab).values() for what in named],
     )
     return planned, found, dataset
+
+
+def check_reach(spec: StudySpec, lab: Path) -> None:
+    """Refuse to read or write what a study file alone names outside of its own folder and the lab.
+
+    A study may be somebody else's: what it reads goes into checkpoints, and where it tracks they are sent. The command
+    line's word is the user's, and so is what a study of this lab was run with.
+
+    Raises:
+        BadInput: with every place of the file that names such a thing.
+    """
+    if spec.source in (
+        None,
+        StudyFolder(lab, spec.name).canonical_file,
+    ):  # no file, or that of a study that was run
+        return
+    problems = []
+    known = {what for name in study_names(lab) for what in _reached_before(StudyFolder(lab, name))}
+    for place, named in _reached(spec, lab).items():
+        new = [what for what in named if what not in known and Path(what).is_absolute()]
+        if new and not spec.is_overridden(place):
+            name, value = dotted(place), spec.as_written()[place[0]]
+            value = value[place[1]] if isinstance(value, dict) else value
+            said = shlex.quote(f"{name}={value if isinstance(value, str) else yaml_text(value)}")
+            what = f"{name} names {several_named(new)}, outside of this file's folder and of the lab"
+            problems.append(spec.problem(place, what, f"-o {said}, which is your word for it"))
+    if problems:
+        raise BadInput(*problems)
+
+
+def _reached_before(folder: StudyFolder) -> Sequence[str]:
+    """Return what a study of the lab reached when it was last run."""
+    return folder.read(folder.plan_file).get("reaches", ()) if folder.plan_file.exists() else ()
+
+
+def _reached(spec: StudySpec, lab: Path) -> dict[tuple[str, ...], list[str]]:
+    """Return what lies outside of the study file's folder and the lab, by where the study names it."""
+    own = [each.resolve() for each in (lab, *([spec.source.absolute().parent] if spec.source else ()))]
+    start, uri = spec.init_folder, spec.track.uri
+    files: dict[tuple[str, ...], Sequence[Path]] = {
+        ("data", "path"): user_files(spec.data_path) if spec.data_path else (),
+        ("init_from",): (start / "model.json",) if start else (),
+        ("warm_start",): [Path(each) for each in spec.warm_starts if each.endswith(TABLE_SUFFIX)],
+    }
+    found: dict[tuple[str, ...], list[str]] = {}
+    database = database_file(uri) if uri else None
+    if database:
+        files["track", "uri"] = (database,)
+    elif uri:
+        found["track", "uri"] = [without_password(uri)]
+    for place, named in files.items():
+        resolved = dict.fromkeys(each.resolve() for each in named)
+        found[place] = [str(each) for each in resolved if not any(map(each.is_relative_to, own))]
+    return found
 
 
 def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
@@ -98,6 +157,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
         problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
     try:
         with spec.blaming(("track", "uri") if spec.track.uri else None):
+            _check_without_password(spec.track.uri or "")
             tracking_uri(folder.lab, spec.track.uri)
     except BadInput as error:
         problems += error.problems
@@ -113,6 +173,13 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     if problems:
         raise BadInput(*problems)
     return dataset
+
+
+def _check_without_password(uri: str) -> None:
+    if uri != without_password(uri):
+        what = "track.uri holds a password, which the lab and tracking would keep"
+        allowed = "an address without one; MLFLOW_TRACKING_URI may name the same one with it"
+        raise BadInput(Problem(what, allowed))
 
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:

@@ -18,14 +18,24 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.files import cache_folder, write_whole
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable
+from sweeplab.files import cache_folder, database_url, write_whole
+from sweeplab.formatting import without_password, without_passwords
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
+# What the environment gives to whatever address is asked, by the kind of place. What ~/.netrc, ~/.pgpass and the
+# profiles of Databricks have is for one host alone.
+_OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
+CREDENTIALS = {
+    **dict.fromkeys(("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)),
+    "postgresql": ("PGPASSWORD",),
+    "mysql": ("MYSQL_PWD",),
+}
+_named: set[str] = set()
 _REASON = re.compile(
     r"Connection refused|Connection reset|No route to host|Name or service not known|Failed to resolve '[^']*'"
     r"|timed out|Connection aborted|certificate verify failed"
@@ -51,20 +61,59 @@ for _name, _value in SETTINGS.items():
 def tracking_uri(lab: Path, uri: str | None = None) -> str:
     """Return where tracking is: `uri`, else $MLFLOW_TRACKING_URI, else a database in the lab; absolute.
 
+    `uri` is a study's: where the environment names the same place with a password, it is the environment's.
+
     Raises:
-        BadInput: MLflow has no such kind of place.
+        BadInput: MLflow has no such kind of place, or the environment's credentials would go to a place of a study's.
     """
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{lab / 'mlflow.db'}"
+    own = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri or (own and _place(own) == _place(uri)):
+        uri = own or uri or database_url(lab / "mlflow.db")
+    elif _place(uri) not in _named and (found := _credentials(_scheme(uri))):
+        where = without_password(uri)
+        what = f"{found} would be sent to {where}, which only the study file names"
+        raise BadInput(Problem(what, f"MLFLOW_TRACKING_URI={where}, or -o track.uri={where}"))
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
         raise BadInput(f"tracking URI {without_password(uri)!r} is no place for MLflow; allowed: {allowed}")
+    if _scheme(uri) in SERVERS and not _is_escaped(uri):
+        # A part of the password would be taken for the host.
+        allowed = "%2F for /, %23 for #, %3F for ?, %40 for @"
+        raise BadInput(f"tracking URI {without_password(uri)!r} is not escaped; allowed: {allowed}")
     database = database_file(uri)
-    return f"sqlite:///{database}" if database else uri
+    return database_url(database) if database else uri
+
+
+def name_address(uri: str) -> None:
+    """Take note that the user of this process has named a place: the environment's credentials may go there."""
+    _named.add(_place(uri))
+
+
+def _place(uri: str) -> str:
+    return without_password(uri).rstrip("/")
+
+
+def _is_escaped(uri: str) -> bool:
+    try:
+        return urlsplit(uri).hostname == urlsplit(without_password(uri)).hostname
+    except ValueError:  # a bracket that nothing closes
+        return False
+
+
+def _credentials(scheme: str) -> str:
+    """Return the name of what MLflow, or a database's driver, would send to whatever address it is given."""
+    file = Path("~/.mlflow/credentials").expanduser()
+    named = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
+    return next(iter(named), str(file) if scheme in ("http", "https") and file.exists() else "")
 
 
 def database_file(uri: str) -> Path | None:
     """Return the absolute path of the SQLite file at `uri`, or None where it is something else."""
-    return Path(uri.partition(":///")[2]).absolute() if _scheme(uri) == "sqlite" else None
+    if _scheme(uri) != "sqlite":
+        return None
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "").absolute()
 
 
 def count_tracked(lab: Path, study: str, uri: str | None) -> Counter[str] | None:
@@ -95,13 +144,6 @@ def artifact_location(lab: Path, uri: str) -> str | None:
     return None if _scheme(uri) in SERVERS else (lab / "artifacts").absolute().as_uri()
 
 
-def without_password(uri: str) -> str:
-    """Return `uri` as it may be shown and written down."""
-    parts = urlsplit(uri)
-    user_and_password, at, _ = parts.netloc.rpartition("@")
-    return uri.replace(user_and_password + at, "", 1)
-
-
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
     """Turn what goes wrong between us and the tracking at `uri` into TrackingUnavailable, in one line.
@@ -116,7 +158,7 @@ def reaching(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         place = without_password(uri)
-        said = str(error).replace(uri, place)
+        said = without_passwords(str(error).replace(uri, place))
         # Of a connection that fails, the libraries between say all they know, and last why.
         reason = _REASON.search(said) if _scheme(uri) in SERVERS else None
         words = f"no answer ({reason[0]})" if reason else said.partition("\n")[0]
@@ -157,7 +199,7 @@ def _create(database: Path, lab: Path) -> None:
     with suppress(OSError):  # there is none yet, or no cache
         shutil.copyfile(kept, new)
     is_first = not new.exists()
-    uri = f"sqlite:///{new}"
+    uri = database_url(new)
     store = SqlAlchemyStore(uri, artifact_location(lab, uri))  # type: ignore[no-untyped-call]
     store.engine.dispose()
     if is_first:

@@ -22,9 +22,11 @@ VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUBLAS_WORKSPACE_CONFIG",
 )
-# A repository's configuration can name programs: a study of a folder from elsewhere must not start them.
-_ASKS_ONLY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never")
-_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+# A repository's configuration can name programs: a study of a folder from elsewhere must not start them. A pager is
+# none of them: it is started for a terminal, and what git says here goes into a pipe.
+_ASKS_ONLY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+# What a repository that was cloned in part lacks is fetched by no protocol, whatever its configuration allows.
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 def environment(study_folder: Path | None = None) -> dict[str, Any]:
@@ -50,7 +52,8 @@ def git(folder: Path) -> dict[str, Any] | None:
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     if not commit:
         return None
-    changes = _git(folder, *_without_filters(folder), "status", "--porcelain", "--ignore-submodules=all")
+    status = ("status", "--porcelain", "--ignore-submodules=all")
+    changes = _git(folder, *status, variables=_without_filters(folder))
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
@@ -93,17 +96,23 @@ def _gpus() -> list[dict[str, Any]]:
     ]
 
 
-def _git(folder: Path, *command: str) -> str | None:
-    return _output(["git", "-C", str(folder), *_ASKS_ONLY, *command], _NO_FETCH)
+def _git(folder: Path, *command: str, variables: Mapping[str, str] | None = None) -> str | None:
+    return _output(["git", "-C", str(folder), *_ASKS_ONLY, *command], _NO_FETCH | dict(variables or {}))
 
 
-def _without_filters(folder: Path) -> list[str]:
-    """Return the options that turn off every filter that the configuration names.
+def _without_filters(folder: Path) -> dict[str, str]:
+    """Return the variables that turn off every filter that the configuration names.
 
-    A file under a filter then counts as changed where git's index is older than the file.
+    Not options: one ends a filter's name at its first equals sign. A file under a filter then counts as changed where
+    git's index is older than the file.
     """
-    names = _git(folder, "config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
-    return [part for name in (names or "").splitlines() for part in ("-c", f"{name}=")]
+    pattern = r"^filter\..*\.(clean|process|required)$"
+    names = (_git(folder, "config", "-z", "--name-only", "--get-regexp", pattern) or "").split("\0")
+    first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
+    found = {"GIT_CONFIG_COUNT": str(first + len(names))}
+    for number, name in enumerate(names, first):  # the last of them is no name, and changes nothing
+        found |= {f"GIT_CONFIG_KEY_{number}": name or "core.fsmonitor", f"GIT_CONFIG_VALUE_{number}": ""}
+    return found
 
 
 def _output(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str | None:

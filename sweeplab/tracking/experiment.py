@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput
+from sweeplab.formatting import without_password
 from sweeplab.tracking.connection import (
     artifact_location,
     connect,
     database_file,
     reaching,
     tracking_uri,
-    without_password,
 )
 from sweeplab.tracking.tables import (
     KEY,

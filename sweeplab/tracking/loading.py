@@ -16,6 +16,7 @@ from sweeplab.data.objectives import special_tokens
 from sweeplab.data.prompts import SpecialTokens, own_special_tokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
+from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.activations import ACTIVATIONS
 from sweeplab.model.shape import ModelShape
@@ -103,8 +104,10 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    from sweeplab.tracking.connection import connect, database_file, tracking_uri, without_password
+    from sweeplab.tracking.connection import connect, database_file, name_address, tracking_uri
 
+    if uri:
+        name_address(uri)
     uri = tracking_uri(lab, uri)
     where = without_password(uri)
     if (database := database_file(uri)) and not database.exists():

@@ -274,7 +274,9 @@ def free_port(wanted: int = PORT) -> int:
 def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
     """Start MLflow's server of the database at `uri` on a free port of this machine; end it on leaving.
 
-    Only this machine reaches it. It runs no jobs, reads no pickles, and sends no telemetry.
+    Only this machine reaches it, and a browser only by the names of this machine: MLflow's own list of hosts has
+    patterns such as 10.*, which 10.example.com meets. Whoever else is logged in here reaches it too: it asks for no
+    password. It runs no jobs, reads no pickles, and sends no telemetry.
     """
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
     command += ["--workers", "1", "--no-serve-artifacts"]
@@ -282,6 +284,8 @@ def serve(lab: Path, uri: str, port: int) -> Iterator[Server]:
     places = {
         "MLFLOW_BACKEND_STORE_URI": uri,
         "MLFLOW_DEFAULT_ARTIFACT_ROOT": str(artifact_location(lab, uri)),
+        "MLFLOW_SERVER_ALLOWED_HOSTS": f"{HOST}:{port},localhost:{port}",
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port}",
     }
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

@@ -91,6 +91,18 @@ def test_settings(cli, good: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "more", [(), pytest.param(("--report", "page.html"), marks=pytest.mark.slow)], ids=["printed", "page"]
+)
+def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ...], cli, good: Path) -> None:
+    """The first number is identified and the last is not: only some have refits."""
+    said = cli("laws", "fit", good, *COLUMNS, "--flops", "1e30", "--bootstrap", "5", *more)
+    assert (said.code, said.err) == (0, "")
+    rows = {line[:20].strip(): line for line in reversed(said.out.splitlines())}
+    assert " identified " in rows["E"] and " to " in rows["E"]
+    assert "–  not identified" in rows["loss at budget"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["good.csv"], "good.csv: which column is the loss? --columns loss=COLUMN says it; allowed: N, D, val"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
+import sqlite3
 import subprocess
 import sys
+import termios
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -15,7 +20,7 @@ import pytest
 from sweeplab.lab.events import Event
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import WorkerResources
-from sweeplab.sweep.work.worker import MOST_ALIKE, WorkerPool
+from sweeplab.sweep.work.worker import LEAVING_SIGNALS, MOST_ALIKE, WorkerPool
 
 pytestmark = pytest.mark.faults
 
@@ -56,12 +61,19 @@ def n_points(folder: StudyFolder) -> dict[Path, int]:
     return {run.path: len(run.points_file.read_bytes().splitlines()) for run in folder.runs()}
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
+def statuses(folder: StudyFolder) -> set[str]:
+    """Return the statuses of all runs that MLflow has."""
+    with closing(sqlite3.connect(folder.lab / "mlflow.db")) as database:
+        return {status for (status,) in database.execute("SELECT status FROM runs")}
+
+
+@pytest.mark.parametrize("sent", LEAVING_SIGNALS, ids=lambda sent: sent.name)
 def test_a_signal_to_the_whole_group_loses_no_step(sent: signal.Signals, folder: StudyFolder) -> None:
     with start(folder) as study:
         wait_for_points(folder, study)
         os.killpg(study.pid, sent)
         assert study.wait() == 130
+    assert "RUNNING" not in statuses(folder)
     before = n_points(folder)
     assert any(run.read_end() is None for run in folder.runs())
     with start(folder) as study:
@@ -73,6 +85,44 @@ def test_a_signal_to_the_whole_group_loses_no_step(sent: signal.Signals, folder:
     assert all(n_points(folder)[path] >= n for path, n in before.items())
 
 
+def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFolder) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "sweeplab", "study", "run", "asked.yaml", "--lab", str(folder.lab)]
+    with subprocess.Popen(
+        command,
+        cwd=folder.lab.parent,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as study:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        while sum(len(run.points()) for run in folder.runs()) < 8:
+            assert study.poll() is None
+            with suppress(BlockingIOError):
+                os.read(ours, 2**16)
+            time.sleep(0.1)
+        os.close(ours)
+        assert study.wait() == 130
+    assert statuses(folder) == {"SCHEDULED"}
+    for run in folder.runs():
+        assert list(run.path.glob("state*")), "what to go on from is kept"
+
+
+def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
+    code = "from sweeplab.sweep.work.worker import leaving_signals; print(*leaving_signals())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # as nohup does
+    )
+    assert [int(each) for each in done.stdout.split()] == [signal.SIGTERM, signal.SIGUSR1]
+
+
 def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolder) -> None:
     with start(folder) as study:
         wait_for_points(folder, study)
@@ -81,7 +131,7 @@ def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolde
             for each in psutil.Process(study.pid).children()
             if any(word.endswith("work.worker") for word in each.cmdline())
         ]
-        workers[0].send_signal(signal.SIGTERM)
+        workers[0].send_signal(signal.SIGHUP)
         assert study.wait() == 0, (folder.lab.parent / "said.txt").read_text()
     assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
     for run in folder.runs():

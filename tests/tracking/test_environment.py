@@ -39,6 +39,7 @@ def test_git_says_commit_and_dirtiness(tmp_path: Path) -> None:
         ("core.fsmonitor",),
         ("filter.own.clean",),
         ("filter.own.process", "filter.own.required"),
+        ("filter.a=b.clean",),
         ("core.hooksPath",),
     ],
 )
@@ -47,7 +48,10 @@ def test_nothing_that_git_is_configured_to_run_is_run(keys: tuple[str, ...], tmp
     repository.mkdir()
     in_repository(repository, "init", "--quiet")
     (repository / "study.yaml").write_text("name: a\n")
-    (repository / ".gitattributes").write_text("*.yaml filter=own\n")
+    name = next(
+        (key.partition(".")[2].rpartition(".")[0] for key in keys if key.startswith("filter.")), "own"
+    )
+    (repository / ".gitattributes").write_text(f"*.yaml filter={name}\n")
     in_repository(repository, "add", ".")
     in_repository(repository, "commit", "--quiet", "--message", "first")
     hooks = tmp_path / "hooks"
@@ -61,6 +65,33 @@ def test_nothing_that_git_is_configured_to_run_is_run(keys: tuple[str, ...], tmp
     (repository / "study.yaml").write_text("name: b\n")  # as long: git has to read it
     found = git(repository)
     assert found is not None and found["dirty"] is True
+    assert not ran.exists()
+    subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=60)
+    assert ran.exists(), "git itself would have run it"
+
+
+def test_what_a_repository_lacks_is_not_fetched(tmp_path: Path) -> None:
+    """A clone in part fetches what it lacks when it is looked at, by a program that its configuration names."""
+    repository, ran = tmp_path / "repository", tmp_path / "ran"
+    repository.mkdir()
+    in_repository(repository, "init", "--quiet")
+    (repository / "study.yaml").write_text("name: a\n")
+    in_repository(repository, "add", ".")
+    in_repository(repository, "commit", "--quiet", "--message", "first")
+    tree = in_repository(repository, "rev-parse", "HEAD^{tree}")
+    (repository / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
+    (repository / ".git" / "index").unlink()
+    (tmp_path / "program").write_text(f"#!/bin/sh\ntouch '{ran}'\n")
+    (tmp_path / "program").chmod(0o755)
+    for key, value in {
+        "protocol.ext.allow": "always",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::{tmp_path / 'program'}",
+        "extensions.partialClone": "origin",
+    }.items():
+        in_repository(repository, "config", key, value)
+    found = git(repository)
+    assert found is not None and found["dirty"] is None
     assert not ran.exists()
     subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=60)
     assert ran.exists(), "git itself would have run it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import urllib.request
@@ -167,8 +168,20 @@ def answers(url: str) -> bool:
         return False
 
 
+def status(port: int, host: str) -> int:
+    """Return what the pages answer to a browser that knows them by this name."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/", headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 @pytest.mark.slow
-def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path) -> None:
+def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
+        monkeypatch.setenv(name, "*")
     MLflowTracker(lab, "served").open({})
     with serve(lab, tracking_uri(lab), free_port(5400)) as server:
         server.wait_until_ready()
@@ -177,6 +190,16 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path) -> None:
         family = [process, *process.children(recursive=True)]
         assert len(family) <= 2, "one worker"
         assert SAFE.items() <= process.environ().items()
+        for known in ("127.0.0.1", "localhost"):
+            assert status(server.port, f"{known}:{server.port}") == 200
+        for other in (
+            "10.evil.com",
+            "192.168.evil.com",
+            "evil.com",
+            f"evil.com:{server.port}",
+            "127.0.0.1:1",
+        ):
+            assert status(server.port, other) == 403, other
         assert not any("mlflow.db" in argument for each in family for argument in each.cmdline())
         listening = [
             each for member in family for each in member.net_connections() if each.status == "LISTEN"

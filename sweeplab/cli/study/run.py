@@ -114,6 +114,8 @@ def _print_plan(plan: Plan) -> None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")
     say(workers_in_words(plan))
+    if plan.reaches:
+        say(plan.reach_in_words)
     say(f"checkpoints and snapshots take up to {bytes_in_words(plan.checkpoint_bytes)}")
     say_warnings(plan.warnings)
 

@@ -32,6 +32,7 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.worker import leaving_signals
 
 EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
 REFRESH_PER_SECOND = 4
@@ -124,11 +125,11 @@ class Lines:
                 f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
                 f"{workers_in_words(plan)}"
             )
-        elif isinstance(event, events.TrialEnded):
+        if isinstance(event, events.TrialEnded):
             self._say("  ".join(_ended(event, progress)))
         elif isinstance(event, events.StudyError | events.StudyNotice):
             self._say(event.message)
-        elif time.monotonic() - self._said > QUIET_SECONDS:
+        elif self._said and time.monotonic() - self._said > QUIET_SECONDS:
             self._say(
                 f"{len(progress.live)} running, {', '.join([_trials_done(progress), *_pace(progress)])}"
             )
@@ -256,18 +257,22 @@ def _running(plan: CellPlan, live: list[events.TrialEvent], room: int) -> str:
 
 @contextmanager
 def counted_interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], int]]:
-    """Count Ctrl-C, SIGTERM and SIGUSR1 while entered: yield how many came; only the third raises KeyboardInterrupt."""
+    """Count Ctrl-C and `leaving_signals`, and yield how many came; only the third raises KeyboardInterrupt."""
     count = 0
+    terminals = [each for each in (1, 2) if os.isatty(each)]
 
-    def hear(_number: int, _frame: FrameType | None) -> None:
+    def hear(number: int, _frame: FrameType | None) -> None:
         nonlocal count
         count += 1
+        if number == signal.SIGHUP:  # whatever is printed to a terminal that has gone is an error
+            for each in terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), each)
         if count > len(STOPPING):
             raise KeyboardInterrupt
         say(STOPPING[count - 1])
 
     with ExitStack() as stack:
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for each in (signal.SIGINT, *leaving_signals()):
             stack.callback(signal.signal, each, signal.signal(each, hear))
         yield lambda: count
 

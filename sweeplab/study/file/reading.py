@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
@@ -144,6 +145,7 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
     """Set what `name=value` says in the document, and note that it came from there."""
     name, equals, text = override.partition("=")
     path, own = _place(name.strip()), Problems(SourceMap())
+    words = without_passwords(f"-o {override}")
     value = parse(text, own)
     if not equals:
         own.add((), "has no value", "name=value")
@@ -153,9 +155,9 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems) -> No
     elif not own.found:
         _set(document, path, value, own)
         problems.source.forget(path)
-        problems.source.overrides[path] = f"-o {override}"
+        problems.source.overrides[path] = words
     for each in own.found:
-        problems.found.append(Problem(f"-o {override}: {each.what}", each.allowed, each.nearest))
+        problems.found.append(Problem(f"{words}: {each.what}", each.allowed, each.nearest))
 
 
 def _place(name: str) -> Location | None:

@@ -32,7 +32,8 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.lab.storage import READS, engine_arguments, serialize
+from sweeplab.errors import BadInput
+from sweeplab.lab.storage import READS, engine_arguments, is_read_only, serialize
 from sweeplab.sweep.trials import tables
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -98,7 +99,12 @@ class TrialStorage(BaseStorage):
 
         `in_turn`: no other transaction in turn runs beside it, so who holds what, and what has ended, stays as it is
         read; whatever starts or ends a trial is. On SQLite every transaction that writes takes its turn.
+
+        Raises:
+            BadInput: this process may only read the database.
         """
+        if is_read_only(self.engine):
+            raise BadInput("the storage may only be read: its folder or its file cannot be written")
         with self._thread:
             if self._connection is not None:
                 yield self._connection

@@ -139,7 +139,7 @@ class Store:
     def create(cls, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> Store:
         """Create what is missing of the storage, and open it; before any worker starts."""
         if url.startswith("sqlite"):
-            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+            Path(str(sql.make_url(url).database)).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, cells, vocab_size, url)
         TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))

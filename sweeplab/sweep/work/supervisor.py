@@ -28,7 +28,7 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
@@ -72,6 +72,7 @@ def run_study(
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
+    check_reach(spec, lab)
     with _held(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
@@ -130,6 +131,8 @@ class _Supervisor:
         self.commands.add("start", asdict(start))
         status = "interrupted"
         try:
+            if said := self.progress.plan.reach_in_words:
+                self._take_in(events.StudyNotice(message=said))
             self._open_tracking()
             list(self._stream.past())
             self.shipping.start()

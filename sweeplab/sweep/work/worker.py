@@ -1,7 +1,7 @@
 """Worker processes: the pool that a process keeps on a study, and what one worker does.
 
 A worker is `python -m sweeplab.sweep.work.worker LAB NAME THREADS [--force]`. It prints one JSON object per line for
-the process that started it. Once its standard input is closed, or a SIGTERM or SIGUSR1 has come, it saves its runs at
+the process that started it. Once its standard input is closed, or one of LEAVING_SIGNALS has come, it saves its runs at
 the next step and exits: so it never outlives that process, however that ends. A second signal ends it at once. It
 refuses a study that others train with other code or data, except with `--force`.
 """
@@ -46,8 +46,8 @@ POLL_SECONDS = 0.2
 LEAVE_SECONDS = 60.0
 # So many workers that die alike, with no trial finished between, are the last.
 MOST_ALIKE = 5
-# What a batch system sends before it ends a job, or takes its machine away.
-LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# What a batch system sends before it ends a job, or takes its machine away; SIGHUP, when the terminal has gone.
+LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long a thread of torch's waits for work before it sleeps. With GNU's own 300,000 a step under load took
@@ -197,6 +197,11 @@ def _environment(base: Mapping[str, str], resources: WorkerResources) -> dict[st
     return environment
 
 
+def leaving_signals() -> list[signal.Signals]:
+    """Return the signals at which this process puts its runs away: not those that it was started to ignore (nohup)."""
+    return [each for each in LEAVING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+
+
 def main(lab: str, name: str, threads: str, force: str = "") -> int:
     """Work on a study until it has no more trials or standard input is closed; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor is interrupted, and closes our input
@@ -209,7 +214,7 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
         signaled.set()
         closed.set()
 
-    for each in LEAVING_SIGNALS:
+    for each in leaving_signals():
         signal.signal(each, hear)
 
     def wait_for_close() -> None:

@@ -1,0 +1,166 @@
+"""Labs that may only be read, and labs whose path has what an address gives a meaning to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cli.conftest import STUDY
+from filelock import FileLock
+
+from sweeplab.lab.storage import open_database
+from sweeplab.records.folders import StudyFolder
+from sweeplab.tracking.connection import database_file, tracking_uri
+
+COMMANDS = (
+    "study list",
+    "study show tiny",
+    "study logs tiny",
+    "study watch tiny",
+    "study best tiny",
+    "doctor",
+    "doctor tiny",
+)
+# Runs every command and prints what each came to.
+CODE = """\
+import contextlib, io, json, sys
+from sweeplab.cli import main
+said = {}
+for command in sys.argv[1].split(", "):
+    sys.argv = ["sweeplab", *command.split(), "--lab", "lab"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    said[command] = code, out.getvalue()
+print(json.dumps(said))
+"""
+
+
+def bound_by_modes() -> list[str]:
+    """Return how a command is started so that a file's mode binds it: root has to give up two capabilities."""
+    if os.geteuid():
+        return []
+    if not shutil.which("setpriv"):
+        pytest.skip("modes do not bind root, and there is no setpriv")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+ODD = "l?a#b%20c {x}@é&="
+
+
+@pytest.mark.slow
+def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    said = cli("study", "run", "tiny.yaml", "--lab", ODD, "-o", "n_embd=8", "-o", "budget.trials_per_cell=1")
+    assert (said.code, said.err.count("Traceback")) == (0, 0), said.err
+    assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
+    assert (folder / ODD / "mlflow.db").exists() and (folder / ODD / "studies/tiny/trials.db").exists()
+    assert "1 complete" in cli("study", "list", "--lab", ODD).out
+    examined = cli("doctor", "tiny", "--lab", ODD).out
+    assert "runs that agree: 1" in examined
+    assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
+
+
+@pytest.mark.parametrize("name", ["lab", ODD])
+def test_databases_lie_where_the_path_says(name: str, folder: Path) -> None:
+    study = StudyFolder(folder / name, "a")
+    study.path.mkdir(parents=True)
+    engine = open_database(study.storage_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE mine (number INTEGER)")
+    engine.dispose()
+    assert study.database.exists() and database_file(tracking_uri(study.lab)) == study.lab / "mlflow.db"
+    assert sorted(each.name for each in folder.iterdir()) == [name]
+
+
+def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(
+    cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    odd = os.fsdecode(b"x\xff")
+    said = [
+        cli(*command, "--lab", odd)
+        for command in (["study", "run", "tiny.yaml"], ["study", "list"], ["doctor"])
+    ]
+    monkeypatch.setenv("SWEEPLAB_LAB", odd)
+    for each in [*said, cli("study", "list")]:
+        assert (each.code, each.out) == (2, "")
+        assert (
+            each.err == f"error: the lab's path {str(folder / odd)!a} is no UTF-8; allowed: a path in UTF-8\n"
+        )
+
+
+@pytest.fixture
+def read_only(finished, folder: Path) -> Iterator[Path]:
+    """Return a copy of a study's lab in which nothing may be written."""
+    lab = folder / "lab"
+    shutil.copytree(finished.lab, lab)
+    everything = [lab, *lab.rglob("*")]
+    for each in everything:
+        each.chmod(each.stat().st_mode & ~0o222)
+    yield lab
+    for each in everything:
+        each.chmod(each.stat().st_mode | 0o700)
+
+
+def said_by(commands: tuple[str, ...], folder: Path) -> dict[str, tuple[int, str]]:
+    program = [*bound_by_modes(), sys.executable, "-c", CODE, ", ".join(commands)]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
+    before = {each: each.stat().st_mtime_ns for each in read_only.rglob("*")}
+    said = said_by(COMMANDS, read_only.parent)
+    assert {each: each.stat().st_mtime_ns for each in read_only.rglob("*")} == before
+    doctor = {each: said.pop(each) for each in COMMANDS if each.startswith("doctor")}
+    assert {code for code, _ in said.values()} == {0}, said
+    assert "4 complete" in said["study list"][1] and "ended: complete" in said["study logs tiny"][1]
+    for _, text in doctor.values():
+        assert [line for line in text.splitlines() if line.startswith("bad")] == [
+            f"bad   lab        cannot be written: Permission denied  {read_only}"
+        ]
+        assert "ok    storage    whole; trials: 4" in text and "ok    tracking   answers; studies: 1" in text
+
+
+@pytest.mark.slow
+def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) -> None:
+    commands = {
+        "study enqueue tiny learning_rate=1e-3": "the storage may only be read",
+        "study extend tiny --trials-per-cell 3": "the storage may only be read",
+        "study rm tiny --yes": f"cannot write {read_only / 'studies' / 'tiny'}: Permission denied",
+        "study resume tiny": "cannot be written (Permission denied)",
+        "report scaling tiny": "cannot be written: Permission denied",
+    }
+    for command, (code, text) in said_by(tuple(commands), read_only.parent).items():
+        assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (command, text)
+        assert commands[command] in text
+
+
+def test_a_study_that_others_run_is_read(read_only: Path) -> None:
+    """What they have written stands in the write-ahead log, and they hold the lock."""
+    study = read_only / "studies" / "tiny"
+    for each in (study, study / "trials.db", study / "supervisor.lock"):
+        each.chmod(each.stat().st_mode | 0o200)
+    with closing(sqlite3.connect(study / "trials.db")) as writer, FileLock(study / "supervisor.lock"):
+        writer.execute("UPDATE trials SET state = 'RUNNING' WHERE trial_id = 1")
+        writer.execute("DELETE FROM trial_user_attributes WHERE trial_id = 1 AND key = 'outcome'")
+        writer.commit()
+        for each in study, study / "trials.db", *study.glob("trials.db-*"):
+            each.chmod(each.stat().st_mode & ~0o222)
+        assert (study / "trials.db-wal").exists()
+        ((code, text),) = said_by(("study list",), read_only.parent).values()
+        study.chmod(0o700)
+    assert code == 0 and "3 complete, 1 running" in text
