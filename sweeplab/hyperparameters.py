@@ -6,7 +6,7 @@ that only prints the table starts in milliseconds.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, cast
@@ -102,9 +102,11 @@ class Hyperparameter:
         return self._number(value, wrong)
 
     def _number(self, value: Any, wrong: ValueError) -> float | int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong
-        if self.kind == "int" and value != int(value):
+        # Of a whole number's digits there is no end, and of a float's range there is.
+        is_whole, is_finite = isinstance(value, int), -sys.float_info.max <= value <= sys.float_info.max
+        if not is_finite or (self.kind == "int" and not (is_whole or value.is_integer())):
             raise wrong
         outside = (
             (self.low is not None and value < self.low)
