@@ -105,8 +105,8 @@ class Hyperparameter:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong
         # Of a whole number's digits there is no end, and of a float's range there is.
-        is_whole, is_finite = isinstance(value, int), -sys.float_info.max <= value <= sys.float_info.max
-        if not is_finite or (self.kind == "int" and not (is_whole or value.is_integer())):
+        is_whole = isinstance(value, int) or value.is_integer()
+        if not -sys.float_info.max <= value <= sys.float_info.max or (self.kind == "int" and not is_whole):
             raise wrong
         outside = (
             (self.low is not None and value < self.low)
@@ -313,7 +313,9 @@ class Hyperparameters(ModelHyperparameters):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the values by name, with the defaults of rows that are missing; other names are left out."""
-        return cls(**{name: values[name] for name in TABLE if name in values})
+        found = cls.__new__(cls)  # a plan of many cells makes many, and __init__ sets field by field
+        vars(found).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
+        return found
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -348,6 +350,9 @@ MINIMAL = ("batch_size", "block_size", "max_iters", "learning_rate", "n_embd", "
 SHAPE = tuple(name for name, each in TABLE.items() if each.shape)
 
 
+_DEFAULTS = {name: each.default for name, each in TABLE.items()}
+
+
 def defaults() -> dict[str, Any]:
     """Return every hyperparameter's default, by name, in the table's order."""
-    return {name: each.default for name, each in TABLE.items()}
+    return dict(_DEFAULTS)

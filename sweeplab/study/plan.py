@@ -206,7 +206,7 @@ class Samples:
     @property
     def median(self) -> Hyperparameters:
         """Return the sample with the median number of parameters."""
-        return sorted(self.valid, key=lambda values: facts(values).n_params)[len(self.valid) // 2]
+        return sorted(self.valid, key=lambda values: n_params(ModelShape.of(values)))[len(self.valid) // 2]
 
 
 def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:

@@ -204,8 +204,9 @@ def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
         value = getattr(values, name)
         if isinstance(entry, Derived):
             return bool(value == value)  # NaN, which is no value of the row, differs from itself
-        divides = entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0
-        return divides or not wanted(entry, vars(values))
+        if not wanted(entry, vars(values)):  # and its value may be auto
+            return True
+        return bool(entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0)
 
     path: Location = ("search", name)
     if isinstance(entry, Derived):

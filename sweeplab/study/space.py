@@ -69,9 +69,12 @@ class Space:
 
     `vocab_size` is the tokenizer's; before the data are read it is None, and rules that rest on it are left out.
     `given` is what every trial has where it samples nothing, `parameters` what is sampled, by Optuna's names.
+    `found` are the rules of the study, where they are known: every cell has the same.
     """
 
-    def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
+    def __init__(
+        self, spec: StudySpec, cell: Cell, vocab_size: int | None, found: Sequence[Rule] | None = None
+    ) -> None:
         self.cell, self.vocab_size = cell, vocab_size
         self._spec = spec
         self._search = spec.search
@@ -96,9 +99,8 @@ class Space:
         self._conditional: set[str] = set()
         for name in self._order:
             self._enter(name, spec.search[name])
-        self._rules = [
-            rule for rule in rules(spec, vocab_size) if not self._expanded(rule.names) & self._unknown
-        ]
+        found = rules(spec, vocab_size) if found is None else found
+        self._rules = [rule for rule in found if not self._expanded(rule.names) & self._unknown]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
         """Take a hyperparameter of the search in; all that it needs has been."""
@@ -380,10 +382,11 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
     """
     kept: list[Cell] = []
     excluded: list[tuple[dict[str, Any], Rule]] = []
+    found = rules(spec, vocab_size)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
         cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        rule = Space(spec, cell, vocab_size).impossible()
+        rule = Space(spec, cell, vocab_size, found).impossible()
         if rule is None:
             kept.append(cell)
         else:
@@ -392,6 +395,12 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
         broken = {rule.text: rule for _, rule in excluded}
         raise BadInput(*(unmet(spec, rule, "cell", vocab_size) for rule in broken.values()))
     return kept, [(values, rule.text) for values, rule in excluded]
+
+
+def spaces_of(spec: StudySpec, cells: Sequence[Cell], vocab_size: int | None) -> list[Space]:
+    """Return the spaces of cells."""
+    found = rules(spec, vocab_size)
+    return [Space(spec, cell, vocab_size, found) for cell in cells]
 
 
 def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> list[Cell]:

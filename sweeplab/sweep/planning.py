@@ -21,7 +21,7 @@ from sweeplab.study.inputs import (
     read_start,
 )
 from sweeplab.study.plugins import check_imported
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import Algorithm, StudySpec
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking.connection import artifact_location, tracking_uri
@@ -42,7 +42,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     dataset = _checked_dataset(spec, folder)
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
-    spaces = [Space(spec, cell, vocab_size) for cell in found]
+    spaces = spaces_of(spec, found, vocab_size)
     plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
