@@ -299,7 +299,7 @@ class Hyperparameters(ModelHyperparameters):
     temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution", above=0.0)
     top_k: int | None = row("generation", 50, "Sample among the k most likely tokens", unit="tokens", low=1)
     top_p: float | None = row("generation", 0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
-    max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1)
+    max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1, high=2**20)
     # fmt: on
 
     @property

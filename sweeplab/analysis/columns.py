@@ -67,6 +67,7 @@ _CELL = re.compile(
     rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+_LONGEST_SHOWN = 60  # characters of a cell
 _NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
 
 
@@ -264,7 +265,9 @@ def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
     if found.empty:
         return []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [f"{found.iloc[0]!r} in {word} {found.index[0]}{more} is {what}"]
+    text = str(found.iloc[0])
+    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return [f"{shown!r} in {word} {found.index[0]}{more} is {what}"]
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,20 @@ from sweeplab.tracking.connection import tracking_uri, without_password
 from sweeplab.tracking.tracker import TrackedRun
 
 RELATIVE_TOLERANCE = 1e-9
+OF_THE_ARTIFACT = "put there what artifact `checkpoint` of the run has in MLflow"
 FINISHED = {state for state in RunState if state.is_finished}
 # Kind of fault -> what it is, how bad, and the cure, in which {paths} are those found and {again} runs the study again.
 FAULTS: dict[str, tuple[str, Verdict, str]] = {
     "damaged": ("files that are no JSON", "bad", FROM_A_COPY),
     "cut off": ("files that are no JSON, of runs that have not ended", "warn", "rm {paths} && {again}"),
     "lost": ("trials that have ended, whose runs' descriptions or ends are gone", "bad", FROM_A_COPY),
-    "no_weights": (
-        "checkpoints without their weights",
-        "bad",
-        "put there what artifact `checkpoint` of the run has in MLflow",
+    "no_curve": ("runs that ended, whose curves are gone", "bad", FROM_A_COPY),
+    "checkpoint": ("checkpoints that are not what was written", "bad", OF_THE_ARTIFACT),
+    "no_checkpoint": ("runs that ended without the checkpoint that the study keeps", "warn", OF_THE_ARTIFACT),
+    "snapshot": (
+        "damaged snapshots, from which no run goes on: it takes the one before",
+        "warn",
+        "rm {paths} && {again}",
     ),
     "unreported": ("runs that ended, of which the storage was not told", "warn", "{again}"),
     "temporary": ("files that a kill left unfinished", "warn", "rm {paths}"),
@@ -138,7 +142,7 @@ def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     for place in sorted(places):
         trial = study.trials.get(place[:2])
         state = trial.state.name if trial else "none"
-        faults = list(_faults(study.folder.run(*place), state))
+        faults = list(_faults(study.folder.run(*place), state, study.spec.track.checkpoints != "none"))
         n_unfinished += state == "RUNNING" and not faults
         for kind, path in faults:
             # What a command mends, those that work on the study are about to mend.
@@ -156,7 +160,9 @@ def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
         yield check("ok", f"whole: {len(study.runs)}{rest}")
 
 
-def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
+def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path]]:
+    from sweeplab.train.checkpoint import damaged_snapshots  # torch with it: slow to import
+
     described, ended = run.start_file, run.end_file
     if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
         # A trial that runs comes to its folder, or to what is missing there, when it is continued.
@@ -168,14 +174,39 @@ def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
             yield ("cut off" if state == "RUNNING" else "damaged"), file
     for file in run.path.glob("*.tmp"):
         yield "temporary", file
-    if state == "RUNNING" and end_of(run):
+    end = end_of(run)
+    if state == "RUNNING" and end:
         yield "unreported", run.path
-    for name in ("best", "last"):
-        facts = run.path / name / "model.json"
-        if facts.exists():
-            weights = facts.parent / (_said(facts) or {}).get("tensors", "")
-            if not (weights.is_file() and weights.stat().st_size):
-                yield "no_weights", facts.parent
+    for file in damaged_snapshots(run.path):
+        yield "snapshot", file
+    if checkpoint := run.checkpoint():
+        if why_damaged(checkpoint):
+            yield "checkpoint", checkpoint
+    elif keeps and end and end.state.has_value:
+        yield "no_checkpoint", run.path
+    if end and end.state.has_value and not run.points():
+        yield "no_curve", run.points_file
+
+
+def why_damaged(checkpoint: Path) -> str:
+    """Say what a checkpoint lacks, or what of it is not what was written; nothing where it is whole."""
+    from sweeplab.train.checkpoint import DamagedCheckpoint, whole_checkpoint
+
+    try:
+        whole_checkpoint(checkpoint, "model")
+    except (DamagedCheckpoint, OSError) as error:
+        return str(error).partition(";")[0]
+    return ""
+
+
+def start_check(study: OpenedStudy) -> Iterator[Check]:
+    """Yield a check of the checkpoint that a study's runs start from, where they start from one."""
+    if folder := study.spec.init_folder:
+        digest, found = study.folder.data.init_digest, why_damaged(folder)
+        if not found and digest not in (None, (_said(folder / "model.json") or {}).get("sha256")):
+            found = "it is another run's than the one that the study started from"
+        cure = "put a copy of it back: runs that have not begun start from it" if found else ""
+        yield Check("init_from", str(folder), "bad" if found else "ok", found or "whole", cure)
 
 
 def _said(file: Path) -> dict[str, Any] | None:

@@ -142,6 +142,14 @@ class Rule:
     names: frozenset[str]
     holds: Callable[[Hyperparameters], bool]
 
+    def why(self, values: Hyperparameters) -> str:
+        """Say why an expression has no value where the hyperparameters have these; nothing where it has one."""
+        try:
+            evaluate(Expression(self.text), vars(values))
+        except ValueError as error:
+            return str(error).partition(" has no value: ")[2]
+        return ""
+
 
 def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""

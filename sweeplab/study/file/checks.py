@@ -257,7 +257,9 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
         problems.found += error.problems
         return
     spaces = spaces_of(spec, kept, None)
-    problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
+    problems.found += [
+        unmet(spec, rule, "trial", None, rule.why(spaces[0].typical)) for rule in _never_met(spaces)
+    ]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], problems)
 

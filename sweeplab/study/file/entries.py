@@ -206,7 +206,7 @@ class Written:
             ends = [Fraction(str(low)) + count * exact for count in (steps, steps + 1) if count]
             near = " or ".join(f"{float(each):g}" for each in ends if each <= sys.float_info.max)
             what = f"{self}: max {high:g} is no whole number of steps above min {low:g}"
-            self.wrong(f"such as max {near}", what=what)
+            self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
         else:
             return int(step) if whole else float(step)
         return None

@@ -26,7 +26,7 @@ from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
-from sweeplab.study.plan import Plan
+from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
@@ -109,7 +109,8 @@ class _Supervisor:
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
-        self.pool = WorkerPool(folder, plan.workers, store, self._on_event)
+        self.shortage = memory_shortage(plan.cells, plan.workers, plan.device)
+        self.pool = WorkerPool(folder, plan.workers, store, self._on_event, shortage=self.shortage)
         self._stream = events.EventStream(folder)
         self._failed_alike: list[str] = []  # how the last trials failed, those that did alike
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
@@ -129,6 +130,8 @@ class _Supervisor:
         try:
             self._open_tracking()
             list(self._stream.past())
+            if self.shortage:
+                self._take_in(events.StudyNotice(message=self.shortage))
             self._poll_commands()
             self._supervise()
             status, errors = self._finish()
@@ -173,6 +176,8 @@ class _Supervisor:
             if now - sent > SEND_SECONDS:
                 self._send()
                 self._read_feed()
+                if n_interrupts and (waited_for := self.pool.waited_for):
+                    self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self.folder.write_elapsed(self.elapsed)
                 sent = time.monotonic()
