@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,7 +146,7 @@ class EventStream:
     def __init__(self, folder: StudyFolder) -> None:
         self._runs = folder.path / "runs"
         self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
-        self._known: set[Path] = set()
+        self._known: dict[Path, set[str]] = defaultdict(set)  # the names in a cell's folder
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
 
@@ -179,12 +181,13 @@ class EventStream:
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
                 continue
-            found = [RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known]
+            names = {each.name for each in os.scandir(cell)} - self._known[cell]
+            found = [RunFolder(cell / name) for name in sorted(names)]
             whole = [folder for folder in found if folder.has_started]
             if whole == found:  # else one is just being made
                 self._seen[cell] = changed
             for folder in whole:
-                self._known.add(folder.path)
+                self._known[cell].add(folder.path.name)
                 self._live.append(CurveReader(folder))
                 started = folder.start_file.stat().st_mtime
                 yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=started)

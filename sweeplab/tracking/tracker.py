@@ -107,8 +107,11 @@ class Mirror(ABC):
         """Find or create the study, bring its description up to date, and return its id."""
 
     @abstractmethod
-    def ship(self, folder: Path) -> None:
-        """Bring what is shown up to date with a run's folder; one shipped to its end costs microseconds."""
+    def ship(self, folder: Path) -> bool:
+        """Bring what is shown up to date with a run's folder; return whether that is all there will ever be."""
+
+    def wait(self, folder: Path) -> None:  # noqa: B027 - most mirrors show no run that waits
+        """Show a run that was shipped, and has not ended, as one that waits for a worker."""
 
     @abstractmethod
     def close(self, summary: Summary) -> None:

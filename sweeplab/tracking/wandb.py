@@ -38,14 +38,16 @@ class WandbMirror(Mirror):
         known = wandb.api.api_key is not None
         return os.environ.get("WANDB_MODE") or ("online" if known else "offline")
 
-    def ship(self, folder: Path) -> None:
+    def ship(self, folder: Path) -> bool:
         """Send a run that has ended, once.
 
         Raises:
             TrackingUnavailable: W&B could not take it.
         """
-        if folder in self._sent or (end := RunFolder(folder).read_end()) is None:
-            return
+        if folder in self._sent:
+            return True
+        if (end := RunFolder(folder).read_end()) is None:
+            return False
         mark = folder / SENT
         known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": False}
         if mark.exists():
@@ -58,6 +60,7 @@ class WandbMirror(Mirror):
                 raise TrackingUnavailable(f"Weights & Biases: {error}") from error
             write_whole(mark, json.dumps({**known, "sent": True}).encode())
         self._sent.add(folder)
+        return True
 
     def _send(self, folder: RunFolder, end: RunEnd, run_id: str) -> None:
         start = folder.read_start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -11,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeplab.lab.storage import REPEATS, VOID
 from sweeplab.study.space import Cell
 from sweeplab.sweep.trials.storage import CellTrials
+from sweeplab.sweep.trials.tpe import Observations
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class CellTally:
     _n_seen: int = 0
     _counts: CellCounts | None = None
     _counted: int = 0
+
+    @cached_property
+    def observations(self) -> Observations:
+        """Return what TPE models of the cell."""
+        return Observations(self.trials)
 
     def update(self) -> None:
         """Count the trials that have ended since the last time."""

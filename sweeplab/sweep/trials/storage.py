@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import threading
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -196,17 +197,17 @@ class TrialStorage(BaseStorage):
         for row in sorted(contents, key=lambda row: row.rank):
             parts.setdefault(row.kind, []).append(row)
         texts = tuple(row.text for row in parts.get("param", ()))
-        names = tuple(row.key for row in parts.get("param", ()))
+        names = tuple(sys.intern(row.key) for row in parts.get("param", ()))  # not one for each trial
         distributions = [self._distribution(text) for text in texts]
         # One dictionary for all trials of the same parameters: most of what a trial would hold.
         trial._distributions = self._sets.setdefault(
             names + texts, dict(zip(names, distributions, strict=True))
         )
         trial._params = {
-            row.key: distribution.to_external_repr(row.number)
-            for row, distribution in zip(parts.get("param", ()), distributions, strict=True)
+            name: distribution.to_external_repr(row.number)
+            for name, row, distribution in zip(names, parts.get("param", ()), distributions, strict=True)
         }
-        trial._user_attrs = {row.key: json.loads(row.text) for row in parts.get("user", ())}
+        trial._user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
         trial._system_attrs = {row.key: json.loads(row.text) for row in parts.get("system", ())} or _NOTHING
         reports = parts.get("report", ())
         trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}

@@ -251,7 +251,8 @@ class Store:
             return []
         self.storage.refresh([trial_id])
         study = self.study(cell)
-        seed_sampler(study, self.spec, self.spaces[cell.index], frozen.number, self._n_startup)
+        space, tally = self.spaces[cell.index], self.tally(cell)
+        seed_sampler(study, self.spec, space, tally, frozen.number, self._n_startup)
         with warnings.catch_warnings(action="ignore"):
             trial = optuna.Trial(study, trial_id)
         reported = set(trial._cached_frozen_trial.intermediate_values)
