@@ -25,7 +25,7 @@ class Problem:
             text += f"; allowed: {self.allowed}"
         if self.nearest:
             text += f"; did you mean {self.nearest!r}?"
-        return text
+        return " ".join(text.splitlines())  # a name, or a library's words, may have several lines
 
 
 class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of the program

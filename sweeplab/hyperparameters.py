@@ -6,7 +6,7 @@ that only prints the table starts in milliseconds.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, cast
@@ -102,9 +102,11 @@ class Hyperparameter:
         return self._number(value, wrong)
 
     def _number(self, value: Any, wrong: ValueError) -> float | int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong
-        if self.kind == "int" and value != int(value):
+        # Of a whole number's digits there is no end, and of a float's range there is.
+        is_whole = isinstance(value, int) or value.is_integer()
+        if not -sys.float_info.max <= value <= sys.float_info.max or (self.kind == "int" and not is_whole):
             raise wrong
         outside = (
             (self.low is not None and value < self.low)
@@ -297,7 +299,7 @@ class Hyperparameters(ModelHyperparameters):
     temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution", above=0.0)
     top_k: int | None = row("generation", 50, "Sample among the k most likely tokens", unit="tokens", low=1)
     top_p: float | None = row("generation", 0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
-    max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1)
+    max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1, high=2**20)
     # fmt: on
 
     @property
@@ -311,7 +313,9 @@ class Hyperparameters(ModelHyperparameters):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the values by name, with the defaults of rows that are missing; other names are left out."""
-        return cls(**{name: values[name] for name in TABLE if name in values})
+        found = cls.__new__(cls)  # a plan of many cells makes many, and __init__ sets field by field
+        vars(found).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
+        return found
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -346,6 +350,9 @@ MINIMAL = ("batch_size", "block_size", "max_iters", "learning_rate", "n_embd", "
 SHAPE = tuple(name for name, each in TABLE.items() if each.shape)
 
 
+_DEFAULTS = {name: each.default for name, each in TABLE.items()}
+
+
 def defaults() -> dict[str, Any]:
     """Return every hyperparameter's default, by name, in the table's order."""
-    return {name: each.default for name, each in TABLE.items()}
+    return dict(_DEFAULTS)

@@ -64,9 +64,10 @@ _PF_DAYS = re.compile(r"(?P<stem>.*?)[\s_(\[-]*(pf|petaflops?)([\s_/-]*s)?[\s_-]
 _FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.IGNORECASE)
 
 _CELL = re.compile(
-    rf"\s*([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)\.?\d*(?:[eE][-+]?\d+)?)\s*([{''.join(LETTERS)}]?)\s*"
+    rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+_LONGEST_SHOWN = 60  # characters of a cell
 _NOTHING = ("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf")
 
 
@@ -247,7 +248,7 @@ def _number(text: str, unit: float) -> float | None:
     """Return the number a cell holds, 1.3B as 1.3e9, NaN for an empty one, None for what is no number."""
     if text.strip().lower() in _NOTHING:
         return np.nan
-    match = _CELL.fullmatch(text)
+    match = _CELL.fullmatch(text.strip())
     try:
         return float(match[1].replace(",", "")) * LETTERS.get(match[2], unit) if match else None
     except ValueError:
@@ -264,7 +265,9 @@ def _first(found: pd.Series[Any], word: str, what: str) -> list[str]:
     if found.empty:
         return []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [f"{found.iloc[0]!r} in {word} {found.index[0]}{more} is {what}"]
+    text = str(found.iloc[0])
+    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return [f"{shown!r} in {word} {found.index[0]}{more} is {what}"]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import inspect
 import sys
@@ -143,3 +144,8 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the output is gone: `sweeplab … | head`
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # which is a person's mistake wherever it is noticed
+            raise
+        print(f"error: {str(error.filename)[:60]}…: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)

@@ -33,6 +33,7 @@ def examine(lab: Path, folder: StudyFolder | None = None) -> Iterator[Check]:
         return
     opened = OpenedStudy(folder)
     yield from study.worker_checks(opened)
+    yield from study.start_check(opened)
     yield from study.run_folder_checks(opened)
     if tracking.verdict != "bad":
         yield from study.agreement_checks(opened)

@@ -39,16 +39,20 @@ class Kind:
 
 
 _AGAIN = f"{FROM_A_COPY}; or {{repair}} makes them again"
+_OF_THE_ARTIFACT = "put there what artifact `checkpoint` of the run has in MLflow"
 IN_FOLDERS = {
     "damaged": Kind("files that are no JSON", "bad", "set aside, and made again", _AGAIN),
     "cut_off": Kind("files that are no JSON, of runs that have not ended", "warn", "set aside"),
     "lost": Kind(
         "trials that have ended, whose runs' descriptions or ends are gone", "bad", "made again", _AGAIN
     ),
-    "no_weights": Kind(
-        "checkpoints without their weights",
-        "bad",
-        cure="put there what artifact `checkpoint` of the run has in MLflow",
+    "no_curve": Kind("runs that ended, whose curves are gone", "bad", cure=FROM_A_COPY),
+    "checkpoint": Kind("checkpoints that are not what was written", "bad", cure=_OF_THE_ARTIFACT),
+    "no_checkpoint": Kind(
+        "runs that ended without the checkpoint that the study keeps", "warn", cure=_OF_THE_ARTIFACT
+    ),
+    "snapshot": Kind(
+        "damaged snapshots, from which no run goes on: it takes the one before", "warn", "removed"
     ),
     "unreported": Kind("runs that ended, of which the storage was not told", "warn", "told to the storage"),
     "unknown": Kind("runs of which the storage knows no trial", "warn", "put back in the storage"),
@@ -65,6 +69,8 @@ IN_MLFLOW = {
     "stray": Kind("runs in MLflow are of no trial", "warn", "deleted in MLflow"),
 }
 FAULTS = IN_FOLDERS | IN_MLFLOW
+# Kinds that say nothing of what a trial is, or how it ended.
+BESIDE_TRIALS = {"temporary", "snapshot", "checkpoint", "no_checkpoint", "no_curve"}
 
 
 @dataclass(frozen=True)
@@ -91,14 +97,15 @@ def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
     """Yield what is missing in folders of runs, cut off, or contradicts the storage."""
     known = study.runs  # before the storage is read: a trial that a worker starts now has its folder later
     spaces = {space.cell.key: space for space in study.store.spaces}
+    keeps = study.spec.track.checkpoints != "none"
     for place in sorted(
         {(*trial, seed) for trial in study.trials for seed in study.seeds[trial[0]]} | {*known}
     ):
         run, trial = study.folder.run(*place), study.trials.get(place[:2])
-        found = list(_faults(run, trial.state.name if trial else "none"))
+        found = list(_faults(run, trial.state.name if trial else "none", keeps))
         for kind, path in found:
             yield Finding(kind, place, path)
-        if {kind for kind, _ in found} - {"temporary", "no_weights"} or place[0] not in spaces:
+        if {kind for kind, _ in found} - BESIDE_TRIALS or place[0] not in spaces:
             continue
         if trial is None:
             yield Finding("unknown", place, run.path)
@@ -106,7 +113,9 @@ def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
             yield Finding("differs", place, run.path, said)
 
 
-def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
+def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path]]:
+    from sweeplab.train.checkpoint import damaged_snapshots  # torch with it: slow to import
+
     described, ended = run.start_file, run.end_file
     if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
         # A trial that runs comes to its folder, or to what is missing there, when it is continued.
@@ -114,21 +123,36 @@ def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
             yield ("orphaned" if state == "none" else "lost"), run.path
         return
     for file in (described, ended):
-        if file.exists() and _said(file) is None:
+        if file.exists() and read_said(file) is None:
             yield ("cut_off" if state == "RUNNING" else "damaged"), file
     for file in run.path.glob("*.tmp"):
         yield "temporary", file
-    if state == "RUNNING" and end_of(run):
+    end = end_of(run)
+    if state == "RUNNING" and end:
         yield "unreported", run.path
-    for name in ("best", "last"):
-        facts = run.path / name / "model.json"
-        if facts.exists():
-            weights = facts.parent / (_said(facts) or {}).get("tensors", "")
-            if not (weights.is_file() and weights.stat().st_size):
-                yield "no_weights", facts.parent
+    for file in damaged_snapshots(run.path):
+        yield "snapshot", file
+    if checkpoint := run.checkpoint():
+        if why_damaged(checkpoint):
+            yield "checkpoint", checkpoint
+    elif keeps and end and end.state.has_value:
+        yield "no_checkpoint", run.path
+    if end and end.state.has_value and not run.points():
+        yield "no_curve", run.points_file
 
 
-def _said(file: Path) -> dict[str, Any] | None:
+def why_damaged(checkpoint: Path) -> str:
+    """Say what a checkpoint lacks, or what of it is not what was written; nothing where it is whole."""
+    from sweeplab.train.checkpoint import DamagedCheckpoint, whole_checkpoint
+
+    try:
+        whole_checkpoint(checkpoint, "model")
+    except (DamagedCheckpoint, OSError) as error:
+        return str(error).partition(";")[0]
+    return ""
+
+
+def read_said(file: Path) -> dict[str, Any] | None:
     """Return what a JSON file says; None where it is torn."""
     try:
         said = json.loads(file.read_bytes())

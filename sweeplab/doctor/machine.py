@@ -21,9 +21,8 @@ from sweeplab.formatting import without_password
 from sweeplab.tracking.connection import database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.train.devices import cuda_count
+from sweeplab.train.devices import CGROUP, cuda_count
 
-CGROUP = Path("/sys/fs/cgroup/cpu.max")
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
 # SQLite's write-ahead log needs memory that its readers share: no file system over a network has that.
 REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "glusterfs", "fuse.sshfs"}
@@ -86,7 +85,7 @@ def device_check(found: Mapping[str, Any], n_cuda: int) -> Check:
     return Check("devices", "GPUs and processor", "ok", words)
 
 
-def cpu_quota(path: Path = CGROUP) -> float | None:
+def cpu_quota(path: Path = CGROUP / "cpu.max") -> float | None:
     """Return how many cores' time a container may take, or None where that is all of them."""
     try:
         quota, period = path.read_text().split()

@@ -121,11 +121,11 @@ class _Repair:
         return not self.dry_run
 
     def _mend_file(self, each: Finding) -> None:
-        if each.kind == "no_weights":
+        if not FAULTS[each.kind].mended:
             self.repaired.left.append((each, FAULTS[each.kind].cure))
         elif self.study.is_running:
             self.repaired.left.append((each, "a worker may be about to need it"))
-        elif self._say(each) and each.kind == "temporary":
+        elif self._say(each) and each.kind in ("temporary", "snapshot"):
             each.path.unlink()
         elif not self.dry_run:
             aside = self.folder.path / "aside" / each.path.parent.name / each.path.name

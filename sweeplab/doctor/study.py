@@ -16,7 +16,9 @@ from sweeplab.doctor.findings import (
     Kind,
     end_of,
     folder_findings,
+    read_said,
     tracking_findings,
+    why_damaged,
 )
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.formatting import without_password
@@ -132,6 +134,16 @@ def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
 
 def _at(finding: Finding, runs: Path) -> str:
     return f"{finding.path.relative_to(runs)}{f' ({finding.said})' if finding.said else ''}"
+
+
+def start_check(study: OpenedStudy) -> Iterator[Check]:
+    """Yield a check of the checkpoint that a study's runs start from, where they start from one."""
+    if folder := study.spec.init_folder:
+        digest, found = study.folder.data.init_digest, why_damaged(folder)
+        if not found and digest not in (None, (read_said(folder / "model.json") or {}).get("sha256")):
+            found = "it is another run's than the one that the study started from"
+        cure = "put a copy of it back: runs that have not begun start from it" if found else ""
+        yield Check("init_from", str(folder), "bad" if found else "ok", found or "whole", cure)
 
 
 def agreement_checks(study: OpenedStudy) -> Iterator[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -170,13 +171,22 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
 
 
 def _json(file: Path) -> dict[str, Any]:
+    _check_file(file)
     try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        text = file.read_text("utf-8")
+        content = json.loads(text)
+        json.dumps(content, ensure_ascii=False).encode()  # an escape can write what is half of a character
+    except (OSError, RecursionError, ValueError) as error:
         raise BadInput(Problem(getattr(error, "strerror", None) or f"no JSON: {error}", file=file)) from error
     if not isinstance(content, dict):
         raise BadInput(Problem("no object in it", file=file))
     return content
+
+
+def _check_file(file: Path) -> None:
+    # The methods of paths raise where a name is longer than a file's may be.
+    if os.path.exists(file) and not os.path.isfile(file):  # noqa: PTH110, PTH113 - a pipe would be waited for
+        raise BadInput(Problem("is no file", file=file))
 
 
 def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
@@ -190,6 +200,7 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
         files = sorted({*held.values()})
     found: dict[str, Tensor] = {}
     for file in files:
+        _check_file(source / file)
         try:
             found |= load_file(source / file)
         except (OSError, SafetensorError) as error:

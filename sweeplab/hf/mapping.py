@@ -143,11 +143,13 @@ class Link:
         if not self.theirs:
             return torch.zeros(self.size)
         parts = [tensors[name].float() for name in self.theirs]
-        weight = torch.cat([part.T if self.transposed else part for part in parts], dim=-1)
-        if weight.shape != self.size:
+        if self.transposed:
+            parts = [part.mT if part.dim() > 1 else part for part in parts]
+        fit = {(*part.shape[:-1],) for part in parts} == {self.size[:-1]}
+        if not fit or sum(part.shape[-1] for part in parts) != self.size[-1]:
             sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
             raise BadInput(f"the sizes of {sizes} are not those that config.json speaks of")
-        return (weight / self._factors).contiguous()
+        return (torch.cat(parts, dim=-1) / self._factors).contiguous()
 
     @property
     def _factors(self) -> Tensor:

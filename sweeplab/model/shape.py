@@ -89,7 +89,8 @@ class ModelShape(ModelHyperparameters):
     @classmethod
     def of(cls, values: ModelHyperparameters) -> ModelShape:
         """Return the model of a run's effective hyperparameters."""
-        return cls.named(vars(values))
+        held = vars(values)
+        return _shape_of(tuple(zip(FIELDS, map(held.__getitem__, FIELDS), strict=True)))
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> ModelShape:

@@ -115,7 +115,7 @@ def read_view(path: Path | None = None) -> pages.View:
     file = path or options.default_dashboard("mlflow")
     document = options.read_checked(file, ("columns", "sort", "charts"), _check)
     sort = document["sort"]
-    charts = tuple(_chart(each) for each in document.get("charts", ()))
+    charts = tuple(_chart(each) for each in document.get("charts") or ())
     return pages.View(file.stem, tuple(document["columns"]), sort["by"], bool(sort.get("descending")), charts)
 
 

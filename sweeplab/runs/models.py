@@ -19,7 +19,7 @@ from sweeplab.runs.opening import open_run
 from sweeplab.study.file.reading import preset, read_plain, read_study
 from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
-from sweeplab.study.space import FEW, Space, cells_named
+from sweeplab.study.space import FEW, Space, cells_named, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.train.devices import free_memory_bytes, settle_devices
 
@@ -134,7 +134,7 @@ def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
 
 
 def _shapes(spec: StudySpec, vocab_size: int | None = None, cell: str | None = None) -> dict[str, ModelShape]:
-    spaces = [Space(spec, each, vocab_size) for each in cells_named(spec, vocab_size, cell)]
+    spaces = spaces_of(spec, cells_named(spec, vocab_size, cell), vocab_size)
     return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}
 
 

@@ -133,6 +133,9 @@ PRUNERS: dict[str, AlgorithmRow] = {
     ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
+# No run has more iterations than the largest option; halving at a rate takes its factor to that power.
+LARGEST = 10**9
+MOST = {"min_early_stopping_rate": 30}
 OTHER_NAMES = {"patience": "patient"}
 
 
@@ -174,8 +177,11 @@ def _read_options(
         elif "pruner" in known[name].words and value is not None:
             found[name] = read_algorithm(Pruner, value, at, problems)
         else:
+            most = MOST.get(name, LARGEST)
             if not known[name].accepts(value):
                 problems.add(at, f"{dotted(at)} is {shown(value)}", known[name].allowed)
+            elif isinstance(value, int | float) and not -most <= value <= most:
+                problems.add(at, f"{dotted(at)} is {shown(value)}", f"at most {most:,}")
             found[name] = value
     for name, option in known.items():
         if option.required and name not in found:
@@ -263,8 +269,8 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
     default = inspect.signature(row.optuna_class.__init__).parameters["reduction_factor"].default
     factor = int(pruner.options.get("reduction_factor", default))
     rate = int(pruner.options.get("min_early_stopping_rate", 0))
-    found, rung = list[int](), pruner.options["min_resource"] * factor**rate
-    while (at := math.ceil(rung / eval_interval) * eval_interval) < max_iters:
+    found, rung = list[int](), int(pruner.options["min_resource"]) * factor**rate
+    while (at := -(-rung // eval_interval) * eval_interval) < max_iters:
         found.append(at)
         rung *= factor
     return found

@@ -68,16 +68,7 @@ class Expression:
     names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        nodes = list(ast.walk(_parse(self.text)))
-        called = {node.func for node in nodes if isinstance(node, ast.Call)}
-        compared = {
-            side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
-        }
-        for node in nodes:
-            if not _is_arithmetic(node, node in compared):
-                raise ValueError(f"{_source(node)!r} is not arithmetic")
-        names = {node.id for node in nodes if isinstance(node, ast.Name) and node not in called}
-        object.__setattr__(self, "names", frozenset(names))
+        object.__setattr__(self, "names", _names(self.text))
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """Return the expression's value where its names have these values.
@@ -102,6 +93,20 @@ def _parse(text: str) -> ast.expr:
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is not an expression") from error
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> frozenset[str]:
+    """Return the names in an expression, which is made anew for every cell."""
+    nodes = list(ast.walk(_parse(text)))
+    called = {node.func for node in nodes if isinstance(node, ast.Call)}
+    compared = {
+        side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
+    }
+    for node in nodes:
+        if not _is_arithmetic(node, node in compared):
+            raise ValueError(f"{_source(node)!r} is not arithmetic")
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and node not in called)
 
 
 def _is_arithmetic(node: ast.AST, compared: bool) -> bool:

@@ -181,7 +181,9 @@ class Start:
 
 def open_start(folder: Path) -> Start:
     """Return the run in a folder; what is not there or is no run's raises one of NO_CHECKPOINT."""
-    facts = json.loads((folder / "model.json").read_bytes())
+    if not (described := folder / "model.json").is_file():  # a pipe would be waited for
+        raise FileNotFoundError(described)
+    facts = json.loads(described.read_bytes())
     start = Start(
         folder,
         folder / facts["tensors"],

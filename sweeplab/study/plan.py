@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median_low
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import several, several_named
+from sweeplab.formatting import bytes_in_words, several, several_named
 from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
@@ -21,8 +23,8 @@ from sweeplab.study.algorithms import n_startup_trials, promotes, rungs, settled
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import Budget, StudySpec
-from sweeplab.train.devices import cuda_count, free_memory_bytes, settle_devices
-from sweeplab.train.run import row_flops, train_memory_bytes
+from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, settle_devices
+from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 
 # So many points of a cell's space are looked at: which share is valid, and how large its models are.
 MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
@@ -38,6 +40,8 @@ CUDA_MOST = 256
 # Attention folds runs, batch and heads into one grid dimension of the kernel.
 MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
+# What makes a model large, the likeliest first.
+SIZES = ("n_embd", "n_layer", "d_ff", "n_expert", "vocab_size", "block_size")
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,30 @@ def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) ->
     return found if threads == "auto" else [replace(each, threads=int(threads)) for each in found]
 
 
+def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
+    """Say by how much the largest runs of workers that share a memory exceed it; empty where they fit."""
+    largest, n_sharing = (
+        max(each.memory_bytes for each in cells),
+        max(Counter(w.gpu for w in workers).values()),
+    )
+    if largest * n_sharing <= (there := memory_bytes(device)):
+        return ""
+    runs = "a run takes" if n_sharing == 1 else f"runs of {n_sharing} workers at once take"
+    return (
+        f"{runs} about {bytes_in_words(largest * n_sharing)} of memory, and there are {bytes_in_words(there)}"
+    )
+
+
+def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
+    """Refuse a run whose weights and what updates them need more memory than its device has."""
+    for cell in cells:
+        needed, there = state_bytes(cell.median), memory_bytes(settle_devices(cell.median).device)
+        if needed > there:
+            takes = f"takes {bytes_in_words(needed)} for its weights and their gradients and moments alone"
+            what = f"a run of cell {cell.space.cell.key} {takes}, and there are {bytes_in_words(there)} of memory"
+            raise BadInput(spec.problem(spec.place(*SIZES), what, "a smaller model, or another machine"))
+
+
 def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
     """Refuse more trials of a cell than its grid of searched values has points: the rest would be repetitions."""
     if spec.sampler.type != "grid":
@@ -212,10 +240,10 @@ class Samples:
     share: float
     valid: list[Hyperparameters]
 
-    @property
+    @cached_property
     def median(self) -> Hyperparameters:
         """Return the sample with the median number of parameters."""
-        return sorted(self.valid, key=lambda values: facts(values).n_params)[len(self.valid) // 2]
+        return sorted(self.valid, key=lambda values: n_params(ModelShape.of(values)))[len(self.valid) // 2]
 
 
 def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
@@ -229,9 +257,11 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
     broken = [space.broken_rule(values) for values in drawn]
     valid = [values for values, rule in zip(drawn, broken, strict=True) if rule is None]
     if not valid:
-        rules = {rule.text: rule for rule in broken if rule}
+        rules = {
+            rule.text: (rule, rule.why(values)) for values, rule in zip(drawn, broken, strict=True) if rule
+        }
         what = f"trial of cell {space.cell.key}"
-        raise BadInput(*(unmet(spec, rule, what, space.vocab_size) for rule in rules.values()))
+        raise BadInput(*(unmet(spec, rule, what, space.vocab_size, why) for rule, why in rules.values()))
     return Samples(space, len(valid) / len(drawn), valid)
 
 

@@ -33,7 +33,9 @@ def dotted(path: Location) -> str:
 
 def shown(value: Any) -> str:
     """Write a value about as YAML writes it, cut to what fits in a line."""
-    text = without_passwords(json.dumps(value, default=str, ensure_ascii=False))
+    written = without_passwords(json.dumps(value, default=str, ensure_ascii=False))
+    # What ends a line, or moves the cursor, is written as its number.
+    text = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in written)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -146,6 +146,14 @@ class Rule:
     names: frozenset[str]
     holds: Callable[[Hyperparameters], bool]
 
+    def why(self, values: Hyperparameters) -> str:
+        """Say why an expression has no value where the hyperparameters have these; nothing where it has one."""
+        try:
+            evaluate(Expression(self.text), vars(values))
+        except ValueError as error:
+            return str(error).partition(" has no value: ")[2]
+        return ""
+
 
 def rules(spec: StudySpec, vocab_size: int | None) -> list[Rule]:
     """Return what every trial of a study has to meet: first what is built in, then its constraints."""
@@ -208,8 +216,9 @@ def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
         value = getattr(values, name)
         if isinstance(entry, Derived):
             return bool(value == value)  # NaN, which is no value of the row, differs from itself
-        divides = entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0
-        return divides or not wanted(entry, vars(values))
+        if not wanted(entry, vars(values)):  # and its value may be auto
+            return True
+        return bool(entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0)
 
     path: Location = ("search", name)
     if isinstance(entry, Derived):

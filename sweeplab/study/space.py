@@ -69,9 +69,12 @@ class Space:
 
     `vocab_size` is the tokenizer's; before the data are read it is None, and rules that rest on it are left out.
     `given` is what every trial has where it samples nothing, `parameters` what is sampled, by Optuna's names.
+    `found` are the rules of the study, where they are known: every cell has the same.
     """
 
-    def __init__(self, spec: StudySpec, cell: Cell, vocab_size: int | None) -> None:
+    def __init__(
+        self, spec: StudySpec, cell: Cell, vocab_size: int | None, found: Sequence[Rule] | None = None
+    ) -> None:
         self.cell, self.vocab_size = cell, vocab_size
         self._spec = spec
         self._search = spec.search
@@ -96,9 +99,8 @@ class Space:
         self._conditional: set[str] = set()
         for name in self._order:
             self._enter(name, spec.search[name])
-        self._rules = [
-            rule for rule in rules(spec, vocab_size) if not self._expanded(rule.names) & self._unknown
-        ]
+        found = rules(spec, vocab_size) if found is None else found
+        self._rules = [rule for rule in found if not self._expanded(rule.names) & self._unknown]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
         """Take a hyperparameter of the search in; all that it needs has been."""
@@ -379,19 +381,31 @@ def cells(spec: StudySpec, vocab_size: int | None) -> tuple[list[Cell], list[tup
         BadInput: no cell is left.
     """
     kept: list[Cell] = []
-    excluded: list[tuple[dict[str, Any], Rule]] = []
+    excluded: list[tuple[dict[str, Any], Rule, str]] = []
+    found = rules(spec, vocab_size)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
         cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        rule = Space(spec, cell, vocab_size).impossible()
+        space = Space(spec, cell, vocab_size, found)
+        rule = space.impossible()
         if rule is None:
             kept.append(cell)
         else:
-            excluded.append((cell.values, rule))
+            excluded.append((cell.values, rule, rule.why(next(space.draws(1)))))
     if not kept:
-        broken = {rule.text: rule for _, rule in excluded}
-        raise BadInput(*(unmet(spec, rule, "cell", vocab_size) for rule in broken.values()))
-    return kept, [(values, rule.text) for values, rule in excluded]
+        broken = {rule.text: (rule, why) for _, rule, why in excluded}
+        raise BadInput(*(unmet(spec, rule, "cell", vocab_size, why) for rule, why in broken.values()))
+    return kept, [(values, f"{rule.text}{_without_value(why)}") for values, rule, why in excluded]
+
+
+def _without_value(why: str) -> str:
+    return f", which has no value: {why}" if why else ""
+
+
+def spaces_of(spec: StudySpec, cells: Sequence[Cell], vocab_size: int | None) -> list[Space]:
+    """Return the spaces of cells."""
+    found = rules(spec, vocab_size)
+    return [Space(spec, cell, vocab_size, found) for cell in cells]
 
 
 def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> list[Cell]:
@@ -408,12 +422,16 @@ def cells_named(spec: StudySpec, vocab_size: int | None, key: str | None) -> lis
     return [cell for cell in found if key in (None, cell.key)]
 
 
-def unmet(spec: StudySpec, rule: Rule, what: str, vocab_size: int | None) -> Problem:
-    """Return the problem that no cell (or trial) meets a rule, with the values that it rests on."""
+def unmet(spec: StudySpec, rule: Rule, what: str, vocab_size: int | None, why: str = "") -> Problem:
+    """Return the problem that no cell (or trial) meets a rule, with the values that it rests on.
+
+    `why` says why it has no value, where it has none.
+    """
     given = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & given.keys() - spec.search.keys())
     values = [f"{name} is {shown(given[name])}" for name in names if given[name] != AUTO]
-    text = f"no {what} meets {rule.text!r}" + (f" where {', '.join(values)}" if values else "")
+    text = f"no {what} meets {rule.text!r}{_without_value(why)}"
+    text += f" where {', '.join(values)}" if values else ""
     return spec.problem(rule.path, text, _possible_there(spec, rule, vocab_size))
 
 

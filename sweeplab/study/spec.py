@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from sweeplab.study.problems import SECTIONS, Location, SourceMap
 from sweeplab.study.search import SearchSpec
 
 DEFAULT_TRIALS_PER_CELL = 10
+# More trials, processes or seeds are none that anyone waits for.
+MOST_TRIALS, MOST_COUNTED, MOST_SEEDS = 10**12, 2**16, 1000
 PRESETS = files("sweeplab") / "presets"
 # A warm start of this name is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
@@ -49,7 +52,8 @@ class Refusal(ValueError):  # noqa: N818 - what it says is said to a person
 def _seconds(written: Any) -> Any:
     if not isinstance(written, str):
         return written
-    parts = re.fullmatch(r"\s*(?:(\S+?)d)?(?:(\S+?)h)?(?:(\S+?)m)?(?:(\S+?)s)?\s*", written)
+    amount = "([0-9.]+)"
+    parts = re.fullmatch(rf"\s*(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?\s*", written)
     try:
         amounts = [float(part) if part else 0.0 for part in parts.groups()] if parts else []
     except ValueError:
@@ -60,8 +64,10 @@ def _seconds(written: Any) -> Any:
 
 
 def _count(written: Any) -> Any:
-    if written != AUTO and (isinstance(written, bool) or not isinstance(written, int) or written < 1):
-        raise Refusal("is no count", "auto, or a whole number, at least 1")
+    if written != AUTO and (
+        isinstance(written, bool) or not isinstance(written, int) or not 1 <= written <= MOST_COUNTED
+    ):
+        raise Refusal("is no count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
     return written
 
 
@@ -69,7 +75,7 @@ def _seed_number(written: Any) -> Any:
     try:
         return TABLE["seed"].check(written)
     except ValueError:
-        raise Refusal("is no seed", "a whole number, at least 0") from None
+        raise Refusal("is no seed", TABLE["seed"].allowed) from None
 
 
 def _expression(written: Any) -> Expression:
@@ -85,7 +91,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[
     Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
 ]
-_COUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": AUTO}]}
+_COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
 Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
 SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
 Condition = Annotated[
@@ -182,7 +188,7 @@ class Budget(Section):
     """How much is spent: totals, so that running again adds nothing. The first one used up ends the study."""
 
     trials_per_cell: int | None = key(
-        None, "Trials of each cell that ended: complete, stopped, pruned or diverged", ge=1
+        None, "Trials of each cell that ended: complete, stopped, pruned or diverged", ge=1, le=MOST_TRIALS
     )
     time: Seconds | None = key(None, "Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = key(None, "Floating-point operations of all training")
@@ -243,8 +249,8 @@ class Track(Section):
 class Confirm(Section):
     """What is done with a study's best trials when it is complete: they are trained again with fresh seeds."""
 
-    top: int = key(3, "How many configurations of each cell race", ge=1)
-    seeds: int = key(5, "Fresh seeds of each at most, and again of the winner", ge=2)
+    top: int = key(3, "How many configurations of each cell race", ge=1, le=MOST_SEEDS)
+    seeds: int = key(5, "Fresh seeds of each at most, and again of the winner", ge=2, le=MOST_SEEDS)
 
 
 class StudySpec(Section):
@@ -436,7 +442,7 @@ class StudySpec(Section):
 def beside(file: Path | None, path: str) -> Path:
     """Return a path that a study file names, made absolute: a relative one starts at the file's folder."""
     folder = file.absolute().parent if file else Path.cwd()
-    return folder / Path(path).expanduser()
+    return folder / os.path.expanduser(path)  # noqa: PTH111 - that of paths raises where there is no such user
 
 
 def _numbers(seeds: list[int | ConditionalSeed]) -> list[int]:

@@ -25,7 +25,7 @@ from sweeplab.study.inputs import (
 )
 from sweeplab.study.plugins import check_imported
 from sweeplab.study.problems import dotted
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking.connection import artifact_location, database_file, tracking_uri
@@ -33,6 +33,7 @@ from sweeplab.train.devices import cuda_count, settle_devices
 
 # The samplers that learn from whatever trials there are.
 LEARNING = ("tpe", "gp")
+SHORT_CURE = "fewer workers, a smaller batch_size or a grad_accum take less"
 
 
 def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
@@ -46,19 +47,22 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     dataset = _checked_dataset(spec, folder)
     vocab_size = dataset.tokenizer.vocab_size
     found, excluded = cells(spec, vocab_size)
-    spaces = [Space(spec, cell, vocab_size) for cell in found]
+    spaces = spaces_of(spec, found, vocab_size)
     plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     cut = check_rows(spec, dataset, valid)
     check_start(spec, read_start(spec), valid)
+    plan.check_memory(spec, samples)
     plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0])
     n_copies = 2 if artifact_location(lab, tracking_uri(lab, spec.track.uri)) else 1  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
-    _check_disk(folder, checkpoint_bytes, n_copies)
+    _check_disk(spec, folder, checkpoint_bytes, n_copies)
+    workers = plan.worker_resources(spec, plans, settled.device)
+    shortage = plan.memory_shortage(plans, workers, settled.device)
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -66,13 +70,14 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         warnings=[
             *plan.warnings(spec, samples),
             *cut,
+            *([f"{shortage}: {SHORT_CURE}"] if shortage else []),
             *overlap_warnings(data),
             *_warm_start_warnings(spec, sources),
         ],
         **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
         dtype=settled.dtype,
-        workers=plan.worker_resources(spec, plans, settled.device),
+        workers=workers,
         budget=spec.budget,
         sampler=_in_words(spec.sampler),
         pruner=_in_words(spec.pruner),
@@ -197,12 +202,13 @@ def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies:
     return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
 
 
-def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:
+def _check_disk(spec: StudySpec, folder: StudyFolder, needed: int, n_copies: int) -> None:
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
     free, missing = shutil.disk_usage(_existing(folder.path)).free, needed - n_copies * kept
     if free < missing:
         what = f"has room for {bytes_in_words(free)}, checkpoints need {bytes_in_words(missing)}"
-        cure = "track: {checkpoints: none} keeps none, --lab or SWEEPLAB_LAB name another folder"
+        keep = "" if spec.track.checkpoints == "none" else "track: {checkpoints: none} keeps none, "
+        cure = f"{keep}--lab or SWEEPLAB_LAB name another folder"
         raise BadInput(f"{folder.lab} {what}; {cure}")
 
 

@@ -57,6 +57,12 @@ def read_checkpoint(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[st
         FileNotFoundError: there is no such checkpoint.
         DamagedCheckpoint: the tensors or the facts are not those that were written.
     """
+    content, facts = whole_checkpoint(folder, name)
+    return load(content), facts
+
+
+def whole_checkpoint(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the file of a pair's tensors, and the facts, as `read_checkpoint` finds them whole."""
     described = folder / f"{name}.json"
     try:
         facts = dict(json.loads(described.read_bytes()))
@@ -70,7 +76,7 @@ def read_checkpoint(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[st
     # Tensors from before they had one say no hash.
     if _metadata(content).get("facts_sha256") not in (None, _facts_digest(facts)):
         raise DamagedCheckpoint(described, "its hash differs from the one that its tensors have")
-    return load(content), facts
+    return content, facts
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -99,6 +105,18 @@ def read_snapshot(folder: Path) -> Snapshot | None:
         rows, facts = read_checkpoint(folder, "state")
         return Snapshot(rows, facts["numbers"])
     return None
+
+
+def damaged_snapshots(folder: Path) -> list[Path]:
+    """Return the snapshots in a run's folder that are not what was written; the run goes on without them."""
+    return [file for _, file, digest in _snapshots(folder) if _digest_of(file) != digest]
+
+
+def _digest_of(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def remove_snapshots(folder: Path, but_last: bool = False) -> None:

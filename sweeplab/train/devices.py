@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 # Compiling costs up to a minute: shorter runs than this are over before it pays.
 COMPILE_PAYS_FROM_ITERATIONS = 1000
+# What Linux says of a container, and of the machine.
+CGROUP, KERNEL_COUNTERS = Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
 
 @cache
@@ -52,4 +55,29 @@ def free_memory_bytes(device: str) -> int:
         return int(torch.cuda.mem_get_info()[0] + unused)
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    return min(int(psutil.virtual_memory().available), memory_bytes(device))
+
+
+def memory_bytes(device: str) -> int:
+    """Return the memory of the device, or what a container may have of it."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[1])
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int((CGROUP / "memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or "max"
+        return total
+
+
+def n_out_of_memory() -> int:
+    """Return how many processes the kernel has ended for want of memory, as far as it says so."""
+    found = 0
+    for file in (CGROUP / "memory.events", KERNEL_COUNTERS):
+        with suppress(OSError, ValueError):
+            counters = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
+            found += int(counters.get("oom_kill", 0))
+    return found

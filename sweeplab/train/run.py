@@ -92,11 +92,16 @@ def train_memory_bytes(values: Hyperparameters) -> int:
 
     They are copies of its weights, and the activations of one part of a batch.
     """
-    shape, n_parts = ModelShape.of(values), values.grad_accum
-    copies = COPIES + int(values.ema > 0) + int(n_parts > 1)  # the weights' mean, and a part's own gradient
     value_bytes = 2 if values.dtype == "bfloat16" else 4
-    activations = activation_bytes(shape, *row_lengths(values), value_bytes)
-    return 4 * copies * n_params(shape) + values.batch_size // n_parts * activations
+    activations = activation_bytes(ModelShape.of(values), *row_lengths(values), value_bytes)
+    return state_bytes(values) + values.batch_size // values.grad_accum * activations
+
+
+def state_bytes(values: Hyperparameters) -> int:
+    """Return the bytes of a run's weights and of the copies of them that it takes."""
+    # The weights' mean, and a part's own gradient.
+    copies = COPIES + int(values.ema > 0) + int(values.grad_accum > 1)
+    return 4 * copies * n_params(ModelShape.of(values))
 
 
 # Of the mean validation loss over a trial's seeds (nats a token), the iteration and the trial's hyperparameters.

@@ -94,6 +94,14 @@ def test_names_that_a_role_is_called_by(known: list[str], found: dict[str, str])
     assert guessed_columns(known, known) == {}
 
 
+def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
+    n = 300_000  # in the square of which it would take an hour
+    cells = ["9" * n + "x", "1," * n + "x", "1" + " " * n + "x", f"0.{'0' * n}", "9" * n, "1,000.5", "1.3 B"]
+    with pytest.raises(BadInput) as refused:
+        read_columns(pd.DataFrame({"loss": cells}), {"loss": "loss"}, "runs.csv")
+    assert f"column 'loss' (loss): '{'9' * 60}…' in row 0 and 2 more is no number" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("role", "word", "other"), [("tokens", "C/6N", "params"), ("params", "C/6D", "tokens")]
 )

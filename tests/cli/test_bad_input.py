@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -48,6 +49,61 @@ CHANGES = {
         "5:3",
         ["learning_rate depends on itself: learning_rate needs min_lr needs learning_rate"],
     ),
+    "no value of its tag": ("n_layer: 1", "n_layer: 1, bias: !!bool maybe", "3:73", ['"maybe" is no value']),
+    "an escape of no text": ("budget:", 'warm_start: ["a\\0.csv"]\nbudget:', "7:14", ["'\\x00' is no text"]),
+    "a name of several lines": ("budget:", '"bud\\u2028get":', "7:1", [r'no key "bud\u2028get"', "'budget'"]),
+    "a step too small": (
+        RATE,
+        "dropout: {min: 0.0, max: 0.5, step: 1e-300}",
+        "5:39",
+        ["dropout.step is 1e-300", "at most 9,007,199,254,740,992"],
+    ),
+    "a step whose next end is no number": (
+        RATE,
+        "learning_rate: {min: 1e308, max: 1.7e308, step: 9e307}",
+        "5:51",
+        ["max 1.7e+308 is no whole number of steps above min 1e+308"],
+    ),
+    "a seed of 400 digits": ("budget:", f"seeds: [{'9' * 400}]\nbudget:", "7:9", ["from 0 to 2,147,483,647"]),
+    "a rate without end": (
+        "budget:",
+        "pruner: {type: asha, early_stopping_rate: 1000000000}\nbudget:",
+        "7:43",
+        ["early_stopping_rate is 1000000000; allowed: at most 30"],
+    ),
+    "a time that is none": (
+        "{trials_per_cell: 2}",
+        f"{{time: {'dhms' * 200}!}}",
+        "7:16",
+        ["budget.time is no length of time", "1h30m"],
+    ),
+    "processes without end": (
+        "budget:",
+        "engine: {workers: 100000000000}\nbudget:",
+        "7:19",
+        ["from 1 to 65536"],
+    ),
+    "trials without end": ("{trials_per_cell: 2}", f"{{trials_per_cell: {'9' * 400}}}", "7:27", ["at most"]),
+    "a constraint without a value": (
+        "budget:",
+        "constraints: ['n_embd / (n_layer - 1) > 1']\nbudget:",
+        "7:15",
+        ["no cell meets 'n_embd / (n_layer - 1) > 1', which has no value: division by zero where n_embd is 16"],
+    ),
+    "a constraint without a value in a trial": (
+        "budget:",
+        "constraints: ['log(learning_rate - 1) > 1']\nbudget:",
+        "7:15",
+        ["no trial meets", "which has no value: math domain error"],
+    ),
+    "no such user's folder": (*with_text("~no_such_user/x.txt"), "2:28", ["no file is at", "~no_such_user/x.txt"]),
+    "a file of the system's": (*with_text("/proc/kmsg"), "2:28", ["/proc/kmsg is empty"]),
+    "a pipe to start from": (
+        "budget:",
+        "init_from: pipe\nbudget:",
+        "7:12",
+        ["there is no checkpoint in", "a folder with model.json"],
+    ),
     "no arithmetic": (RATE, "min_lr: {expr: \"open('x')\"}", "5:18", ["is not arithmetic", "allowed: names"]),
     "no cell": ("budget:", 'constraints: ["n_params > 1e9"]\nbudget:', "7:15", ["no cell meets"]),
     "no trial": ("budget:", 'constraints: ["learning_rate > 1"]\nbudget:', "7:15", ["no trial meets"]),
@@ -82,6 +138,8 @@ def files(folder: Path) -> Path:
     (folder / "same.txt").write_text("a" * 999)
     (folder / "short.txt").write_text("hello world")
     (folder / "texts").mkdir()
+    (folder / "pipe").mkdir()
+    os.mkfifo(folder / "pipe" / "model.json")
     return folder
 
 
@@ -195,6 +253,32 @@ def test_no_room_for_the_checkpoints(refused) -> None:
     assert re.search(
         r"/lab has room for [\d.]+ [kMGT]B, checkpoints need [\d.]+ TB; track: {checkpoints: none}", line
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "laws fit NAME",
+        "laws fit NAME.csv",
+        "laws fit NAME,NAME",
+        "laws ledger --ledger NAME",
+        "study list --lab NAME",
+    ],
+)
+def test_a_name_that_is_too_long_for_a_file(words: str, cli) -> None:
+    said = cli(*words.replace("NAME", "a" * 300).split())
+    assert (said.code, said.out) == (2, "")
+    assert re.fullmatch(r"error: \S{60}…: File name too long\n", said.err)
+
+
+@pytest.mark.parametrize("words", ["laws fit PIPE.csv", "import-hf PIPE"])
+def test_a_pipe_is_not_waited_for(words: str, cli, folder: Path) -> None:
+    (folder / "PIPE").mkdir()
+    os.mkfifo(folder / "PIPE" / "config.json")
+    os.mkfifo(folder / "PIPE.csv")
+    said = cli(*words.split())
+    assert (said.code, said.out) == (2, "")
+    assert re.fullmatch(r"error: PIPE\S+: is no file\n", said.err)
 
 
 def test_a_study_that_another_process_runs(cli, files: Path) -> None:

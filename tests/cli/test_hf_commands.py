@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hf.models import GPT2, run_of, small
+from safetensors.torch import load_file, save_file
 from trained import run_in
 
 from sweeplab.hf.architectures import LAYOUT
@@ -141,3 +144,42 @@ def test_what_is_wrong_is_one_line(cli, lab: Path, arguments: list[str], said: s
     assert told.code == 2 and told.out == ""
     assert told.err.count("\n") == 1 and said in told.err
     assert not Path("out").exists() and not (lab / "imported").exists()
+
+
+def _deep(folder: Path) -> None:
+    (folder / "config.json").write_text('{"vocab_size": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
+def _half_a_character(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "gpt2", "\\ud800": 1}')
+
+
+def _without_dimensions(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"transformer.ln_f.weight": torch.tensor(1.0)}, folder / "model.safetensors")
+
+
+def _sharded_by_half_a_character(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "\\ud800"}}')
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_deep, "out/config.json: no JSON: maximum recursion depth exceeded"),
+        (_half_a_character, "out/config.json: no JSON: 'utf-8' codec can't encode character"),
+        (
+            _without_dimensions,
+            "the sizes of transformer.ln_f.weight [] are not those that config.json speaks of",
+        ),
+        (_sharded_by_half_a_character, "out/model.safetensors.index.json: no JSON: 'utf-8' codec"),
+    ],
+)
+def test_a_harmed_folder_is_refused_in_one_line(
+    cli, lab: Path, harm: Callable[[Path], None], said: str
+) -> None:
+    assert cli("export-hf", "tiny", "out").code == 0
+    harm(Path("out"))
+    told = cli("import-hf", "out", "--name", "back")
+    assert (told.code, told.out) == (2, "") and told.err.count("\n") == 1
+    assert told.err.startswith(f"error: {said}"), told.err

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from sweeplab.data.corpora import CORPORA, Corpus, Texts, download
+from sweeplab.data.corpora import CORPORA, Corpus, Texts, base, download
+from sweeplab.data.corpora.base import user_files
 from sweeplab.errors import BadInput
 
 ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")
@@ -192,6 +193,23 @@ def test_text_has_the_files_of_a_glob_as_documents_in_order(tmp_path: Path) -> N
         "b.txt" * 2,
     ]
     assert text_of("text", f"{tmp_path}/[bc].*") == "b.txtb.txt\n\nc.mdc.md"
+
+
+def test_a_glob_goes_round_no_circle_and_has_an_end(tmp_path: Path, monkeypatch) -> None:
+    for name in ("a.txt", "in/b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for link in ("round", "again"):
+        (tmp_path / "in" / link).symlink_to(tmp_path)
+    found = [str(file.relative_to(tmp_path)) for file in user_files(f"{tmp_path}/**/*.txt")]
+    assert found == ["a.txt", "in/b.txt"]
+    assert [file.name for file in user_files(f"{tmp_path}/**")] == ["a.txt", "b.txt"]
+    assert [file.name for file in user_files(f"{tmp_path}/in/round/**/a.txt")] == ["a.txt"], (
+        "a link that is named"
+    )
+    monkeypatch.setattr(base, "MOST_FILES", 1)
+    with pytest.raises(BadInput, match=r"more than 1 files are at .*/\*\*; allowed: a folder's"):
+        user_files(f"{tmp_path}/**")
 
 
 def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from importlib.metadata import version
@@ -230,6 +232,26 @@ def remove_weights(run: Path) -> None:
     next((run / "best").glob("*.safetensors")).unlink()
 
 
+def flip_bit(run: Path) -> None:
+    (file,) = (run / "best").glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def change_facts(run: Path) -> None:
+    file = run / "best" / "model.json"
+    file.write_text(file.read_text().replace('"learning_rate": 0', '"learning_rate": 1', 1))
+
+
+def remove_checkpoint(run: Path) -> None:
+    shutil.rmtree(run / "best")
+
+
+def remove_curve(run: Path) -> None:
+    (run / "points.jsonl").unlink()
+
+
 def leave_folder(run: Path) -> None:
     (run.parent / "9-0").mkdir()
 
@@ -240,7 +262,11 @@ def leave_folder(run: Path) -> None:
         (cut_end, "bad", "files that are no JSON: all/0-0/end.json"),
         (remove_end, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
         (remove_folder, "bad", "trials that have ended, whose runs' descriptions or ends are gone: all/0-0"),
-        (remove_weights, "bad", "checkpoints without their weights: all/0-0/best"),
+        (remove_weights, "bad", "checkpoints that are not what was written: all/0-0/best"),
+        (flip_bit, "bad", "checkpoints that are not what was written: all/0-0/best"),
+        (change_facts, "bad", "checkpoints that are not what was written: all/0-0/best"),
+        (remove_checkpoint, "warn", "runs that ended without the checkpoint that the study keeps: all/0-0"),
+        (remove_curve, "bad", "runs that ended, whose curves are gone: all/0-0/points.jsonl"),
         (leave_temporary, "warn", "files that a kill left unfinished: all/0-0/end.json.tmp"),
         (leave_folder, "warn", "folders of no trial: all/9-0"),
     ],
@@ -251,7 +277,7 @@ def test_what_is_half_written(
     harm(runs(study)[0])
     check = wrong(study)
     assert (check.name, check.verdict, check.found) == ("runs", verdict, found)
-    if verdict == "warn":
+    if verdict == "warn" and harm is not remove_checkpoint:
         follow(check.cure)
         assert all(each.verdict == "ok" for each in of_the_study(study))
 
@@ -375,3 +401,45 @@ def test_the_lab_and_its_disk(tmp_path: Path) -> None:
     (blocked,) = lab_checks(tmp_path / "file" / "lab")
     assert blocked.verdict == "bad" and "cannot be written" in blocked.found
     assert [disk_check(tmp_path, free).verdict for free in (2**20, 2**30, 2**40)] == ["bad", "warn", "ok"]
+
+
+@pytest.mark.slow
+def test_a_study_that_goes_on_in_spite_of_a_damaged_snapshot(study: StudyFolder) -> None:
+    """A snapshot of which a bit has flipped is named, and the run goes on from the one before."""
+    words = ("study", "run", str(study.lab.parent / "more.yaml"), "--lab", str(study.lab))
+    text = STUDY.replace("name: ill", "name: more").replace(
+        "max_iters: 20", "max_iters: 4000, save_interval: 10"
+    )
+    (study.lab.parent / "more.yaml").write_text(text.replace("trials_per_cell: 3", "trials_per_cell: 1"))
+    more = StudyFolder(study.lab, "more")
+    with subprocess.Popen([sys.executable, "-m", "sweeplab", *words]) as running:
+        while not all(len(list(run.path.glob("state-*.safetensors"))) > 1 for run in more.runs()) or not any(
+            more.runs()
+        ):
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        assert running.wait() == 130
+    (run,) = more.runs()
+    *_, last = sorted(run.path.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
+    last.write_bytes(last.read_bytes()[:-100])
+    (check,) = [each for each in examine(more.lab, more) if each.name == "runs"]
+    assert (check.verdict, last.name in check.found) == ("warn", True)
+    subprocess.run([sys.executable, "-m", "sweeplab", *words], check=True)
+    assert more.states() == {"complete": 1} or more.states() == {"stopped": 1}
+    assert all(each.verdict == "ok" for each in examine(more.lab, more) if each.name == "runs")
+
+
+@pytest.mark.parametrize("harm", [flip_bit, change_facts, remove_weights])
+def test_a_damaged_run_that_a_study_starts_from(study: StudyFolder, harm: Callable[[Path], None]) -> None:
+    first = runs(study)[0]
+    text = STUDY.replace("name: ill", f"name: from\ninit_from: {first / 'best'}")
+    (study.lab.parent / "from.yaml").write_text(text.replace("trials_per_cell: 3", "trials_per_cell: 1"))
+    assert load_study(study.lab.parent / "from.yaml", lab=study.lab).run().status == "complete"
+    begun = StudyFolder(study.lab, "from")
+    (check,) = [each for each in examine(begun.lab, begun) if each.name == "init_from"]
+    assert (check.verdict, check.found) == ("ok", "whole")
+    harm(first)
+    (check,) = [each for each in examine(begun.lab, begun) if each.name == "init_from"]
+    assert (check.verdict, check.looked_at) == ("bad", str(first / "best"))
+    assert "is not what was written there" in check.found and "put a copy of it back" in check.cure

@@ -11,11 +11,14 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.expressions import Expression
 from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
-from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.planning import _check_disk, make_plan
+from sweeplab.train import devices
+from sweeplab.train.run import COPIES
 
 
 @pytest.fixture
@@ -201,3 +204,42 @@ def test_a_grid_sampler_gets_no_more_trials_than_it_has_points(planned) -> None:
         planned(**grid, budget=Budget(trials_per_cell=5))
     with pytest.raises(BadInput, match="not given"):
         planned(**grid, budget=Budget(time=60.0))
+
+
+def test_none_are_not_advised_where_none_are_kept(tiny, tmp_path) -> None:
+    for kind, is_advised in (("best", True), ("none", False)):
+        with pytest.raises(BadInput, match="checkpoints need") as refused:
+            _check_disk(tiny(track=Track(checkpoints=kind)), StudyFolder(tmp_path, "tiny"), 10**18, 1)
+        assert ("checkpoints: none" in str(refused.value)) == is_advised
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """Return a function that says, as a container does, how many bytes there are."""
+
+    def limit(n_bytes: int) -> None:
+        (tmp_path / "memory.max").write_text(f"{n_bytes}\n")
+        monkeypatch.setattr(devices, "CGROUP", tmp_path)
+
+    return limit
+
+
+def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planned, memory) -> None:
+    assert not any("of memory" in each for each in planned().warnings)
+    needed = planned().cells[0].memory_bytes
+    memory(2 * needed)
+    assert not any("of memory" in each for each in planned().warnings)
+    memory(2 * needed - 1)
+    (warning,) = [each for each in planned().warnings if "of memory" in each]
+    assert warning.startswith(
+        f"runs of 2 workers at once take about {bytes_in_words(2 * needed)} of memory, and"
+    )
+    memory(needed - 1)
+    (warning,) = [each for each in planned(engine=Engine(workers=1)).warnings if "of memory" in each]
+    there = bytes_in_words(needed - 1)
+    assert warning.startswith(
+        f"a run takes about {bytes_in_words(needed)} of memory, and there are {there}: fewer"
+    )
+    memory(4 * COPIES * planned().cells[0].n_params - 1)
+    with pytest.raises(BadInput, match=r"a run of cell all takes .* for its weights .* alone, and there are"):
+        planned()

@@ -216,7 +216,7 @@ def test_scalars_are_yaml_1_2(write):
         ),
         ("seeds: §[]", "a list of one or more"),
         ("seeds: §[1, 2, 1]", "1 more than once"),
-        ("seeds: [§-1]", "at least 0"),
+        ("seeds: [§-1]", "from 0 to 2,147,483,647"),
         ("seeds: §0", "a list"),
         ("seeds: [0, {seed: 1, when: §n_embdd > 4}]", "did you mean 'n_embd'"),
         ("seeds: [0, {seed: 1, when: §n_embd >}]", "is not an expression"),

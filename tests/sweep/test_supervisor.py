@@ -1,4 +1,4 @@
-"""A study whose trials all fail alike is stopped, and says why."""
+"""A study whose trials, or workers, all end alike is stopped, and says why."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweeplab import load_study
+from sweeplab.study.plan import WorkerResources
+from sweeplab.sweep.work.worker import WorkerPool
+from sweeplab.train import devices
 
 PLUGIN = """\
 from sweeplab.plugins import metric
@@ -41,3 +44,29 @@ def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
     assert result.folder.states()["failed"] < 3 * 3, "a cell alone gives up after three"
     said = "5 trials in a row failed alike, and the study stops: RuntimeError: no such table at 0"
     assert said in result.errors
+
+
+@pytest.mark.parametrize(
+    ("shortage", "n_more", "said"),
+    [
+        ("", 0, "its log is empty"),
+        ("", 1, "out of memory, probably: the kernel has ended processes for want of it"),
+        ("a run takes about 117 GB", 0, "out of memory, probably: a run takes about 117 GB"),
+    ],
+)
+def test_workers_that_the_kernel_ends_are_out_of_memory(
+    tiny, opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shortage: str, n_more: int, said: str
+) -> None:
+    counters = tmp_path / "vmstat"
+    counters.write_text("nr_free_pages 7\noom_kill 3\n")
+    monkeypatch.setattr(devices, "KERNEL_COUNTERS", counters)
+    folder, store = opened(tiny())
+    pool = WorkerPool(folder, [WorkerResources(threads=1)], store, lambda event: None, shortage=shortage)
+    store.commands.add("start", {})
+    store.commands.read()
+    pool.start()
+    counters.write_text(f"nr_free_pages 7\noom_kill {3 + n_more}\n")
+    while len(pool):
+        pool.kill()
+        pool.listen(stopping=False)
+    assert f"worker 0 ended with code -9: {said} (see " in pool.failures[0]

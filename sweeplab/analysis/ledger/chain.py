@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_whole
 
 FILE_NAME = "ledger.jsonl"
@@ -60,6 +60,7 @@ def read_chain(path: Path) -> Chain:
     """
     if not path.exists() and not _head_file(path).exists():
         raise BadInput(f"no ledger at {path}; `sweeplab laws forecast` begins one")
+    _check_file(path)
     try:
         is_torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
         with _lock(path) if is_torn else nullcontext():  # perhaps it is being written just now
@@ -74,6 +75,7 @@ def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, .
     Raises:
         BadInput: the ledger's chain is broken, or it cannot be written.
     """
+    _check_file(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path):
@@ -96,6 +98,13 @@ def append(path: Path, forecasts: Sequence[Mapping[str, Any]]) -> tuple[Entry, .
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
     return tuple(entries[len(chain.entries) :])
+
+
+def _check_file(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise BadInput(
+            Problem("is no file", "the name of a file that is a ledger, or of a new one", file=path)
+        )
 
 
 def canonical(content: Any) -> bytes:

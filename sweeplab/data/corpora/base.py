@@ -5,15 +5,20 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import ClassVar
 
 from sweeplab.data.corpora.splits import overlaps
 from sweeplab.errors import BadInput, Problem, nearest
+
+# A glob from a disk's root goes through the files of the system, which have no end.
+MOST_FILES = 100_000
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ class AnyCorpus(ABC):
 def document(file: Path) -> str:
     """Read one file as it is: no translation of line ends; only a byte order mark is dropped."""
     try:
-        content = file.read_bytes()
+        # No more than it has now: a file of the system's has no size, and some of them wait for what comes next.
+        with file.open("rb") as opened:
+            content = opened.read(os.fstat(opened.fileno()).st_size)
     except OSError as error:
         raise BadInput(f"cannot read {file}: {error.strerror}") from error
     if (place := content.find(b"\0")) >= 0:
@@ -122,9 +129,30 @@ def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> 
         raise BadInput(f"{path} is a folder; name its files, such as {given / '**' / f'*{suffix}'}")
     if given.is_file():
         return [given.resolve()]
-    # Not Path.glob: that one descends into hidden folders, .git among them.
-    found = sorted(match for match in glob.glob(path, recursive=True) if Path(match).is_file())  # noqa: PTH207
+    found = sorted({*islice(filter(os.path.isfile, _matches(path)), MOST_FILES + 1)})
+    if len(found) > MOST_FILES:
+        raise BadInput(
+            Problem(f"more than {MOST_FILES:,} files are at {path}", "a folder's, such as notes/**/*.txt")
+        )
     if not found:
         beside = [each.name for each in given.parent.glob("*") if each.is_file()]
         raise BadInput(Problem(f"no file is at {path}", nearest=nearest(given.name, beside)))
     return [Path(match).absolute() for match in found]
+
+
+def _matches(path: str) -> Iterator[str]:
+    """Yield what matches a glob as `glob` does, but `**` follows no links, which may lead round in circles."""
+    # Not Path.glob: that one descends into hidden folders, .git among them.
+    parts = Path(path).parts
+    if "**" not in parts:
+        yield from glob.iglob(path)  # noqa: PTH207
+        return
+    at = parts.index("**")
+    rest = tuple(dropwhile("**".__eq__, parts[at:]))
+    for top in glob.iglob(str(Path(*parts[:at]))):  # noqa: PTH207
+        for folder, below, files in os.walk(top):
+            below[:] = [each for each in below if not each.startswith(".")]
+            if rest:
+                yield from _matches(str(Path(glob.escape(folder), *rest)))
+            else:
+                yield from (str(Path(folder, each)) for each in files if not each.startswith("."))

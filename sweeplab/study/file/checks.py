@@ -18,7 +18,7 @@ from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searc
 from sweeplab.study.problems import SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.rules import FACTS, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
-from sweeplab.study.space import Space, cells, unmet
+from sweeplab.study.space import Space, cells, spaces_of, unmet
 from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Refusal, Sampler, StudySpec
 
 MOST_CELLS = 1000
@@ -264,8 +264,10 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     except BadInput as error:
         problems.found += error.problems
         return
-    spaces = [Space(spec, cell, None) for cell in kept]
-    problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
+    spaces = spaces_of(spec, kept, None)
+    problems.found += [
+        unmet(spec, rule, "trial", None, rule.why(spaces[0].typical)) for rule in _never_met(spaces)
+    ]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], problems)
 

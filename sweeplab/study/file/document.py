@@ -126,13 +126,19 @@ class _Reader:
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
             return [self.plain(each, (*path, index)) for index, each in enumerate(node.value)]
         if isinstance(node, ScalarNode) and node.tag in _TEXTS:
-            return str(node.value)
+            return self._text(str(node.value), path)
         if isinstance(node, ScalarNode) and node.tag in _CONSTRUCTED:
             try:
                 return self._constructor.construct_object(node)
-            except (ValueError, YAMLError):
+            except (KeyError, ValueError, YAMLError):  # a KeyError: of !!bool
                 return self._fail(path, f"{shown(node.value)} is no value")
         return self._fail(path, f"the tag {node.tag} is not read")
+
+    def _text(self, text: str, path: Location) -> str:
+        # An escape can write them, and no file has such a name or can hold such a text.
+        if odd := next((each for each in text if each == "\0" or "\ud800" <= each <= "\udfff"), ""):
+            self._fail(path, f"character {odd!r} is no text")
+        return text
 
     def _fail(self, path: Location, what: str) -> None:
         self._problems.add(path, what)
@@ -144,7 +150,7 @@ class _Reader:
             if not isinstance(key_node, ScalarNode):
                 self._fail(path, "a key that is no text")
                 continue
-            key = str(key_node.value)
+            key = self._text(str(key_node.value), path)
             below = (*path, key)
             first = source.keys.get(below)
             source.keys[below] = _start(key_node)

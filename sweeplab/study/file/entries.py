@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -27,6 +28,8 @@ FORMS: dict[str, tuple[str, ...]] = {
 _FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {divides, min, max} | {expr}"
 
 
+# Optuna counts steps in decimals, and no number tells more of them apart.
+MOST_STEPS = 2**53
 # What runs are evaluated on is one for all of a study: their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full")
 
@@ -71,7 +74,7 @@ class Written:
         """Yield the value as the row's own type, or nothing where it is wrong."""
         try:
             yield self.row.check(self.value)
-        except (ValueError, OverflowError):
+        except ValueError:
             near = nearest(self.value, self.row.choices) if isinstance(self.value, str) else ""
             under_search = "; ranges and expressions stand under search"
             self.wrong(self.row.allowed + (under_search if isinstance(self.value, Mapping) else ""), near)
@@ -196,12 +199,14 @@ class Written:
         elif log:
             what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
             self.wrong("either log or step", what=what)
-        elif (span := Fraction(str(high)) - Fraction(str(low))) % (exact := Fraction(str(step))):
+        elif (span := Fraction(str(high)) - Fraction(str(low))) / (exact := Fraction(str(step))) > MOST_STEPS:
+            self.wrong(f"a step of which the range has at most {MOST_STEPS:,}, or none")
+        elif span % exact:
             steps = span // exact
-            ends = [float(Fraction(str(low)) + count * exact) for count in (steps, steps + 1) if count]
-            near = " or ".join(f"{each:g}" for each in ends)
+            ends = [Fraction(str(low)) + count * exact for count in (steps, steps + 1) if count]
+            near = " or ".join(f"{float(each):g}" for each in ends if each <= sys.float_info.max)
             what = f"{self}: max {high:g} is no whole number of steps above min {low:g}"
-            self.wrong(f"such as max {near}", what=what)
+            self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
         else:
             return int(step) if whole else float(step)
         return None

@@ -25,7 +25,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, settled_pruner
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.asking import ask, nearest, seed_sampler
 from sweeplab.sweep.trials.availability import FAILURES, Availability
@@ -114,7 +114,7 @@ class Store:
     def __init__(self, spec: StudySpec, cells: Sequence[Cell], vocab_size: int, url: str) -> None:
         self.spec = spec
         self.cells = list(cells)
-        self.spaces = [Space(spec, cell, vocab_size) for cell in cells]
+        self.spaces = spaces_of(spec, cells, vocab_size)
         self.storage = TrialStorage(url)
         self.leases = Leases(self.storage.engine)
         self.availability = Availability(spec.name)

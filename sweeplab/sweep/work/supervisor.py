@@ -26,7 +26,7 @@ from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
-from sweeplab.study.plan import Plan
+from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
@@ -113,7 +113,8 @@ class _Supervisor:
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
         self.progress.done_before = self.progress.counted
-        self.pool = WorkerPool(folder, plan.workers, store, self._on_event)
+        self.shortage = memory_shortage(plan.cells, plan.workers, plan.device)
+        self.pool = WorkerPool(folder, plan.workers, store, self._on_event, shortage=self.shortage)
         self._stream = events.EventStream(folder)
         self._failed_alike: list[str] = []  # how the last trials failed, those that did alike
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
@@ -135,6 +136,8 @@ class _Supervisor:
                 self._take_in(events.StudyNotice(message=said))
             self._open_tracking()
             list(self._stream.past())
+            if self.shortage:
+                self._take_in(events.StudyNotice(message=self.shortage))
             self.shipping.start()
             self._poll_commands()
             self._supervise()
@@ -163,7 +166,7 @@ class _Supervisor:
     def _supervise(self) -> None:
         """Keep workers on the study until there is nothing left for any."""
         read = now = time.monotonic()
-        n_interrupts = 0
+        n_interrupts, waited_for = 0, ""
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
@@ -181,6 +184,9 @@ class _Supervisor:
             if now - read > READ_SECONDS:
                 self.shipping.check()
                 self._read_feed()
+                before_that, waited_for = waited_for, self.pool.waited_for if n_interrupts else ""
+                if waited_for not in ("", before_that):
+                    self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self.folder.write_elapsed(self.elapsed)
                 read = time.monotonic()

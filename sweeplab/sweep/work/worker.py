@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import (
     Event,
@@ -33,6 +35,7 @@ from sweeplab.lab.events import (
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import WorkerResources
+from sweeplab.train.devices import n_out_of_memory
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
@@ -69,7 +72,7 @@ class WorkerPool:
     A worker that has nothing to do, or is to pause, exits, which frees all that it held, a GPU's memory too. It says
     which revision of the commands it knew; a later command starts it again. A worker that dies is replaced, unless
     MOST_ALIKE died alike with no trial finished between. `on_event` gets every event, with the number of its
-    `worker`. `name` begins the names of the logs.
+    `worker`. `name` begins the names of the logs. `shortage` says by how much runs exceed the memory, if they do.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class WorkerPool:
         on_event: Callable[[Event], None],
         name: str = "worker",
         force: bool = False,
+        shortage: str = "",
     ) -> None:
+        self._shortage, self._n_out_of_memory = shortage, n_out_of_memory()
         self._folder, self._resources, self._store, self._on_event = folder, resources, store, on_event
         self._name, self._options = name, ["--force"] if force else []
         self._processes: dict[int, subprocess.Popen[str]] = {}
@@ -159,6 +164,9 @@ class WorkerPool:
         log = self._log(index)
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         death = f"code {code}: {lines[-1] if lines else 'its log is empty'}"
+        if code == -signal.SIGKILL and (self._shortage or n_out_of_memory() > self._n_out_of_memory):
+            said = self._shortage or "the kernel has ended processes for want of it"
+            death = f"code {code}: out of memory, probably: {said}"
         self._deaths.append(death)
         if code != REFUSED and self._deaths.count(death) < MOST_ALIKE:
             self._start(index)
@@ -168,6 +176,18 @@ class WorkerPool:
 
     def _log(self, index: int) -> Path:
         return self._folder.path / f"{self._name}-{index}.log"
+
+    @property
+    def waited_for(self) -> str:
+        """Say which workers there still are, and which of them a signal has stopped."""
+        words = []
+        for index, process in sorted(self._processes.items()):
+            word = f"worker {index} (process {process.pid})"
+            with suppress(psutil.Error):
+                if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+                    word += f", which a signal has stopped: kill -CONT {process.pid} lets it go on"
+            words.append(word)
+        return "; ".join(words)
 
     def stop(self) -> None:
         """Ask every worker to save its runs at the next step and exit."""

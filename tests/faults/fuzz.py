@@ -1,0 +1,481 @@
+"""What people write or bring, changed at random: each is read, or refused in lines of their own, and never for long.
+
+`python tests/faults/fuzz.py 100000` tries so many, an equal share of each kind, and prints what was wrong and a table.
+A case is its seed, kind and number: `python tests/faults/fuzz.py 1 --seed 0 --kind study --first 17` tries it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+MOST_SECONDS, MOST_BYTES = 2.0, 500 * 10**6
+PAGE = resource.getpagesize()
+Random = random.Random
+
+# ------------------------------------------------------------------ changes
+
+# What stands where it was not meant to.
+YAML = """
+null|true|no|~|''|[]|{}|[[]]|{a: b}|-1|0|1|1.5|1e400|-1e400|.nan|.inf|1e-320|1e300|1e-300|0x10|2026-01-01|12:30:00
+10_000_000_000_000_000_000_000|suggested|*a|&a 1|!!python/object:os.system|!!binary aGk=|!!bool maybe|!!int x|<<|é
+'\\0'|"\\0"|"\\ud800"|"a\\nb"|{min: 1, max: 1e300, step: 1e-300}|{min: 0, max: 1, step: .nan}|{expr: 1/0}|- -|%
+{expr: '9**9**9'}|{expr: n_embd}|{when: true}|{min: 1, max: 1e9}|{divides: n_embd}|[1, 1]|[null]|[[1], {a: b}]|@|`
+dhms|1e400d|/**/x|/proc/kmsg|/dev/null|~nobody/x|{type: asha, early_stopping_rate: 1000000000}|{type: grid}|..|/
+"""
+WORDS = [each for line in YAML.strip().split("\n") for each in line.split("|")]
+WORDS += ["a" * 300, "a" * 5000, "9" * 400, "9" * 8000, "'" + "../" * 100 + "'", "dhms" * 200 + "!", "[" * 30]
+CELLS = [
+    "",
+    " ",
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1e400",
+    "1e-400",
+    "1,5",
+    "1.5%",
+    "1.3B",
+    "x",
+    "é",
+    '"',
+    '"a\n',
+]
+CELLS += [
+    "\0",
+    "\ud800",
+    "9" * 8000,
+    "9" * 8000 + "x",
+    "1," * 4000,
+    "a" * 5000,
+    "=1+1",
+    "1e5",
+    "True",
+    "2026-01-01",
+]
+VALUES: list[Any] = [
+    None,
+    True,
+    "",
+    "a",
+    "a" * 300,
+    "\ud800",
+    "\0",
+    [],
+    {},
+    [[]],
+    [1, "a"],
+    {"a": 1},
+    "auto",
+    "gelu",
+]
+VALUES += [
+    -1,
+    0,
+    1,
+    2,
+    3,
+    1.5,
+    2**31,
+    2**63,
+    10**400,
+    1e308,
+    -1e308,
+    float("nan"),
+    float("inf"),
+    65536,
+    1e-320,
+]
+ODD = "{}[]:,-#&*!|>'\"%@` \t\r\u2028\x07\x85\ufeff\x00é\U0001f600"
+
+
+def of_lines(draw: Random, text: str, words: list[str], others: str) -> str:
+    """Return a text with one to four changes of lines, of values, of keys or of characters."""
+    for _ in range(draw.choice([1, 1, 2, 4])):
+        lines = text.splitlines() or [""]
+        at, word = draw.randrange(len(lines)), draw.choice(words)
+        parts = re.findall(r"[^\s,{}\[\]:]+", lines[at]) or [" "]
+        match draw.choice([0, 1, 2, 3, 3, 4, 4, 4, 4, 4, 5, 6, 6, 6, 6, 7]):  # mostly of values
+            case 0:
+                del lines[at]
+            case 1:
+                lines.insert(draw.randrange(len(lines)), lines[at])
+            case 2:
+                lines[at] = "  " * draw.randint(0, 2) + lines[at].lstrip()
+            case 3:
+                key, colon, _ = lines[at].partition(":")
+                lines[at] = f"{key}{colon} {word}"
+            case 4:
+                lines[at] = lines[at].replace(draw.choice(parts), word, 1)
+            case 5:
+                place = draw.randrange(len(lines[at]) + 1)
+                lines[at] = lines[at][:place] + draw.choice(ODD) + lines[at][place:]
+            case 6:
+                other = draw.choice(re.findall(r"[^\s,{}\[\]:]+", others))
+                lines[at] = lines[at].replace(draw.choice(parts), other, 1)
+            case _:
+                lines = lines[: at + 1] if draw.random() < 0.3 else [*lines, lines[at]]
+        text = "\n".join(lines) + "\n"
+    return text
+
+
+def of_bytes(draw: Random, content: bytes) -> bytes:
+    """Return bytes of which some are others, lacking, or there twice."""
+    found = bytearray(content)
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(found) + 1)
+        match draw.randrange(4):
+            case 0:
+                del found[at : at + draw.choice([1, 8, len(found)])]
+            case 1:
+                found[at:at] = draw.randbytes(draw.choice([1, 8, 64]))
+            case _ if at < len(found):
+                found[at] = draw.randrange(256)
+    return bytes(found)
+
+
+def of_json(draw: Random, held: Any) -> Any:
+    """Change one value somewhere in a JSON document, in its place; return the document."""
+    holder, name = None, None
+    value = held
+    while isinstance(value, dict | list) and value and (holder is None or draw.random() < 0.8):
+        holder, name = value, draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        value = holder[name]
+    if holder is None:
+        return draw.choice(VALUES)
+    match draw.randrange(4):
+        case 0:
+            del holder[name]
+        case 1 if isinstance(holder, dict):
+            holder[draw.choice(["", "a" * 300, "\ud800", "model_type", *holder])] = holder.pop(name)
+        case _:
+            near = [value * 2, value + 1, -value] if isinstance(value, int | float) else VALUES
+            holder[name] = draw.choice([*near, *VALUES])
+    return held
+
+
+# ------------------------------------------------------------------ kinds
+
+STUDY = """\
+name: everything
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, device: cpu, bias: false}
+grid: {n_embd: [8, 16]}
+cells: [{optimizer: adamw}, {optimizer: lion}]
+constraints: ["n_params < 1e6", "n_embd % n_head == 0"]
+search:
+  learning_rate: {min: 3e-4, max: 1e-2, log: true}
+  dropout: {min: 0.0, max: 0.4, step: 0.1}
+  warmup_iters: [0, 2, 4]
+  weight_decay: {expr: learning_rate * 10}
+  min_lr: suggested
+  n_kv_head: {divides: n_head, when: n_embd == 16}
+budget: {trials_per_cell: 2, time: 1h30m}
+sampler: {type: tpe, n_startup_trials: 1}
+pruner: {type: asha, factor: 3, early_stopping_rate: 0}
+seeds: [0, {seed: 1, when: n_embd == 8}]
+confirm: {top: 1, seeds: 2}
+engine: {workers: 1, stack: 4, threads: 1}
+track: {checkpoints: best}
+"""
+SMALL = """\
+name: small
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, max_iters: 20, n_layer: 1, n_embd: 8, n_head: 2}
+search: {learning_rate: suggested, activation: [gelu, relu]}
+budget: {time: 30m, flops: 1e9}
+"""
+DASHBOARD = """\
+title: Scaling
+panels:
+  - panel: loss
+    title: Loss
+    x: n_params
+    log: [x, y]
+    width: half
+  - {panel: law, law: chinchilla, x: params, delta: auto}
+  - {panel: residuals, against: [params, tokens]}
+  - {panel: backtest, laws: [joint, kaplan]}
+"""
+VIEW = """\
+columns: [state, cell, best_val_loss, n_params, searched]
+sort: {by: best_val_loss, descending: true}
+charts:
+  - {chart: line, title: Loss, metric: val_loss, x: train_tokens, width: half, log: [y]}
+  - {chart: scatter, x: n_params, y: best_val_loss}
+  - chart: compare
+"""
+
+
+class Kind(NamedTuple):
+    """What is changed, and what reads it: `write` writes a case into a folder, `read` reads it or raises BadInput."""
+
+    write: Callable[[Random, Path], Any]
+    read: Callable[[Random, Path], Any]
+    has_lines: bool = False
+
+
+def _write_text(name: str, *texts: str, words: list[str] = WORDS) -> Callable[[Random, Path], None]:
+    def write(draw: Random, folder: Path) -> None:
+        text = draw.choice(texts)
+        if words is WORDS and draw.random() < 0.6:  # a document of YAML, of which JSON is a part
+            held = _plain(text)
+            for _ in range(draw.choice([1, 1, 2])):
+                held = of_json(draw, held)
+            text = json.dumps(held, indent=0)
+        else:
+            text = of_lines(draw, text, words, "\n".join(texts))
+        content = text.encode("utf-8", "surrogatepass")
+        (folder / name).write_bytes(of_bytes(draw, content) if draw.random() < 0.1 else content)
+
+    return write
+
+
+def _plain(text: str) -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def _read_study(draw: Random, folder: Path) -> None:
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.sweep.planning import make_plan
+
+    make_plan(read_study(folder / "study.yaml"), folder / "lab")
+
+
+def _table(separator: str) -> str:
+    draw, rows = Random(0), [separator.join(("Params_M", "tokens", "loss", "n_layer", "group"))]
+    for params in (1, 3, 10, 30):
+        for tokens in (2e7, 2e8, 2e9):
+            loss = 1.7 + 406 / (params * 1e6) ** 0.34 + 410 / tokens**0.28 + draw.gauss(0, 0.003)
+            rows.append(separator.join((str(params), f"{tokens:g}", f"{loss:.4f}", str(params), "a")))
+    return "\n".join(rows) + "\n"
+
+
+def _read_table(draw: Random, folder: Path) -> None:
+    from sweeplab.analysis.assessment import assess, find_law
+    from sweeplab.cli.laws.source import read_source
+
+    points = read_source(str(folder / "table.csv"), None, None, folder / "lab").points
+    if draw.random() < 0.02:  # a fit takes as long as many readings
+        assess(points, find_law("power-n"))
+
+
+def _write_dashboard(draw: Random, folder: Path) -> None:
+    text = DASHBOARD if draw.random() < 0.6 else VIEW
+    _write_text("dashboard.yaml", text)(draw, folder)
+
+
+def _read_dashboard(draw: Random, folder: Path) -> None:
+    from sweeplab.report.browse import read_view
+    from sweeplab.report.panels.base import read_dashboard
+
+    file = folder / "dashboard.yaml"
+    if "charts" in file.read_text("utf-8", "replace"):
+        read_view(file)
+    else:
+        read_dashboard(file)
+
+
+def _write_import(draw: Random, folder: Path) -> None:
+    from hf.models import BASES
+
+    source = folder / "model"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(_exported(draw.choice(list(BASES)), folder), source)
+    file = source / draw.choice(["config.json", "config.json", "tokenizer.json", "tokenizer_config.json"])
+    match draw.randrange(10):
+        case 0:
+            file.write_bytes(of_bytes(draw, file.read_bytes()))
+        case 1:
+            depth = draw.choice([50, 100_000])
+            file.write_text(f'{{"vocab_size": {"[" * depth}{"]" * depth}}}')
+        case 2 | 3 | 4:
+            _change_tensors(draw, source / "model.safetensors")
+        case 5:
+            index = {
+                "weight_map": {
+                    "a": draw.choice(["model.safetensors", "../x", "a\0", "a" * 300, "\ud800", "."])
+                }
+            }
+            (source / "model.safetensors.index.json").write_text(json.dumps(of_json(draw, index)))
+        case _:
+            document = json.loads(file.read_text())
+            for _ in range(draw.randint(1, 2)):
+                document = of_json(draw, document)
+            file.write_text(json.dumps(document))
+
+
+def _exported(name: str, folder: Path) -> Path:
+    """Return a folder of the package transformers with a small model, made once."""
+    place = folder / "exported" / name
+    if not place.exists():
+        from hf.models import BASES, run_of, small
+
+        from sweeplab.hf.folders import export_run
+
+        export_run(run_of(small(BASES[name])), place)
+    return place
+
+
+def _change_tensors(draw: Random, file: Path) -> None:
+    """Change a file of tensors: its bytes, or in its header names, types, sizes and places."""
+    content = file.read_bytes()
+    if draw.random() < 0.3:
+        file.write_bytes(of_bytes(draw, content))
+        return
+    size = struct.unpack("<Q", content[:8])[0]
+    header, data = json.loads(content[8 : 8 + size]), content[8 + size :]
+    names = [name for name in header if name != "__metadata__"]
+    name = draw.choice(names)
+    match draw.randrange(6):
+        case 0:  # without dimensions
+            header[name] = {"dtype": "F32", "shape": [], "data_offsets": [len(data), len(data) + 4]}
+            data += b"\0" * 4
+        case 1:
+            header[name] |= {"shape": [1, *header[name]["shape"]]}
+        case 2:
+            header[name] |= {"shape": header[name]["shape"][::-1]}
+        case 3:
+            header[draw.choice(["", "\ud800", "a" * 300, name + ".x"])] = header.pop(name)
+        case 4:
+            header[name]["dtype"] = draw.choice(["I32", "U32", "BF16", "F64", "BOOL", "F8_E4M3", "x"])
+        case _:
+            header = of_json(draw, header)
+    written = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(written)) + written + data)
+
+
+def _read_import(draw: Random, folder: Path) -> None:
+    from sweeplab.cli.runs import import_hf
+
+    import_hf(folder / "model", name="imported", force=True, lab=folder / "lab")
+
+
+KINDS: dict[str, Kind] = {
+    "study": Kind(_write_text("study.yaml", STUDY, SMALL), _read_study, has_lines=True),
+    "table": Kind(_write_text("table.csv", *map(_table, ",;\t "), words=CELLS), _read_table),
+    "dashboard": Kind(_write_dashboard, _read_dashboard, has_lines=True),
+    "import": Kind(_write_import, _read_import),
+}
+
+# ------------------------------------------------------------------ a case
+
+
+class Tried(NamedTuple):
+    """How a case ended: read, refused, or what is wrong with that; and the processor's time that it took."""
+
+    end: str
+    wrong: str
+    seconds: float
+
+
+def tried(kind: str, seed: int, case: int, folder: Path) -> Tried:
+    """Write and read one case in a folder."""
+    from sweeplab.errors import BadInput
+
+    draw = Random(f"{seed}/{kind}/{case}")
+    KINDS[kind].write(draw, folder)
+    began = time.process_time()
+    try:
+        with _bounded():
+            KINDS[kind].read(draw, folder)
+    except BadInput as refused:
+        end, wrong = "refused", _unclear(refused, KINDS[kind].has_lines)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        end, wrong = "fault", "".join(traceback.format_exception(error, limit=-5))
+    else:
+        end, wrong = "read", ""
+    return Tried(end, wrong, time.process_time() - began)
+
+
+def _unclear(refused: Any, has_lines: bool) -> str:
+    """Say what is wrong with a refusal: every problem is one line, and of a file with lines names its own."""
+    for each in refused.problems:
+        if len(str(each).splitlines()) != 1 or not each.what:
+            return f"no single line: {str(each)!r}"
+        if has_lines and each.file is not None and each.line is None and each.what not in WHOLE:
+            return f"no line: {str(each)!r}"
+    return "" if refused.problems else "no problem is named"
+
+
+# What is wrong with a file as a whole.
+WHOLE = ("the study is empty", "this is no dashboard")
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Let what runs within this take MOST_SECONDS of the processor and MOST_BYTES more memory, or raise an error."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"more than {MOST_SECONDS:g} s")
+
+    here = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE if sys.platform == "linux" else 0
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    heard = signal.signal(signal.SIGPROF, end)
+    try:
+        if here:
+            resource.setrlimit(resource.RLIMIT_AS, (here + MOST_BYTES, before[1]))
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, heard)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--kind", choices=KINDS, action="append")
+    given = parser.parse_args()
+    warnings.simplefilter("error")  # as the suite has it
+    kinds, n_wrong, seen = given.kind or list(KINDS), 0, set[str]()
+    for kind in kinds:
+        ends, slowest, began = Counter[str](), 0.0, time.monotonic()
+        cases = range(given.first, given.first + -(-given.count // len(kinds)))
+        with tempfile.TemporaryDirectory() as folder:
+            for case in cases:
+                found = tried(kind, given.seed, case, Path(folder))
+                ends[found.end] += 1
+                slowest = max(slowest, found.seconds)
+                if found.wrong:
+                    n_wrong += 1
+                    what = found.wrong.strip().splitlines()
+                    alike = re.sub(r"[\d']+", "", what[-1][:60] + (what[-3] if len(what) > 3 else ""))
+                    if alike not in seen:
+                        seen.add(alike)
+                        print(f"--- {kind} {given.seed}/{case}\n{found.wrong[-2000:]}", flush=True)
+        told = ", ".join(f"{count:,} {end}" for end, count in sorted(ends.items()))
+        print(f"{kind}: {told}; slowest {slowest:.2f} s, all in {time.monotonic() - began:.0f} s", flush=True)
+    return min(n_wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
