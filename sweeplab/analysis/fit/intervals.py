@@ -116,19 +116,26 @@ class Shared:
         return float(lean @ (lean / self.weights)), float((np.bincount(self.place, lean) ** 2).sum())
 
 
-def shared_errors(fit: Fit, groups: Sequence[str]) -> Shared:
-    """Return the two variances; nothing is shared where a group has one row or the moments say so."""
+def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) -> Shared:
+    """Return the two variances; nothing is shared where a group has one row or the moments say so.
+
+    `beside` is a change of the log loss, [n], that may be there and is no error: it counts as the law's.
+    """
     names, place = np.unique(np.asarray(groups, object).astype(str), return_inverse=True)
     weights, root = fit.rows.weights, np.sqrt(fit.rows.weights)
-    base = np.linalg.qr((fit.jacobian * root).T)[0]  # M = I - base base'
+    slopes = fit.jacobian if beside is None else np.vstack([fit.jacobian, beside])
+    base = np.linalg.qr((slopes * root).T)[0]  # M = I - base base'
+    spare = fit.n_points - len(slopes)
     leaning = np.stack([np.bincount(place, root * column) for column in base.T])  # Z'base: [p, groups]
     counts = np.bincount(place, weights)
     residual = root * np.clip(fit.residuals(), -3 * fit.rows.delta, 3 * fit.rows.delta)
+    beyond = base[:, len(fit.jacobian) :]
+    residual -= beyond @ (beyond.T @ residual)
     moments = np.array([residual @ residual, (np.bincount(place, root * residual) ** 2).sum()])
     inside = counts - (leaning**2).sum(0)  # the diagonal of Z'MZ
     whole = float((counts * (2 * inside - counts)).sum() + ((leaning @ leaning.T) ** 2).sum())
-    design = np.array([[fit.spare, inside.sum()], [inside.sum(), whole]])
-    seeming = float(moments[0] / fit.spare)
+    design = np.array([[spare, inside.sum()], [inside.sum(), whole]])
+    seeming = float(moments[0] / spare)
     independent = Shared(seeming, 0.0, seeming, place, weights)
     if len(names) in (1, fit.n_points) or np.linalg.cond(design) > 1e8:
         return independent
@@ -149,10 +156,10 @@ def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
     return (names, "params") if alike else (None, "nothing: each row by itself")
 
 
-def shared_of(points: Points, fit: Fit) -> Shared | None:
+def shared_of(points: Points, fit: Fit, beside: Array | None = None) -> Shared | None:
     """Return what rows of one group share; None where the table has no groups."""
     groups = groups_of(points)[0]
-    return shared_errors(fit, groups) if groups else None
+    return shared_errors(fit, groups, beside) if groups else None
 
 
 @dataclass(frozen=True)
