@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from terminal import play
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
 
@@ -88,6 +89,19 @@ def test_settings(cli, good: Path) -> None:
     assert (found["delta_log_units"], found["budget_flops"]) == (1e-3, 1e20)
     assert found["bootstrap"]["refits"] == 20
     assert {"loss at target", "tokens per parameter"} <= found["derived"].keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("fit", "--bootstrap", "12000"), " of 12,000 bootstrap refits"),
+        (("compare", "--laws", "chinchilla,kaplan"), "back-testing kaplan"),
+    ],
+)
+def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, command, words: str) -> None:
+    name, *options = command
+    played = play(["laws", name, "good.csv", *COLUMNS, *options], folder)
+    assert played.code == 0 and words in played.raw and words not in played.screen.text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -384,9 +384,14 @@ class Refits:
 
 
 def bootstrap(
-    fit: Fit, n_refits: int, groups: Sequence[str] | None = None, seed: int = 0, n_checked: int = N_CHECKED
+    fit: Fit,
+    n_refits: int,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
+    n_checked: int = N_CHECKED,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Refits:
-    """Return refits of tables drawn with replacement, whole groups where there are groups.
+    """Return refits of tables drawn with replacement, whole groups where there are groups; `say` hears how many.
 
     It asks nothing of the errors but that rows, or groups, are alike.
     """
@@ -395,7 +400,7 @@ def bootstrap(
     drawn = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_refits)
     weights = np.asarray(drawn[:, names] * fit.rows.weights, float)
     few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _APART)[:N_STARTS]])
-    theta, objective = _lowest(fit, weights, few)
+    theta, objective = _lowest(fit, weights, few, say)
     n_checked = min(n_checked, n_refits)
     checked, lower = _lowest(fit, weights[:n_checked], starts(fit.law, fit.rows))
     missed = lower < objective[:n_checked] - _SAME * np.maximum(objective[:n_checked], objective.mean())
@@ -403,7 +408,9 @@ def bootstrap(
     return Refits(theta, float(missed.mean()))
 
 
-def _lowest(fit: Fit, weights: Array, begin: Array) -> tuple[Array, Array]:
+def _lowest(
+    fit: Fit, weights: Array, begin: Array, say: Callable[[str], None] = lambda text: None
+) -> tuple[Array, Array]:
     """Return the best of several starts for every row of weights; batches go to threads, NumPy holds no lock."""
     size = max(1, _BATCH // (fit.n_points * len(begin)))
 
@@ -418,5 +425,9 @@ def _lowest(fit: Fit, weights: Array, begin: Array) -> tuple[Array, Array]:
 
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with ThreadPoolExecutor(n_cores) as pool:
-        theta, lowest = zip(*pool.map(of, range(0, len(weights), size)), strict=True)
+        found = []
+        for each in pool.map(of, range(0, len(weights), size)):
+            found.append(each)
+            say(f"{min(size * len(found), len(weights)):,} of {len(weights):,} bootstrap refits")
+    theta, lowest = zip(*found, strict=True)
     return np.concatenate(theta), np.concatenate(lowest)
