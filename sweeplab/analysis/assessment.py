@@ -6,7 +6,7 @@ It is the one assessment: the terminal, `--json`, pages, the ledger and Python s
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,23 +190,25 @@ def assess(
     target: Mapping[str, float] | None = None,
     n_refits: int = 0,
     others: Collection[str] = DELTAS.keys(),
+    say: Callable[[str], None] = lambda text: None,
 ) -> Assessment:
     """Fit a law to a table and return every number with its interval and verdict, and what is said of the form.
 
     `budget` is what the optimum is asked for, in FLOPs (the largest of the table when None); `target` a point
     {"params": …, "tokens": …} to give the loss at; `n_refits` how many bootstrap refits stand beside the profiles;
-    `others` the objectives whose values stand beside those of `delta`.
+    `others` the objectives whose values stand beside those of `delta`. `say` hears what is begun.
 
     Raises:
         BadInput: a table or a setting that allows no fit.
     """
+    say(f"fitting {law.name} to {points.n:,} rows")
     found = fit(points, law, parse_delta(delta))
     beside = {each: found if each == delta else fit(points, law, DELTAS[each]) for each in others}
     budget = checked_budget(budget, points)
     groups, grouped_by = intervals.groups_of(points)
     shared = intervals.shared_errors(found, groups) if groups else None
     noise = noise_of(found)
-    refits = intervals.bootstrap(found, n_refits, groups) if n_refits else None
+    refits = intervals.bootstrap(found, n_refits, groups, say=say) if n_refits else None
     quantities = forms.parameters_of(law, found.center)
     ratio = None
     if {"params", "tokens"} <= set(law.columns):
@@ -217,9 +219,11 @@ def assess(
         if missing := [name for name in law.columns if name not in target]:
             raise BadInput(f"the loss at a target takes {' and '.join(missing)} too; {law.name} reads it")
         quantities.append(forms.loss_at(law, found.center, target))
+    say("looking for a misfit")
     form, form_error = misfit(points, found), FormError(points, law)
     doubt = _doubt(found, form)
     estimates = []
+    say("following the profiles of its numbers, and back-testing it")
     profiled = intervals.profiles(found, quantities, shared, noise)
     for quantity, interval in zip(quantities, profiled, strict=True):
         interval = form_error.widened(found, quantity, interval)

@@ -12,6 +12,7 @@ from sweeplab.analysis.conventions import Conventions
 from sweeplab.analysis.points import Points, study_points
 from sweeplab.analysis.table import curves_table, runs_table
 from sweeplab.analysis.trials import StudyDesign
+from sweeplab.analysis.where import rows_where
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.study.search import Derived
@@ -57,6 +58,14 @@ class Studies:
         """
         chosen = self.settled(conventions)
         return replace(study_points(self.runs, columns, chosen), is_searched=self.is_searched)
+
+    def only(self, where: str) -> Studies:
+        """Return the studies with the runs in which an expression holds; with all of them where it is empty.
+
+        Raises:
+            BadInput: what `rows_where` refuses.
+        """
+        return replace(self, runs=rows_where(self.runs, where, " and ".join(self.specs))) if where else self
 
     @property
     def is_searched(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.objectives import SETTINGS
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.records.runs import BEST_MEASURES, WHOLE_MEASURES, RunState
+from sweeplab.records.runs import BEST_MEASURES, END_MEASURES, RunState
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import TrackedRun
@@ -40,7 +40,7 @@ COLUMNS = {
     "run_id": "string",
 }  # one row per run; whole numbers are Int64, which knows a missing one
 # Columns that are there where a run has them.
-MEASURED = dict.fromkeys((*BEST_MEASURES, *WHOLE_MEASURES), "float64")
+MEASURED = dict.fromkeys((*BEST_MEASURES, *END_MEASURES), "float64")
 METRICS = tuple(name for name in COLUMNS if name not in {*KEY, "state", "run_id"})
 
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.

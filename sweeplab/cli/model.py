@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sweeplab.cli.options import Lab, OneCell, Overrides, Preset, StudyFile, argument, option, whole_numbers
-from sweeplab.cli.printing import Answer, print_rows, say
+from sweeplab.cli.printing import Answer, print_rows, progress, say
 from sweeplab.errors import BadInput, Problem
 from sweeplab.records.folders import lab_folder
 
@@ -153,15 +153,13 @@ def coordinates(
     $ sweeplab model coordinates studies/small.yaml --cell n_layer=2
     $ sweeplab model coordinates FILE --widths 64,256 -o learning_rate=0.003
     """
-    from rich.console import Console
-
     from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.models import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"
     asked = whole_numbers("--widths", widths, allowed) if widths is not None else []
-    with Console(stderr=True).status("") as status:
-        found = check_coordinates(file, override or (), cell, asked, steps, status.update)
+    with progress() as update:
+        found = check_coordinates(file, override or (), cell, asked, steps, update)
     page = output or lab_folder(lab) / "reports" / "coordinates.html"
     write_coordinates(found, page)
     powers = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.formatting import several
@@ -59,6 +60,15 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield what shows on standard error, where that is a terminal, what a command is doing."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
 
 
 def say(text: str = "", style: str | None = None) -> None:

@@ -25,8 +25,10 @@ from sweeplab.hyperparameters import Hyperparameters
 MEASURES = ("bits_per_byte", "exact_match", "pseudo_perplexity", "expert_use_max", "expert_use_entropy")
 # The same, where the loss was lowest.
 BEST_MEASURES = tuple(f"best_{name}" for name in MEASURES)
-# What a run's end finds on the whole validation split, with the weights of the evaluation that values its trial.
-WHOLE_MEASURES = (
+# What a run's end finds besides: its loss where its trial is valued, at one iteration for all seeds; and on the whole
+# validation split, with the weights of the evaluation that values its trial.
+END_MEASURES = (
+    "valued_val_loss",
     "best_whole_val_loss",
     "best_whole_bits_per_byte",
     "final_whole_val_loss",
@@ -161,8 +163,9 @@ class RunEnd:
 
     `best_…` are the numbers of the evaluation of the lowest loss, in nats per token. `best_whole_…` or `final_whole_…`
     are those of the same weights, or of the last ones, on the whole validation split: whichever the study's objective
-    values; a run that did not end by itself has none. `is_asked_for` says that a
-    person stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took.
+    values; a run that did not end by itself has none. `valued_val_loss` is the loss at the iteration at which the mean
+    of the trial's seeds is its value, or what a plugin's metric makes its value of. `is_asked_for` says that a person
+    stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took.
     """
 
     state: RunState
@@ -177,6 +180,7 @@ class RunEnd:
     best_expert_use_max: float | None = None
     best_expert_use_entropy: float | None = None
     final_val_loss: float | None = None
+    valued_val_loss: float | None = None
     best_whole_val_loss: float | None = None
     best_whole_bits_per_byte: float | None = None
     final_whole_val_loss: float | None = None
@@ -202,7 +206,7 @@ class RunEnd:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it; measures that the task or the model does not have are left out."""
-        said, optional = asdict(self), (*BEST_MEASURES, *WHOLE_MEASURES)
+        said, optional = asdict(self), (*BEST_MEASURES, *END_MEASURES)
         return {name: value for name, value in said.items() if value is not None or name not in optional}
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypedDict
 
 from sweeplab.records.runs import (
     BEST_MEASURES,
+    END_MEASURES,
     MEASURES,
-    WHOLE_MEASURES,
     CurveReader,
     RunEnd,
     RunFolder,
@@ -36,7 +36,7 @@ _SAME = (
     "final_val_loss",
     "value",
     *BEST_MEASURES,
-    *WHOLE_MEASURES,
+    *END_MEASURES,
 )
 # MLflow's status of what is left over from a process that was killed, or may go on later: a clock in the UI.
 WAITING = "SCHEDULED"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,6 +47,21 @@ def test_seeds_that_move_all_alike_are_left_out():
         planted(means, by_seed=0.5, noise=0.01, absent={("base", seed) for seed in (0, 1, 2)})
     )
     assert single.between("norm=rmsnorm", "base").n == 1
+
+
+def test_seeds_are_compared_where_their_trial_is_valued_and_not_at_their_own_minima():
+    sweep = planted({"base": 2.0, "norm=rmsnorm": 1.8})
+    losses = sweep.runs["best_val_loss"]
+    runs = sweep.runs.assign(
+        valued_val_loss=losses, best_val_loss=losses - 0.3 * (sweep.runs["cell"] == "base")
+    )
+    (own,), (valued,) = rankings(sweep), rankings(replace(sweep, runs=runs))
+    assert [(each.cell, each.loss, each.sd) for each in valued.cells] == [
+        (each.cell, each.loss, each.sd) for each in own.cells
+    ]
+    assert valued.differences == own.differences
+    (minima,) = rankings(replace(sweep, runs=runs.assign(valued_val_loss=losses.where(losses.index > 0))))
+    assert [each.cell for each in minima.cells] == ["base", "norm=rmsnorm"], "one run does not say it"
 
 
 def test_groups_are_stretches_that_overlap():

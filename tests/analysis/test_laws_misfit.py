@@ -152,6 +152,15 @@ def test_exact_losses_are_no_misfit() -> None:
     assert said.status == NOT_SEEN
 
 
+def test_a_bend_in_params_is_not_taken_for_errors_that_sizes_share() -> None:
+    """A forecast 5% off, noise of 0.3%: a test that knows the bend and the noise beforehand flags 97%."""
+    tables = [
+        wrong_table("hoffmann", "broken power of N", 0.1, GRID, 0.003, np.random.default_rng(k))
+        for k in range(12)
+    ]
+    assert sum(statuses(look(each))["bend in params"] == FLAGGED for each in tables) >= 7
+
+
 @pytest.mark.slow
 def test_errors_that_sizes_share_are_no_misfit() -> None:
     flagged = [

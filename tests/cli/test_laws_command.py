@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from terminal import play
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")
 
@@ -100,6 +101,19 @@ def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ..
     rows = {line[:20].strip(): line for line in reversed(said.out.splitlines())}
     assert " identified " in rows["E"] and " to " in rows["E"]
     assert "–  not identified" in rows["loss at budget"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("fit", "--bootstrap", "12000"), " of 12,000 bootstrap refits"),
+        (("compare", "--laws", "chinchilla,kaplan"), "back-testing kaplan"),
+    ],
+)
+def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, command, words: str) -> None:
+    name, *options = command
+    played = play(["laws", name, "good.csv", *COLUMNS, *options], folder)
+    assert played.code == 0 and words in played.raw and words not in played.screen.text
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,9 @@ def test_a_file_is_scored_by_the_rows_that_it_was_fitted_to(cli, folder: Path, t
     cli("laws", "forecast", marked, "--where", "source < 2", *SMALL)
     true = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
     marked.write_text("\n".join(["N,D,val_loss,source", *rows[:-1], f"2e8,4e9,{true},0"]))
-    (scored,) = json.loads(cli("laws", "verify", "--against", marked, "--json").out)["forecasts"]
-    assert scored["state"] == "scored", scored["why"]
+    for named in ((), COLUMNS):
+        (scored,) = json.loads(cli("laws", "verify", "--against", marked, *named, "--json").out)["forecasts"]
+        assert scored["state"] == "scored", scored["why"]
 
 
 def test_a_row_that_is_there_is_not_forecast(cli, folder: Path, table: Path) -> None:
@@ -223,6 +224,12 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
         "flops": pytest.approx(15e6, rel=0.5),
     }
     assert "no study tiny has been run" in cli("laws", "verify").out
+    run = entries[0].forecast["run"]
+    of_a_trial = [
+        entries[0].forecast | {"run": run | {"counting": run["counting"] | {"where": f"trial == {trial}"}}}
+        for trial in (0, 1)
+    ]
+    append(folder / "narrow.jsonl", of_a_trial)
 
     ledger, lab = folder / "lab" / "ledger.jsonl", folder / "moved"
     shutil.copytree(finished.lab, lab)
@@ -244,6 +251,11 @@ def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finishe
         for cell in shown["cells"]
     ]
     assert [each["score"]["outcome"] for each in found["forecasts"]] == pytest.approx(best)
+    narrow = cli("laws", "verify", "--ledger", folder / "narrow.jsonl", "--lab", lab, "--json")
+    own = [json.loads((runs / "n_embd=8" / f"{trial}-0" / "end.json").read_text()) for trial in (0, 1)]
+    assert [each["score"]["outcome"] for each in json.loads(narrow.out)["forecasts"]] == pytest.approx(
+        [each["best_whole_val_loss"] for each in own]
+    )
 
     known = cli("laws", "forecast", near, "--study", finished.file, "--lab", lab)
     assert (known.code, known.out) == (2, "")

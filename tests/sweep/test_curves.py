@@ -22,6 +22,17 @@ def test_a_seed_that_ended_counts_with_its_last_loss() -> None:
     assert (curves.value("best"), curves.value("final")) == (2.0, 4.0)
 
 
+def test_the_losses_where_a_trial_is_valued_are_of_one_iteration() -> None:
+    """Their mean is the trial's value; that of the seeds' own minima, at 10 and at 20, would be 1."""
+    curves = SeedCurves([0, 1])
+    for seed, losses in enumerate(((4.0, 1.0, 3.0), (5.0, 2.5, 1.0))):
+        for at, loss in enumerate(losses):
+            curves.add(seed, 10 * at, loss, ended=at == 2)
+    assert [curves.valued(seed, "best") for seed in (0, 1)] == [1.0, 2.5] and curves.value("best") == 1.75
+    assert [curves.valued(seed, "final") for seed in (0, 1)] == [3.0, 1.0] and curves.value("final") == 2.0
+    assert SeedCurves([0]).valued(0, "best") is None
+
+
 def test_told_again_after_a_resume_nothing_is_new() -> None:
     curves = SeedCurves([0])
     assert curves.add(0, 0, 4.0) == [(0, 4.0)]

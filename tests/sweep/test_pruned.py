@@ -11,6 +11,7 @@ import pytest
 from sweeplab import load_study
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder
 from sweeplab.sweep.work.pruned import audit_pruning, audited_trials
 
 STUDY = """\
@@ -61,6 +62,8 @@ def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(copied
         assert each.iteration == 10 and each.value is not None and each.value_then is not None
         assert each.value <= each.value_then
         for seed in (0, 1):
+            end = RunFolder(copied.path / "audit" / each.cell / f"{each.trial}-{seed}").read_end()
+            assert end and end.best_whole_val_loss and end.best_whole_val_loss != end.best_val_loss
             run = copied.run(each.cell, each.trial, seed)
             audit = copied.path / "audit" / each.cell / f"{each.trial}-{seed}"
             points = [json.loads(line) for line in (audit / "points.jsonl").read_text().splitlines()]

@@ -144,6 +144,9 @@ def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> No
         assert trial.intermediate_values == pytest.approx(means)
         assert trial.value == pytest.approx(min(means.values()))
         assert found[f"all/{trial.number}/0"].value == trial.value
+        valued = [found[f"all/{trial.number}/{seed}"].valued_val_loss for seed in (0, 5)]
+        assert tuple(valued) in zip(*(each.values() for each in pair), strict=True), "of one iteration"
+        assert sum(valued) / 2 == pytest.approx(trial.value)
 
 
 def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -116,19 +116,26 @@ class Shared:
         return float(lean @ (lean / self.weights)), float((np.bincount(self.place, lean) ** 2).sum())
 
 
-def shared_errors(fit: Fit, groups: Sequence[str]) -> Shared:
-    """Return the two variances; nothing is shared where a group has one row or the moments say so."""
+def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) -> Shared:
+    """Return the two variances; nothing is shared where a group has one row or the moments say so.
+
+    `beside` is a change of the log loss, [n], that may be there and is no error: it counts as the law's.
+    """
     names, place = np.unique(np.asarray(groups, object).astype(str), return_inverse=True)
     weights, root = fit.rows.weights, np.sqrt(fit.rows.weights)
-    base = np.linalg.qr((fit.jacobian * root).T)[0]  # M = I - base base'
+    slopes = fit.jacobian if beside is None else np.vstack([fit.jacobian, beside])
+    base = np.linalg.qr((slopes * root).T)[0]  # M = I - base base'
+    spare = fit.n_points - len(slopes)
     leaning = np.stack([np.bincount(place, root * column) for column in base.T])  # Z'base: [p, groups]
     counts = np.bincount(place, weights)
     residual = root * np.clip(fit.residuals(), -3 * fit.rows.delta, 3 * fit.rows.delta)
+    beyond = base[:, len(fit.jacobian) :]
+    residual -= beyond @ (beyond.T @ residual)
     moments = np.array([residual @ residual, (np.bincount(place, root * residual) ** 2).sum()])
     inside = counts - (leaning**2).sum(0)  # the diagonal of Z'MZ
     whole = float((counts * (2 * inside - counts)).sum() + ((leaning @ leaning.T) ** 2).sum())
-    design = np.array([[fit.spare, inside.sum()], [inside.sum(), whole]])
-    seeming = float(moments[0] / fit.spare)
+    design = np.array([[spare, inside.sum()], [inside.sum(), whole]])
+    seeming = float(moments[0] / spare)
     independent = Shared(seeming, 0.0, seeming, place, weights)
     if len(names) in (1, fit.n_points) or np.linalg.cond(design) > 1e8:
         return independent
@@ -149,10 +156,10 @@ def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
     return (names, "params") if alike else (None, "nothing: each row by itself")
 
 
-def shared_of(points: Points, fit: Fit) -> Shared | None:
+def shared_of(points: Points, fit: Fit, beside: Array | None = None) -> Shared | None:
     """Return what rows of one group share; None where the table has no groups."""
     groups = groups_of(points)[0]
-    return shared_errors(fit, groups) if groups else None
+    return shared_errors(fit, groups, beside) if groups else None
 
 
 @dataclass(frozen=True)
@@ -377,9 +384,14 @@ class Refits:
 
 
 def bootstrap(
-    fit: Fit, n_refits: int, groups: Sequence[str] | None = None, seed: int = 0, n_checked: int = N_CHECKED
+    fit: Fit,
+    n_refits: int,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
+    n_checked: int = N_CHECKED,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Refits:
-    """Return refits of tables drawn with replacement, whole groups where there are groups.
+    """Return refits of tables drawn with replacement, whole groups where there are groups; `say` hears how many.
 
     It asks nothing of the errors but that rows, or groups, are alike.
     """
@@ -388,7 +400,7 @@ def bootstrap(
     drawn = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_refits)
     weights = np.asarray(drawn[:, names] * fit.rows.weights, float)
     few = np.concatenate([fit.theta[None], starts(fit.law, fit.rows, _APART)[:N_STARTS]])
-    theta, objective = _lowest(fit, weights, few)
+    theta, objective = _lowest(fit, weights, few, say)
     n_checked = min(n_checked, n_refits)
     checked, lower = _lowest(fit, weights[:n_checked], starts(fit.law, fit.rows))
     missed = lower < objective[:n_checked] - _SAME * np.maximum(objective[:n_checked], objective.mean())
@@ -396,7 +408,9 @@ def bootstrap(
     return Refits(theta, float(missed.mean()))
 
 
-def _lowest(fit: Fit, weights: Array, begin: Array) -> tuple[Array, Array]:
+def _lowest(
+    fit: Fit, weights: Array, begin: Array, say: Callable[[str], None] = lambda text: None
+) -> tuple[Array, Array]:
     """Return the best of several starts for every row of weights; batches go to threads, NumPy holds no lock."""
     size = max(1, _BATCH // (fit.n_points * len(begin)))
 
@@ -411,5 +425,9 @@ def _lowest(fit: Fit, weights: Array, begin: Array) -> tuple[Array, Array]:
 
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with ThreadPoolExecutor(n_cores) as pool:
-        theta, lowest = zip(*pool.map(of, range(0, len(weights), size)), strict=True)
+        found = []
+        for each in pool.map(of, range(0, len(weights), size)):
+            found.append(each)
+            say(f"{min(size * len(found), len(weights)):,} of {len(weights):,} bootstrap refits")
+    theta, lowest = zip(*found, strict=True)
     return np.concatenate(theta), np.concatenate(lowest)

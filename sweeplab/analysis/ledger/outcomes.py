@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
@@ -176,7 +176,8 @@ class Runs:
             started = [run for folder in folders for run in targets.started_runs(folder, counting)]
             points: Points | str
             try:
-                points = read_studies(self._lab, names).points(counting.columns, counting.conventions)
+                studies = read_studies(self._lab, names).only(counting.where)
+                points = studies.points(counting.columns, counting.conventions)
             except BadInput as error:
                 points = "; ".join(map(str, error.problems))
             self._read[key] = sorted(started, key=lambda run: run.started), points
@@ -203,7 +204,7 @@ def outcomes(
 ) -> tuple[Outcome, ...]:
     """Return what came of each entry; those about a file's rows are scored `against` its later state.
 
-    Without a counting the file is read as it was then.
+    Without a counting the file is read as it was then; which of its rows count, always.
 
     Raises:
         BadInput: the file cannot be read, with the columns given or with those of then; another version of sweeplab
@@ -220,7 +221,8 @@ def outcomes(
         if run["studies"]:
             found.append(runs.outcome(entry, Place(run["studies"], _counting(run["counting"]))))
         elif against:
-            how = counting or _counting(entry.forecast["source"]["counting"])
+            then = _counting(entry.forecast["source"]["counting"])
+            how = replace(counting, where=then.where) if counting else then
             if (key := repr(how)) not in tables:
                 tables[key] = read_points(against, how.columns, how.conventions, how.where)
             found.append(_of_table(entry, against, tables[key]))

@@ -15,7 +15,7 @@ Legend: k cuts, h rows above a cut, S drawn tables, n rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -295,8 +295,12 @@ class Comparison:
         }
 
 
-def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
+def compare(
+    points: Points, laws: Sequence[Law] | None = None, say: Callable[[str], None] = lambda text: None
+) -> Comparison:
     """Return laws side by side, the first as what the others are held against; without `laws`, what the table suits.
+
+    `say` hears what is begun.
 
     Raises:
         BadInput: the table allows none of them.
@@ -304,6 +308,7 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
     fits: list[Fit] = []
     left_out: dict[str, str] = {}
     for law in laws or suited(points):
+        say(f"fitting {law.name} to {points.n:,} rows")
         try:
             fits.append(fit(points, law))
         except BadInput as problem:
@@ -311,8 +316,12 @@ def compare(points: Points, laws: Sequence[Law] | None = None) -> Comparison:
     if not fits:
         raise BadInput(*dict.fromkeys(left_out.values()))
     cuts = cuts_of(points, [each.law for each in fits])
-    tests = [backtest(points, each.law, cuts) for each in fits]
-    leads = _leads(points, fits, tests) if not tests[0].why else {}
+    tests = []
+    for each in fits:
+        say(f"back-testing {each.law.name}")
+        tests.append(backtest(points, each.law, cuts))
+    leads = _leads(points, fits, tests, say) if not tests[0].why else {}
+    say("looking for misfits")
     rows = tuple(
         Row(found, misfit(points, found), test, leads.get(found.law.name))
         for found, test in zip(fits, tests, strict=True)
@@ -331,7 +340,9 @@ def suited(points: Points) -> list[Law]:
     return [law for law in suited if not both or law.columns[0] == "flops" or law.columns[1:]]
 
 
-def _leads(points: Points, fits: Sequence[Fit], tests: Sequence[Backtest]) -> dict[str, Lead]:
+def _leads(
+    points: Points, fits: Sequence[Fit], tests: Sequence[Backtest], say: Callable[[str], None]
+) -> dict[str, Lead]:
     """Return each challenger's lead over the first law; only one that is above zero is held against noise."""
     first, *others = zip(fits, tests, strict=True)
     leads = {found.law.name: Lead(first[1].error - test.error) for found, test in others if not test.why}
@@ -340,8 +351,11 @@ def _leads(points: Points, fits: Sequence[Fit], tests: Sequence[Backtest]) -> di
         return leads
     # Outliers count as noise, so that they name no challenger.
     drawn = _drawn(points, first[0], min(math.sqrt(each.variance) for each in fits))
+    back_testing = f"back-testing {{}} on {N_TABLES} drawn tables".format
+    say(back_testing(first[0].law.name))
     by_first = _simulated(points, *first, drawn, first[0])
     for found, test in ahead:
+        say(back_testing(found.law.name))
         value = leads[found.law.name].value
         by_noise = by_first - _simulated(points, found, test, drawn, first[0])
         chance = (1 + int((by_noise >= value).sum())) / (1 + len(by_noise))

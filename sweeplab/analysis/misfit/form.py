@@ -35,6 +35,7 @@ from sweeplab.analysis.points import Points
 
 BEYOND = 10.0  # times the largest compute: where a departure has to matter
 INTERACTION, TOGETHER = "interaction of params and tokens", "bend in params and tokens together"
+BEND = "bend in {}"
 # Of a column's range of logs; the first is the one that power is given for.
 _BREAKS = (0.5, 0.2, 0.35, 0.65, 0.8)
 _SHARPNESS = 2.0
@@ -109,8 +110,8 @@ def _bends(fit: Fit, logs: Mapping[str, Array], shares: Mapping[str, Array]) -> 
         bent[name] = [shares[name] * _bend(x, part) for part in _BREAKS]
         for part, change in zip(_BREAKS, bent[name], strict=True):
             words = f"an exponent that changes at {part:.0%} of the range of log {name}"
-            yield f"bend in {name}", words, change
-        yield f"bend in {name}", f"the square of log {name}", x**2
+            yield BEND.format(name), words, change
+        yield BEND.format(name), f"the square of log {name}", x**2
     if bent.keys() >= _BOTH:
         for part, one, other in zip(_BREAKS, bent["params"], bent["tokens"], strict=True):
             yield TOGETHER, f"exponents that change at {part:.0%} of both ranges", one + other
@@ -210,7 +211,8 @@ def misfit(points: Points, found: Fit) -> Misfit:
     directions, target, slopes = departures(points, found)
     rows = np.stack([each.rows for each in directions], 1)
     beyond = np.array([each.beyond for each in directions])
-    space = residuals.space_of(points, found, rows, beyond, slopes)
+    bend = next((each.rows for each in directions if each.kind == BEND.format("params")), None)
+    space = residuals.space_of(points, found, rows, beyond, slopes, bend)
     lacking = _lacking(points, found, space)
     draws = residuals.draw(space)
     tried = [] if lacking else _tried(directions, space, draws)

@@ -73,8 +73,13 @@ class Space:
         return np.asarray(rows - (rows @ self.taken) @ self.taken.T)
 
 
-def space_of(points: Points, fit: Fit, rows: Array, beyond: Array, slopes: Array) -> Space:
-    """Return the space of changes `rows` [n, k], which are `beyond` [k] at a target where the law has `slopes` [p]."""
+def space_of(
+    points: Points, fit: Fit, rows: Array, beyond: Array, slopes: Array, bend: Array | None = None
+) -> Space:
+    """Return the space of changes `rows` [n, k], which are `beyond` [k] at a target where the law has `slopes` [p].
+
+    `bend` [n] is that of them which errors of a size look like.
+    """
     bound = fit.at_bound()
     free = [at for at, name in enumerate(fit.law.parameters) if name not in bound]
     root = np.sqrt(fit.rows.weights)  # a row that weighs w has 1/w of the variance
@@ -97,7 +102,7 @@ def space_of(points: Points, fit: Fit, rows: Array, beyond: Array, slopes: Array
         noise=float(np.linalg.norm(residual)) / math.sqrt(max(fit.n_points - len(free), 1)) / inside,
         bent=fit.rows.delta / max(fit.sigma, 1e-300),
         root=root,
-        color=_color(points, fit),
+        color=_color(points, fit, bend),
     )
 
 
@@ -151,12 +156,14 @@ def power(space: Space, draws: Draws, at: int, effect: float, chosen: Sequence[i
     return float(((lengths**2).max(1) > bar * squares).mean())
 
 
-def _color(points: Points, fit: Fit) -> Array | None:
+def _color(points: Points, fit: Fit, bend: Array | None) -> Array | None:
     """Return what makes independent errors those of the rows [n, n], up to a factor; None where they are alike.
 
-    Without groups in the table, rows of one size may share an error; of few sizes, it cannot be told from a misfit.
+    Without groups in the table, rows of one size may share an error. A bend in the size looks like that: what they
+    share is what is left without it. Of few sizes nothing is, and the two cannot be told apart.
     """
-    shared, relative = shared_of(points, fit), noise_of(fit).relative
+    shared = shared_of(points, fit, None if points.groups else bend)
+    relative = noise_of(fit).relative
     if shared is None or shared.shared == 0 or not (points.groups or shared.n_groups >= _SEVERAL):
         return np.diag(relative) if np.ptp(relative) else None
     root = np.sqrt(fit.rows.weights)

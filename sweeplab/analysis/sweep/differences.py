@@ -20,7 +20,7 @@ from pandas import DataFrame
 from sweeplab.analysis.comparing import FALSE_ALARM, Compared, Tried, compare
 from sweeplab.analysis.fit.intervals import student
 from sweeplab.analysis.sweep.trials import Sweep, has_ended
-from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, finite, only_follows, tasks_of
+from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, finite, only_follows, tasks_of, valued_losses
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.records.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
@@ -188,7 +188,7 @@ def _of_best_trials(sweep: Sweep, at: str) -> DataFrame:
 
 def _losses(sweep: Sweep, at: str) -> DataFrame:
     """Return the loss of each run of the trials that ended."""
-    runs = sweep.runs.assign(loss=finite(sweep.runs, MEASURES[at]))
+    runs = sweep.runs.assign(loss=valued_losses(sweep.runs, MEASURES[at]))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]
     return runs[runs["state"].isin(VALUED) & runs["loss"].notna()].merge(ended, on=TRIAL)
 

@@ -19,7 +19,7 @@ from sweeplab.cli.laws.source import (
     studies_from,
 )
 from sweeplab.cli.options import Lab, argument, option, studies
-from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
+from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
 from sweeplab.records.folders import lab_folder
 
 _MOST_NAMED = 8
@@ -60,7 +60,8 @@ def fit(
         from sweeplab.report.writer import write_law_report
 
         bootstrap = bootstrap or N_REFITS
-    assessed = assess(points, form, delta, flops, target, bootstrap)
+    with progress() as update:
+        assessed = assess(points, form, delta, flops, target, bootstrap, say=update)
     found = assessed.as_dict()
     if report:
         write_law_report(assessed, source, report)
@@ -113,9 +114,9 @@ def compare(
     from sweeplab.analysis.misfit.comparison import compare as compare_laws
 
     forms = [find_law(name) for name in dict.fromkeys(names_in(laws))] if laws else None
-    return compare_laws(
-        read_source(source, columns, count, lab, where).points, forms
-    ).as_dict(), _print_comparison
+    points = read_source(source, columns, count, lab, where).points
+    with progress() as update:
+        return compare_laws(points, forms, update).as_dict(), _print_comparison
 
 
 def _print_comparison(found: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +69,9 @@ def forecast(
         digests = {name: targets.study_digest(spec, text[name]) for name, spec in read.specs.items()}
         place = targets.Place(digests, counting)
     if study:
-        asked, left_out = targets.cell_targets(read_study(study), lab_folder(lab), counting)
+        # What holds in a file's rows is said in the file's columns.
+        own = counting if read else replace(counting, where="")
+        asked, left_out = targets.cell_targets(read_study(study), lab_folder(lab), own)
     elif many:
         asked, left_out = targets.file_targets(points, many, place), {}
     else:

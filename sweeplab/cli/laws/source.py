@@ -93,7 +93,6 @@ def read_source(
         BadInput: there is no such file or study, or the table is refused.
     """
     from sweeplab.analysis.points import read_points
-    from sweeplab.analysis.where import rows_where
 
     counting = counting_of(columns, count, where)
     if is_file(source):
@@ -105,13 +104,11 @@ def read_source(
             hint = f"{points.n:,} rows are read; their fit takes a while, and {thinned}"
             print(hint, file=sys.stderr, flush=True)
         return Read(points, counting, None)
-    studies = studies_from(source, lab)
-    n_runs = len(studies.runs)
-    if where:
-        studies = replace(studies, runs=rows_where(studies.runs, where, source))
+    every = studies_from(source, lab)
+    studies = every.only(counting.where)
     counting = replace(counting, conventions=studies.settled(counting.conventions))
     points = studies.points(counting.columns, counting.conventions)
-    return Read(points.left_out(f"not where {where}", n_runs - len(studies.runs)), counting, studies)
+    return Read(points.left_out(f"not where {where}", len(every.runs) - len(studies.runs)), counting, studies)
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:

@@ -109,8 +109,12 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
     for training in runs.trainings.values():
         stack.admit(training.run, start=weights)
     while len(stack):
-        for record in stack.advance():
-            runs.write_down(record)
+        records = stack.advance()
+        ended = [record.key for record in records if RunState(record.state).has_value]
+        losses = stack.whole_losses(ended, best=spec.objective.at == "best") if ended else ()
+        whole = dict(zip(ended, losses, strict=True))
+        for record in records:
+            runs.write_down(record, whole.get(record.key))
             if record.state != "running":
                 stack.release(record.key)
     assert runs.outcome is not None

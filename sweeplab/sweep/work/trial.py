@@ -72,9 +72,14 @@ class SeedCurves:
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
-        if not self.means:
-            return None
-        return min(self.means.values()) if at == "best" else self.means[max(self.means)]
+        return self.means[self._valued_at(at)] if self.means else None
+
+    def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
+        """Return a run's loss at the iteration whose mean is the trial's value."""
+        return self._at(seed, self._valued_at(at)) if self.means else None
+
+    def _valued_at(self, at: Literal["best", "final"]) -> int:
+        return min(self.means, key=self.means.__getitem__) if at == "best" else max(self.means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +194,7 @@ class TrialRuns:
             iteration=last.iteration,
             **{f"best_{name}": getattr(best, name, None) for name in ("val_loss", *runs.MEASURES)},
             final_val_loss=evaluated[-1][0] if evaluated else None,
+            valued_val_loss=self.curves.valued(training.folder.seed, self.spec.objective.at),
             **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
