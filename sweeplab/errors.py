@@ -1,10 +1,12 @@
-"""What a person did wrong, said in one line each, and never as a traceback."""
+"""What a person did wrong, said in one line each, and never as a traceback; and the exit codes of a command."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
 @dataclass(frozen=True)

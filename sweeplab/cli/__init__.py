@@ -27,9 +27,14 @@ from sweeplab.cli.study.control import enqueue, extend, pause, resume, retry, st
 from sweeplab.cli.study.manage import clone, init, rename, rm
 from sweeplab.cli.study.run import confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, show
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    BadInput,
+    TrackingUnavailable,
+)
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 # The groups with their help and commands, in the order in which help shows them.
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "study": (

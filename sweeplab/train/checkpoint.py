@@ -3,6 +3,8 @@
 A checkpoint is safetensors beside a JSON that names them and holds their hash; they hold that of the JSON's facts. The
 tensors are written under a name of their own, then the JSON is put in place by one rename: whoever reads finds the old
 pair or the new one. A snapshot is one file of safetensors whose name has its iteration and the hash of all of it.
+
+This module imports torch where it makes tensors: a plan checks the run that a study starts from without it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import load, save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.files import sync_folder, write_whole
-from sweeplab.train.member import Snapshot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweeplab.train.member import Snapshot
 
 SNAPSHOT = re.compile(r"state-(\d+)-([0-9a-f]{64})\.safetensors")
 
@@ -55,6 +58,19 @@ def read_checkpoint(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[st
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
+        DamagedCheckpoint: as `read_content` does.
+    """
+    from safetensors.torch import load
+
+    content, facts = read_content(folder, name)
+    return load(content), facts
+
+
+def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
+    """Read a pair back as the bytes of its tensors' file and its facts.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
         DamagedCheckpoint: the tensors or the facts are not those that were written.
     """
     described = folder / f"{name}.json"
@@ -70,7 +86,7 @@ def read_checkpoint(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[st
     # Tensors from before they had one say no hash.
     if _metadata(content).get("facts_sha256") not in (None, _facts_digest(facts)):
         raise DamagedCheckpoint(described, "its hash differs from the one that its tensors have")
-    return load(content), facts
+    return content, facts
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -90,6 +106,10 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 def read_snapshot(folder: Path) -> Snapshot | None:
     """Read a run's latest snapshot that is what was written; None when there is none."""
+    from safetensors.torch import load
+
+    from sweeplab.train.member import Snapshot
+
     for _, file, digest in _snapshots(folder):
         with suppress(OSError):  # a disk that no longer reads it
             content = file.read_bytes()
@@ -144,6 +164,8 @@ def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
 
 
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    from safetensors.torch import save
+
     content: bytes = save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
     return content
 
