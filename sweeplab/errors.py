@@ -39,7 +39,7 @@ class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of
 
 
 class StorageUnavailable(BadInput):
-    """Say that the database of a study's trials does not answer; nothing is lost, the study goes on when it does."""
+    """Say that a study's storage does not answer, or has no room; nothing is lost, the study goes on when it does."""
 
 
 class DamagedFile(BadInput):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import inspect
 import sys
@@ -136,4 +137,9 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of the output is gone: `sweeplab … | head`
         sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"error: {error.filename or 'a disk'}: {error.strerror}", file=sys.stderr)
         sys.exit(EXIT_FAILED)

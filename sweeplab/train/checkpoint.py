@@ -132,6 +132,7 @@ class SnapshotWriter:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
+        self._thread.submit(int)  # starts it now: later there may be no memory for its own stack
         self._written: dict[Path, Future[None]] = {}
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
@@ -143,14 +144,16 @@ class SnapshotWriter:
         self.wait(folder)
         self._written[folder] = self._thread.submit(write_snapshot, folder, snapshot)
 
-    def wait(self, *folders: Path) -> None:
-        """Wait until the snapshots of these folders are written.
+    def wait(self, *folders: Path) -> bool:
+        """Wait until the snapshots of these folders are written; say whether there was one.
 
         Raises:
             OSError: one of them could not be written.
         """
-        for future in [self._written.pop(folder) for folder in folders if folder in self._written]:
+        futures = [self._written.pop(folder) for folder in folders if folder in self._written]
+        for future in futures:
             future.result()
+        return bool(futures)
 
     def close(self) -> None:
         """Wait until all is written, whether or not it could be; what failed is told once, to who waits for it."""
@@ -166,6 +169,8 @@ def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     from safetensors.torch import save
 
+    # Safetensors makes three copies, and ends the process where memory does not suffice; this raises MemoryError.
+    bytearray(3 * sum(tensor.nbytes for tensor in tensors.values()))
     content: bytes = save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
     return content
 

@@ -110,7 +110,8 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
         stack.admit(training.run, start=weights)
     while len(stack):
         for record in stack.advance():
-            runs.write_down(record)
+            runs.take_in(record)
+            runs.write_points()
             if record.state != "running":
                 stack.release(record.key)
     assert runs.outcome is not None
