@@ -47,6 +47,7 @@ pruner: none
 engine: {{workers: 2, stack: 2}}
 """
 FULL_SECONDS = 5.0
+FAULTS_A_STUDY = 8
 # A study that was started so often without coming to its end never does.
 MOST_STARTS = 60
 
@@ -243,7 +244,7 @@ def main(n_faults: int, seed: int) -> int:
                 lab = disk.path / "lab" if disk and database == "SQLite" else folder / "lab"
                 own = (disk, None) if database == "SQLite" else (None, server)
                 study = Study(folder, lab, dice, *own)
-                study.run(min(left, 12))
+                study.run(min(left, FAULTS_A_STUDY))
                 found = [f"{database} study {number}: {each}" for each in study.problems(expected)]
                 if found:
                     print(*found, study.said.read_text()[-3000:], sep="\n", flush=True)
