@@ -13,6 +13,7 @@ from references.serial_loop import windows
 from tiny_study import FIXED
 
 from sweeplab.data.objectives import make_objective
+from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
@@ -306,7 +307,7 @@ def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(tiny, work
     def write(target, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="No space left"):
         patch.setattr(checkpoint, "write_whole", write)
         work(spec)
     folder, store, _ = work(spec)
