@@ -301,7 +301,9 @@ def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_loss
     assert not list(run.path.glob("state*"))
 
 
-def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(tiny, work, monkeypatch) -> None:
+def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(
+    tiny, work, opened, monkeypatch
+) -> None:
     spec = tiny(budget=Budget(trials_per_cell=1))
 
     def write(target, content):
@@ -310,6 +312,8 @@ def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(tiny, work
     with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="No space left"):
         patch.setattr(checkpoint, "write_whole", write)
         work(spec)
+    with opened(spec)[1].storage.engine.begin() as connection:  # its process would be gone
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
     folder, store, _ = work(spec)
     assert [outcome.state for outcome in outcomes(folder).values()] == ["complete"]
     assert len(store.trials(store.cells[0])) == 1
