@@ -10,7 +10,9 @@ def start() -> None:
     try:
         from sweeplab.cli import main
     except KeyboardInterrupt:
-        sys.exit(130)  # as `main` does
+        from sweeplab.errors import EXIT_INTERRUPTED
+
+        sys.exit(EXIT_INTERRUPTED)
     main()
 
 

@@ -146,7 +146,7 @@ class Study(Results):
         if not interrupts() and any(ending.folder.runs()):
             try:
                 report = write_report("scaling", self.lab, [ending.folder.name])[0]
-            except (BadInput, TrackingUnavailable) as error:
+            except (BadInput, TrackingUnavailable, OSError) as error:
                 errors.append(f"no report: {error}")
         status = "failed" if errors and ending.status == "complete" else ending.status
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)

@@ -1,10 +1,12 @@
-"""What a person did wrong, said in one line each, and never as a traceback."""
+"""What a person did wrong, said in one line each, and never as a traceback; and the exit codes of a command."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class BadInput(Exception):  # noqa: N818 - reads as what it is: not a failure of
 
 
 class StorageUnavailable(BadInput):
-    """Say that the database of a study's trials does not answer; nothing is lost, the study goes on when it does."""
+    """Say that a study's storage does not answer, or has no room; nothing is lost, the study goes on when it does."""
 
 
 class DamagedFile(BadInput):

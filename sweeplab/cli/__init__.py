@@ -38,9 +38,14 @@ from sweeplab.cli.study.control import (
 from sweeplab.cli.study.manage import clone, init, rename, rm
 from sweeplab.cli.study.run import confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, show
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    BadInput,
+    TrackingUnavailable,
+)
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 # The groups with their help and commands, in the order in which help shows them.
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "study": (
@@ -145,7 +150,10 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # which is a person's mistake wherever it is noticed
+        if error.errno == errno.ENAMETOOLONG:  # which is a person's mistake wherever it is noticed
+            print(f"error: {str(error.filename)[:60]}…: {error.strerror}", file=sys.stderr)
+            sys.exit(EXIT_BAD_INPUT)
+        if error.errno != errno.ENOSPC:
             raise
-        print(f"error: {str(error.filename)[:60]}…: {error.strerror}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        print(f"error: {error.filename or 'a disk'}: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)

@@ -143,10 +143,10 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
 
 def why_damaged(checkpoint: Path) -> str:
     """Say what a checkpoint lacks, or what of it is not what was written; nothing where it is whole."""
-    from sweeplab.train.checkpoint import DamagedCheckpoint, whole_checkpoint
+    from sweeplab.train.checkpoint import DamagedCheckpoint, read_content
 
     try:
-        whole_checkpoint(checkpoint, "model")
+        read_content(checkpoint, "model")
     except (DamagedCheckpoint, OSError) as error:
         return str(error).partition(";")[0]
     return ""

@@ -113,7 +113,7 @@ class TrialLost(TrialEvent):
 _EVENTS: dict[str, type[Event]] = {
     each.__name__: each
     for each in (
-        *(WorkerReady, WorkerDone, StudyError),
+        *(WorkerReady, WorkerDone, StudyError, StudyNotice),
         *(TrialClaimed, RunEvaluated, TrialEnded, TrialRequeued, TrialLost),
     )
 }

@@ -48,6 +48,10 @@ COUNTS: Mapping[str, tuple[type, ...]] = {
 FROM_A_COPY = "put back what a copy of the lab has; MLflow still has what was sent"
 
 
+# How the error of a trial begins that no memory here holds: it says nothing of other trials.
+DOES_NOT_FIT = "does not fit"
+
+
 class RunState(StrEnum):
     """The state of a run, and the outcome of a trial, in the order in which people read them."""
 
@@ -165,7 +169,9 @@ class RunEnd:
     are those of the same weights, or of the last ones, on the whole validation split: whichever the study's objective
     values; a run that did not end by itself has none. `valued_val_loss` is the loss at the iteration at which the mean
     of the trial's seeds is its value, or what a plugin's metric makes its value of. `is_asked_for` says that a person
-    stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took.
+    stopped the run; `ended` is in seconds since 1970, `wall_seconds` the time that training took. `grad_accum` is in
+    how many parts a batch was computed in the end where memory did not hold the parts that run.json has: the tokens of
+    a step are the same, the last bits of its gradient, dropout masks and the balance of experts are not.
     """
 
     state: RunState
@@ -188,6 +194,7 @@ class RunEnd:
     train_tokens: int = 0
     train_flops: float = 0.0
     wall_seconds: float = 0.0
+    grad_accum: int | None = None
     value: float | None
     error: str | None = None
     ending: TrialEnding
@@ -206,7 +213,7 @@ class RunEnd:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it; measures that the task or the model does not have are left out."""
-        said, optional = asdict(self), (*BEST_MEASURES, *END_MEASURES)
+        said, optional = asdict(self), (*BEST_MEASURES, *END_MEASURES, "grad_accum")
         return {name: value for name, value in said.items() if value is not None or name not in optional}
 
 

@@ -28,9 +28,12 @@ from sweeplab.study.problems import shown
 from sweeplab.study.rules import follows
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
+from sweeplab.train.checkpoint import DamagedCheckpoint, read_content
 
 # What `open_start` raises for a folder without a checkpoint, or with what is none.
-NO_CHECKPOINT = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+NO_CHECKPOINT = (
+    DamagedCheckpoint, OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError
+)  # fmt: skip
 
 # ------------------------------------------------------------------ data
 
@@ -142,7 +145,6 @@ class Start:
     """The run in a folder with a checkpoint; `digest` is that of its weights' file."""
 
     folder: Path
-    file: Path
     values: Hyperparameters
     special: Mapping[str, int] | None
     description: Mapping[str, Any]
@@ -180,17 +182,16 @@ class Start:
 
 
 def open_start(folder: Path) -> Start:
-    """Return the run in a folder; what is not there or is no run's raises one of NO_CHECKPOINT."""
+    """Return the run in a folder; what is not there, is damaged or is no run's raises one of NO_CHECKPOINT."""
     if not (described := folder / "model.json").is_file():  # a pipe would be waited for
         raise FileNotFoundError(described)
-    facts = json.loads(described.read_bytes())
+    content, facts = read_content(folder, "model")
     start = Start(
         folder,
-        folder / facts["tensors"],
         Hyperparameters.from_json(facts["values"]),
         own_special_tokens(facts),
         facts["tokenizer"],
-        facts["sha256"],
+        hashlib.sha256(content).hexdigest(),
     )
     _ = start.shape, start.tokenizer  # raise here what they raise
     return start
@@ -200,13 +201,15 @@ def read_start(spec: StudySpec) -> Start | None:
     """Return what a study's runs start from, or None for random weights.
 
     Raises:
-        BadInput: the folder has no checkpoint, its tokenizer is not the one that the study names, or its special
-            tokens are not where those of a study's runs are.
+        BadInput: the folder has no checkpoint, or a damaged one, its tokenizer is not the one that the study names, or
+            its special tokens are not where those of a study's runs are.
     """
     if (folder := spec.init_folder) is None:
         return None
     try:
         start = open_start(folder)
+    except DamagedCheckpoint as error:
+        raise BadInput(spec.problem(("init_from",), f"init_from: {error}")) from error
     except NO_CHECKPOINT as error:
         what = f"init_from: there is no checkpoint in {folder}"
         raise BadInput(spec.problem(("init_from",), what, "a folder with model.json")) from error
@@ -225,17 +228,13 @@ def read_start(spec: StudySpec) -> Start | None:
 
 
 def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> None:
-    """Make sure that every trial's model is the one that it starts from, and that its weights are whole.
+    """Make sure that every trial's model is the one that it starts from.
 
     Raises:
         BadInput: one is not; says in what.
     """
     if start is None:
         return
-    content = start.file.read_bytes() if start.file.exists() else b""
-    if hashlib.sha256(content).hexdigest() != start.digest:
-        what = f"init_from: {start.file} is not what was written there: its hash differs"
-        raise BadInput(spec.problem(("init_from",), what))
     theirs = vars(start.shape)
     for values in trials:
         ours = vars(ModelShape.of(values))

@@ -211,6 +211,10 @@ class MLflowTracker(Mirror):
                 shipping.params, shipping.facts = {}, []
         return end is not None
 
+    def end_pause(self) -> None:
+        """Ask again at once, though MLflow did not answer for long the last time."""
+        self._quiet_until = 0.0
+
     def wait(self, folder: Path) -> None:
         """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that."""
         shipping = self._shipping.get(folder)
@@ -281,6 +285,8 @@ class MLflowTracker(Mirror):
         reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
         tags["sweeplab.state"] = str(state)
+        if end.grad_accum is not None:
+            tags["sweeplab.grad_accum"] = str(end.grad_accum)
         if state in COLOR_OF_STATE:
             tags["mlflow.runColor"] = COLOR_OF_STATE[state]
         if error:

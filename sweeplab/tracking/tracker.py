@@ -119,6 +119,9 @@ class Mirror(ABC):
     def wait(self, folder: Path) -> None:  # noqa: B027 - most mirrors show no run that waits
         """Show a run that was shipped, and has not ended, as one that waits for a worker."""
 
+    def end_pause(self) -> None:  # noqa: B027 - most mirrors make none
+        """Ask again at once, though what is shown was left alone after a failure."""
+
     @abstractmethod
     def close(self, summary: Summary) -> None:
         """Write the study's state and best values."""

@@ -3,6 +3,8 @@
 A checkpoint is safetensors beside a JSON that names them and holds their hash; they hold that of the JSON's facts. The
 tensors are written under a name of their own, then the JSON is put in place by one rename: whoever reads finds the old
 pair or the new one. A snapshot is one file of safetensors whose name has its iteration and the hash of all of it.
+
+This module imports torch where it makes tensors: a plan checks the run that a study starts from without it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import load, save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.files import sync_folder, write_whole
-from sweeplab.train.member import Snapshot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweeplab.train.member import Snapshot
 
 SNAPSHOT = re.compile(r"state-(\d+)-([0-9a-f]{64})\.safetensors")
 
@@ -55,14 +58,21 @@ def read_checkpoint(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[st
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        DamagedCheckpoint: the tensors or the facts are not those that were written.
+        DamagedCheckpoint: as `read_content` does.
     """
-    content, facts = whole_checkpoint(folder, name)
+    from safetensors.torch import load
+
+    content, facts = read_content(folder, name)
     return load(content), facts
 
 
-def whole_checkpoint(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the file of a pair's tensors, and the facts, as `read_checkpoint` finds them whole."""
+def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
+    """Read a pair back as the bytes of its tensors' file and its facts.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        DamagedCheckpoint: the tensors or the facts are not those that were written.
+    """
     described = folder / f"{name}.json"
     try:
         facts = dict(json.loads(described.read_bytes()))
@@ -96,6 +106,10 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 def read_snapshot(folder: Path) -> Snapshot | None:
     """Read a run's latest snapshot that is what was written; None when there is none."""
+    from safetensors.torch import load
+
+    from sweeplab.train.member import Snapshot
+
     for _, file, digest in _snapshots(folder):
         with suppress(OSError):  # a disk that no longer reads it
             content = file.read_bytes()
@@ -132,6 +146,7 @@ class SnapshotWriter:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
+        self._thread.submit(int)  # starts it now: later there may be no memory for its own stack
         self._written: dict[Path, Future[None]] = {}
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
@@ -143,14 +158,16 @@ class SnapshotWriter:
         self.wait(folder)
         self._written[folder] = self._thread.submit(write_snapshot, folder, snapshot)
 
-    def wait(self, *folders: Path) -> None:
-        """Wait until the snapshots of these folders are written.
+    def wait(self, *folders: Path) -> bool:
+        """Wait until the snapshots of these folders are written; say whether there was one.
 
         Raises:
             OSError: one of them could not be written.
         """
-        for future in [self._written.pop(folder) for folder in folders if folder in self._written]:
+        futures = [self._written.pop(folder) for folder in folders if folder in self._written]
+        for future in futures:
             future.result()
+        return bool(futures)
 
     def close(self) -> None:
         """Wait until all is written, whether or not it could be; what failed is told once, to who waits for it."""
@@ -164,6 +181,10 @@ def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
 
 
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    from safetensors.torch import save
+
+    # Safetensors makes three copies, and ends the process where memory does not suffice; this raises MemoryError.
+    bytearray(3 * sum(tensor.nbytes for tensor in tensors.values()))
     content: bytes = save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
     return content
 

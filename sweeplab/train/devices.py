@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from contextlib import suppress
 from functools import cache
@@ -55,7 +56,9 @@ def free_memory_bytes(device: str) -> int:
         return int(torch.cuda.mem_get_info()[0] + unused)
     import psutil
 
-    return min(int(psutil.virtual_memory().available), memory_bytes(device))
+    free = min(int(psutil.virtual_memory().available), memory_bytes(device))
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return free if most == resource.RLIM_INFINITY else min(free, most - psutil.Process().memory_info().vms)
 
 
 def memory_bytes(device: str) -> int:
@@ -81,3 +84,11 @@ def n_out_of_memory() -> int:
             counters = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
             found += int(counters.get("oom_kill", 0))
     return found
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether an error means that the device's memory, or the machine's, did not suffice."""
+    # Torch has a class of its own for what its CUDA allocator raises alone: the rest is known by its words.
+    words = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+    is_told = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    return isinstance(error, MemoryError) or is_told

@@ -127,7 +127,7 @@ class Member:
     @classmethod
     def of(cls, run: Run, numbers: Mapping[str, Any]) -> Member:
         """Return a run where the numbers of a snapshot left it; at its start where there are none."""
-        known = {**numbers}
+        known = {name: value for name, value in numbers.items() if name != "grad_accum"}  # the caller's
         progress = Progress(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
         return cls(run, dropout_key, drop_chances(run.values), **known, progress=progress)

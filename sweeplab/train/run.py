@@ -104,6 +104,13 @@ def state_bytes(values: Hyperparameters) -> int:
     return 4 * copies * n_params(ModelShape.of(values))
 
 
+def in_more_parts(values: Hyperparameters) -> Hyperparameters | None:
+    """Return the values with more gradient accumulation at the same batch; None where a part is one row."""
+    sizes = range(values.grad_accum + 1, values.batch_size + 1)
+    n_parts = next((n for n in sizes if values.batch_size % n == 0), None)
+    return None if n_parts is None else values.replace(grad_accum=n_parts)
+
+
 # Of the mean validation loss over a trial's seeds (nats a token), the iteration and the trial's hyperparameters.
 Metric = Callable[[float, int, Mapping[str, Any]], float]
 

@@ -66,6 +66,7 @@ class Stack:
         n_elements = self.transformer.most_dropped(part_size) if self._drops else 0
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
+        self.is_whole = True  # not while a step writes to the rows: an error leaves some of it done
         size = self.transformer.layout.row_size
         self._optimizer = OPTIMIZERS[like.optimizer](self.transformer.layout)
         self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
@@ -154,6 +155,7 @@ class Stack:
             clip_(gradient, norms, [member.run.values.grad_clip for member in members])
             state = {name: self._rows[name][:n] for name in self._optimizer.buffers()}
             rates = [member.rates() for member in members]
+            self.is_whole = False
             self._optimizer.update_(weights, gradient, state, rates)
             if self._evaluated == "mean":
                 decays = [decay_at(each.run.values.ema, each.iteration) for each in members]
@@ -163,6 +165,7 @@ class Stack:
         for member in members:
             member.iteration += 1
             member.counted += 1
+        self.is_whole = True
         ended = [row for row, member in enumerate(members) if member.has_point()]
         sums = {row: (self._rows["loss"][row].item(), self._rows["norm"][row].item()) for row in ended}
         seconds = time.perf_counter() - started  # after the sums: only they wait for the device

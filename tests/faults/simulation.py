@@ -14,7 +14,8 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -58,6 +59,17 @@ def value_at(learning_rate: float, iteration: int) -> float:
     return 4.0 - iteration * (learning_rate % 1e-3)
 
 
+@cache
+def _this_process() -> Owner:
+    return Owner.of_this_process()
+
+
+@cache
+def _gone() -> int:
+    """Return the number of no process."""
+    return next(each for each in range(400_000, 500_000) if not psutil.pid_exists(each))
+
+
 @dataclass
 class Disk:
     """What workers have written to the folders of runs: snapshots, and ends, of which the first holds."""
@@ -67,27 +79,53 @@ class Disk:
     told: Counter[int] = field(default_factory=Counter)
 
 
+class Stores:
+    """The stores of a few workers and their database, made once: each study begins with a copy of the empty one.
+
+    Tables take longer to make than a small study to run. `befall` is what each store's statements and commits call.
+    """
+
+    def __init__(self, folder: Path, n_workers: int = 4, trials_per_cell: int = 40) -> None:
+        self.place, self.trials_per_cell = folder / "trials.db", trials_per_cell
+        self.befall: list[Callable[[sql.Connection | None], None]] = [lambda _: None] * n_workers
+        self.all = [self._open(index) for index in range(n_workers)]
+        for store in self.all:
+            store.storage.engine.dispose()
+        self._empty = self.place.read_bytes()
+
+    def _open(self, index: int) -> Store:
+        spec = study(self.trials_per_cell)
+        store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{self.place}")
+        store.availability.limit = 1e9
+        engine = store.storage.engine
+        sql.event.listen(engine, "before_cursor_execute", lambda *_: self.befall[index](None))
+        sql.event.listen(engine, "commit", lambda connection: self.befall[index](connection))
+        return store
+
+    def begin(self) -> None:
+        """Put the empty database in the place of the last study's."""
+        for store in self.all:
+            store.storage.engine.dispose()
+        for file in self.place.parent.glob(f"{self.place.name}-*"):
+            file.unlink()
+        self.place.write_bytes(self._empty)
+
+
 class Worker:
     """One process: a real store, and a stack of pretended runs."""
 
-    def __init__(self, world: World, place: Path) -> None:
-        self.world = world
-        spec = study(world.trials_per_cell)
-        self.store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{place}")
-        self.store.availability.limit = 1e9
-        engine = self.store.storage.engine
-        sql.event.listen(engine, "before_cursor_execute", lambda *_: self._befall(commits=None))
-        sql.event.listen(engine, "commit", lambda connection: self._befall(commits=connection))
+    def __init__(self, world: World, store: Store) -> None:
+        self.world, self.store = world, store
         self.start()
 
     def start(self) -> None:
         """Start a new process in the place of one that is dead: on this machine, or on another."""
-        self.store.storage.engine.dispose()
+        # What the dead one's transaction had done is undone, as SQLite does; its connection is as good as a new one.
         self.store.storage._forget()
         for name in ("_tallies", "_rooms", "_finished", "_failed_before", "_held", "_unsent"):
             getattr(self.store, name).clear()
         self.store.availability.note_answer()
-        owner = Owner.of_this_process()
+        owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
         elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)
         self.store.leases.owner = self.world.chance.choice([owner, elsewhere])
         self.claims: list[Claim] = []
@@ -95,7 +133,7 @@ class Worker:
         self.wakes = self.renewed = self.world.now
         self.until_death, self.lost_until = self.world.next_death(), 0.0
 
-    def _befall(self, commits: sql.Connection | None) -> None:
+    def befall(self, commits: sql.Connection | None) -> None:
         """Let what the seed says happen to the process before a statement, or at a commit."""
         if self.world.is_quiet:
             return
@@ -195,21 +233,22 @@ class Worker:
 
 
 class World:
-    """A study, its workers, a clock, and chance."""
+    """A study, its workers, a clock, and chance; a process comes to `mean_life` statements and commits in the mean."""
 
-    def __init__(self, seed: int, folder: Path, n_workers: int = 4, trials_per_cell: int = 40) -> None:
+    def __init__(self, seed: int, stores: Stores, mean_life: float = 25) -> None:
         self.chance, self.now, self.disk = random.Random(seed), 0.0, Disk()
-        self.n_workers, self.trials_per_cell = n_workers, trials_per_cell
-        self.n_deaths = 0
+        self.n_workers, self.trials_per_cell = len(stores.all), stores.trials_per_cell
+        self.n_deaths, self._mean_life = 0, mean_life
         self.is_quiet = True
-        place = folder / f"{seed}.db"
-        self.workers = [Worker(self, place) for _ in range(n_workers)]
+        stores.begin()
+        self.workers = [Worker(self, store) for store in stores.all]
+        stores.befall[:] = [worker.befall for worker in self.workers]
         self.is_quiet = False
-        self._clock = sqlite3.connect(place, isolation_level=None, timeout=60)
+        self._clock = sqlite3.connect(stores.place, isolation_level=None, timeout=60)
 
     def next_death(self) -> float:
         """Return after how many statements and commits the next process dies."""
-        return self.chance.expovariate(1 / 25)
+        return self.chance.expovariate(1 / self._mean_life)
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
@@ -235,8 +274,6 @@ class World:
                         break
             self._check()
         self._clock.close()
-        for worker in self.workers:
-            worker.store.storage.engine.dispose()
 
     def _step(self, worker: Worker) -> bool:
         try:
@@ -261,11 +298,9 @@ class World:
 
     def _bury(self, worker: Worker) -> None:
         """Let a dead process of this machine be known as such: in truth it is this one."""
-        gone = next(each for each in range(400_000, 500_000) if not psutil.pid_exists(each))
-        worker.store.storage.engine.dispose()
         owner = worker.store.leases.owner
         if owner.is_here:
-            buried = Owner(owner.host, gone, owner.created, owner.unique, owner.boot, owner.pid_namespace)
+            buried = Owner(owner.host, _gone(), owner.created, owner.unique, owner.boot, owner.pid_namespace)
             update = "UPDATE sweeplab_lease SET owner = ? WHERE owner = ?"
             self._clock.execute(update, [str(buried), str(owner)])
 

@@ -1,12 +1,20 @@
-"""A worker that dies at each point at which something is written: the next one ends the study as if it had not.
+"""A process that dies at each point at which something is written: the next one ends the study as if it had not.
 
-Points are the statements and commits of the database, and every write, fsync, rename, link and removal of a file.
+Points are the statements and commits of databases, and every write, fsync, rename, link and removal of a file. A file
+that was not fsynced is cut in half by the death. A worker is swept with its snapshots and checkpoints, a supervisor
+with what it ships to MLflow.
 """
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import multiprocessing
 import os
-from collections.abc import Iterator
+import shutil
+import stat
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,36 +23,51 @@ import pytest
 import sqlalchemy as sql
 from optuna.trial import TrialState
 
+from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
+from sweeplab.study.inputs import describe_data
 from sweeplab.study.spec import Budget, StudySpec
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.work.runner import Runner
+from sweeplab.sweep.work.supervisor import run_study
+from sweeplab.tracking import open_tracker
+from sweeplab.train.checkpoint import read_checkpoint
 
 # Of the default suite's points one in so many; the slow suite has them all.
-STRIDE = 40
+STRIDE, SUPERVISORS_STRIDE = 40, 300
+# A supervisor comes past more than so many.
+FEWEST_POINTS = 200
 
 
 class Killed(BaseException):
     """Say that the process is no more."""
 
 
+def raise_killed() -> None:
+    raise Killed
+
+
 class Points:
     """Counts the points, and lets the process die at one of them; a dead one comes past no other."""
 
-    def __init__(self, dies_at: int | None = None) -> None:
-        self.n, self._dies_at, self.is_dead = 0, dies_at, False
+    def __init__(self, dies_at: int | None = None, die: Callable[[], None] = raise_killed) -> None:
+        self.n, self._dies_at, self._die, self.is_dead = 0, dies_at, die, False
 
     def __call__(self, *_: object) -> None:
         self.n += 1
         self.is_dead |= self.n == self._dies_at
         if self.is_dead:
-            raise Killed
+            self._die()
 
     @contextmanager
-    def watched(self, engine: sql.Engine) -> Iterator[None]:
+    def watched(self, engine: sql.Engine | type[sql.Engine]) -> Iterator[None]:
+        sync = os.fsync
+
         def before(function: Any) -> Any:
             def called(*given: Any, **named: Any) -> Any:
+                if function is sync and self.n + 1 == self._dies_at:
+                    cut(given[0])
                 self()
                 return function(*given, **named)
 
@@ -53,7 +76,8 @@ class Points:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("fsync", "replace", "link", "unlink"):
                 patch.setattr(os, name, before(getattr(os, name)))
-            patch.setattr(RunFolder, "append", before(RunFolder.append))
+            for kind, name in ((RunFolder, "append"), (Path, "write_text"), (Path, "write_bytes")):
+                patch.setattr(kind, name, before(getattr(kind, name)))
             for event in ("before_cursor_execute", "commit"):
                 sql.event.listen(engine, event, self)
             try:
@@ -61,6 +85,13 @@ class Points:
             finally:
                 for event in ("before_cursor_execute", "commit"):
                     sql.event.remove(engine, event, self)
+
+
+def cut(descriptor: int) -> None:
+    """Cut a file in half, as a death may that nothing of it was fsynced before."""
+    about = os.fstat(descriptor)
+    if stat.S_ISREG(about.st_mode):
+        os.ftruncate(descriptor, about.st_size // 2)
 
 
 def run(spec: StudySpec, folder: StudyFolder, store: Store, dataset: Any, points: Points) -> None:
@@ -81,8 +112,11 @@ def content(folder: StudyFolder) -> dict[str, Any]:
     for each in folder.runs():
         end = each.read_end()
         assert end is not None and not list(each.path.glob("state*"))
+        weights, facts = read_checkpoint(each.path / "best", "model")
+        assert [*each.path.rglob("*.tmp")] == [] and facts["val_loss"] == end.best_val_loss
+        total = {name: float(weight.double().sum()) for name, weight in weights.items()}
         curve = [(point.iteration, point.val_loss, point.train_loss) for point in each.points()]
-        found[f"{each.cell}/{each.path.name}"] = (curve, str(end.state), end.value)
+        found[f"{each.cell}/{each.path.name}"] = (curve, str(end.state), end.value, total)
     return found
 
 
@@ -138,3 +172,84 @@ def check_points(stride: int, spec: StudySpec, opened, dataset: Any, tmp_path: P
         points, found = die_at(number, spec, opened, dataset)
         assert points.is_dead, "one worker comes past the same points each time"
         assert found == expected, f"after a death at point {number}"
+
+
+# ------------------------------------------------------------------ the supervisor
+
+CHILD = multiprocessing.get_context("fork")
+
+
+def in_child(call: Callable[[], Any]) -> Any:
+    """Return what a call returns in a process of its own; None where that died."""
+    mine, its = CHILD.Pipe(duplex=False)
+    process = CHILD.Process(target=lambda: its.send(call()))
+    process.start()
+    its.close()
+    with mine:
+        try:
+            found = mine.recv()
+        except EOFError:
+            found = None
+    process.join()
+    return found
+
+
+def supervise(spec: StudySpec, lab: Path, dies_at: int | None = None) -> str:
+    """Run a study, and die at a point; return how it ended where it has fewer."""
+    points = Points(dies_at, die=lambda: os._exit(1))
+    with points.watched(sql.Engine):
+        return run_study(spec, lab).status
+
+
+def shipped(spec: StudySpec, lab: Path) -> dict[str, Any]:
+    """Return what no death of a supervisor may change: what MLflow has of each run, and what the study's files say."""
+    folder, tracker = StudyFolder(lab, spec.name), open_tracker(lab, spec.name)
+    folder.check_whole()
+    runs = [*tracker.runs()]
+    found: dict[str, Any] = {f"{run.cell}/{run.trial}/{run.seed}": (run.state, run.metrics) for run in runs}
+    assert len(found) == len(runs), "no run twice"
+    for name in ("val_loss", "train_loss"):
+        found[name] = sorted(
+            (run.trial, run.seed, [(each.step, each.value) for each in tracker.history(run.run_id, name)])
+            for run in runs
+        )
+    assert all((run.path / "shipped").exists() for run in folder.runs())
+    assert not [*folder.path.rglob("*.tmp")]
+    return found
+
+
+def check_supervisors(stride: int, spec: StudySpec, opened, dataset: Any, tmp_path: Path) -> None:
+    """Let the supervisor of a study whose trials are trained die at one point after the other."""
+    with warnings.catch_warnings(action="ignore"):
+        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")  # once, and not in every child
+    folder, store = opened(spec)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_study(spec, folder, describe_data(spec, dataset))
+    Runner(spec, store, dataset, folder).work()
+    store.storage.engine.dispose()
+    lab, trained = tmp_path / "lab", tmp_path / "trained"
+    shutil.copytree(lab, trained)
+    assert in_child(lambda: supervise(spec, lab)) == "complete"  # it makes MLflow's tables, once for all
+    expected = in_child(lambda: shipped(spec, lab))
+    assert len(expected) == 4 + 2
+    for number in itertools.count(1 + stride // 2, stride):
+        shutil.rmtree(lab)
+        shutil.copytree(trained, lab)
+        first = in_child(lambda number=number: supervise(spec, lab, number))
+        if first is None:
+            assert in_child(lambda: supervise(spec, lab)) == "complete"
+        assert in_child(lambda: shipped(spec, lab)) == expected, f"after a death at point {number}"
+        if first is not None:
+            assert number > FEWEST_POINTS
+            return
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_all_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
+    check_supervisors(1, spec, opened, dataset, tmp_path)
+
+
+def test_some_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
+    check_supervisors(SUPERVISORS_STRIDE, spec, opened, dataset, tmp_path)

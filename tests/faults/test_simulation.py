@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from faults.simulation import World
+from faults.simulation import Stores, World
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 30))])
 def test_a_study_whose_workers_die_comes_to_its_end(seed: int, tmp_path: Path) -> None:
-    world = World(seed, tmp_path)
+    world = World(seed, Stores(tmp_path))
     world.run()
     assert world.n_deaths > 20

@@ -103,7 +103,18 @@ def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, t
     assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
     assert "block_size 16, not 8" in refused(values={"block_size": 8})
     assert "there is no checkpoint in" in refused(init_from=str(tmp_path / "none"))
-    (tensors,) = trained.glob("*.safetensors")
+    facts, (tensors,) = trained / "model.json", trained.glob("*.safetensors")
+    whole = facts.read_bytes()
+    flipped = whole.replace(b'"n_layer": 1', b'"n_layer": 3')
+    for damaged in (
+        whole[:99],
+        whole[:-2],
+        flipped,
+        whole.replace(b'"weight_decay": 0.', b'"weight_decay": 1.'),
+    ):
+        facts.write_bytes(damaged)
+        assert damaged != whole and "model.json is not what was written there" in refused()
+    facts.write_bytes(whole)
     tensors.write_bytes(b"")
     assert "is not what was written there: its hash differs" in refused()
 
@@ -152,9 +163,10 @@ def test_a_folder_without_a_run_says_nothing_of_a_model(tmp_path: Path) -> None:
     for content in ("[]", "{", '{"values": 5, "tensors": "a"}'):
         (tmp_path / "run/model.json").write_text(content)
         with pytest.raises(
-            BadInput, match=r"init_from: there is no checkpoint in .*/run; allowed: a folder with"
-        ):
+            BadInput, match=r"init_from: .*/run/model.json is not what was written there"
+        ) as error:
             make_plan(read_study(file), tmp_path / "lab")
+        assert "\n" not in str(error.value)
 
 
 def test_nothing_goes_on_from_a_run_that_hides_tokens_by_another_id(tmp_path: Path) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres_server import IS_INSTALLED, Server, started
 
 from sweeplab.records.folders import StudyFolder
 
@@ -31,50 +26,16 @@ budget: {trials_per_cell: 5}
 pruner: {type: median, n_startup_trials: 2}
 engine: {workers: 2}
 """
-PROGRAMS = {name: shutil.which(name) for name in ("initdb", "postgres", "pg_ctl", "setpriv")}
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.skipif(not all(PROGRAMS.values()), reason="PostgreSQL's programs are not installed"),
+    pytest.mark.skipif(not IS_INSTALLED, reason="PostgreSQL's programs are not installed"),
 ]
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server: its URL, and what restarts it without waiting for its clients."""
-
-    url: str
-    restart: Callable[[], None]
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
-    """Start a server; it will not run as root, so there it is nobody's."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    data = folder / "data"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    user: list[str] = []
-    if os.getuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        user = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
-    quiet = {"stdout": subprocess.DEVNULL, "check": True, "cwd": folder}
-    subprocess.run([*user, "initdb", "-D", data, "-U", "owner", "-A", "trust", "--no-sync"], **quiet)
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-    start = [*user, "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"]
-    subprocess.run(start, **quiet)
-
-    def restart() -> None:
-        subprocess.run([*user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], **quiet)
-        time.sleep(1.0)  # so that it is missed
-        subprocess.run(start, **quiet)
-
-    try:
-        yield Server(f"postgresql://owner@127.0.0.1:{port}/postgres", restart)
-    finally:
-        subprocess.run([*user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], **quiet)
-        shutil.rmtree(folder)
+    with started() as server:
+        yield server
 
 
 @pytest.fixture

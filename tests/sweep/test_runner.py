@@ -13,6 +13,7 @@ from references.serial_loop import windows
 from tiny_study import FIXED
 
 from sweeplab.data.objectives import make_objective
+from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
@@ -303,15 +304,19 @@ def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_loss
     assert not list(run.path.glob("state*"))
 
 
-def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(tiny, work, monkeypatch) -> None:
+def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(
+    tiny, work, opened, monkeypatch
+) -> None:
     spec = tiny(budget=Budget(trials_per_cell=1))
 
     def write(target, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="No space left"):
         patch.setattr(checkpoint, "write_whole", write)
         work(spec)
+    with opened(spec)[1].storage.engine.begin() as connection:  # its process would be gone
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
     folder, store, _ = work(spec)
     assert [outcome.state for outcome in outcomes(folder).values()] == ["complete"]
     assert len(store.trials(store.cells[0])) == 1

@@ -32,7 +32,7 @@ from sweeplab.train.stack import Stack
 
 # Each writer is forked from one process that has imported torch, which takes a hundred times as long as a checkpoint.
 WRITERS = """
-import os, sys, torch
+import os, sys, safetensors.torch, torch
 from pathlib import Path
 from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
 from sweeplab.train.member import Snapshot

@@ -30,6 +30,7 @@ from sweeplab.cli.printing import (
     say_warnings,
     workers_in_words,
 )
+from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import bytes_in_words, duration, several
 from sweeplab.lab.listing import find_study, read_spec
 
@@ -267,4 +268,4 @@ def work(
         failures = join_study(folder, force, report, interrupts, allow_plugins)
     for failure in failures:
         write_line(f"error: {failure}")
-    raise typer.Exit(1 if failures else 130 if interrupts() else 0)
+    raise typer.Exit(EXIT_FAILED if failures else EXIT_INTERRUPTED if interrupts() else 0)

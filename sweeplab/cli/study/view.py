@@ -24,6 +24,7 @@ from rich.text import Text
 from sweeplab.api import Study
 from sweeplab.cli.printing import print_json, say, workers_in_words
 from sweeplab.cli.study.show import print_confirmed, print_study
+from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import duration, several
 from sweeplab.lab import events
 from sweeplab.lab.showing import show_study, states_in_words
@@ -34,7 +35,7 @@ from sweeplab.sweep.control.following import watch_study
 from sweeplab.sweep.work.progress import StudyProgress
 from sweeplab.sweep.work.worker import leaving_signals
 
-EXIT_CODES = {"complete": 0, "failed": 1, "interrupted": 130}
+EXIT_CODES = {"complete": 0, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
 REFRESH_PER_SECOND = 4
 # Messages after the first and the second Ctrl-C.
 STOPPING = (
@@ -359,7 +360,7 @@ def watch_with_view(folder: StudyFolder) -> int:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0
     _say_state(folder, status or "not run to its end")
-    return EXIT_CODES.get(status or "failed", 1)
+    return EXIT_CODES.get(status or "failed", EXIT_FAILED)
 
 
 def write_line(text: str) -> None:

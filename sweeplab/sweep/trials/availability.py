@@ -1,10 +1,15 @@
-"""What is done while a database does not answer: it is asked again, until it does or the wait was too long."""
+"""What is done while a study's storage does not answer: it is asked again, until it does or the wait was too long.
+
+The storage is the database of its trials and the folder of its files: either may be lost for a while, or full.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -13,15 +18,16 @@ from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.storage import reason_of
 
 T = TypeVar("T")
-# How long workers and supervisors wait for a database that is restarted, locked, or full.
+# How long workers and supervisors wait for a database that is restarted or locked, and for a disk that is full.
 OUTAGE_SECONDS = 600.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 FAILURES = (OperationalError, InterfaceError)
+DATABASE = "database"
 
 
 @dataclass
 class Availability:
-    """Whether a study's database answers.
+    """Whether a study's storage answers: its `database`, and the files of its folder, by what they are.
 
     `limit` is how many seconds it may be lost, 0 where a person waits for the answer. `say` gets what the user should
     know, and no call is made again once `stopping` says so.
@@ -32,9 +38,10 @@ class Availability:
     say: Callable[[str], None] = lambda message: None
     stopping: Callable[[], bool] = lambda: False
     _lost_since: float | None = None
+    _lost: set[str] = field(default_factory=set)
 
-    def retry(self, call: Callable[[], T]) -> T:
-        """Make a call until the database answers it.
+    def retry(self, call: Callable[[], T], of: str = DATABASE) -> T:
+        """Make a call until the storage answers it.
 
         Raises:
             StorageUnavailable: it has not answered within the limit.
@@ -43,22 +50,26 @@ class Availability:
         while True:
             try:
                 result = call()
-            except FAILURES as error:
-                self.note_failure(error)
+            except (*FAILURES, OSError) as error:
+                self.note_failure(error, of)
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
             else:
-                self.note_answer()
+                self.note_answer(of)
                 return result
 
-    def note_failure(self, error: Exception) -> None:
-        """Take note that the database did not answer.
+    def note_failure(self, error: Exception, of: str = DATABASE) -> None:
+        """Take note that the storage did not answer.
 
         Raises:
             StorageUnavailable: for longer than the limit, or all is to stop.
         """
         now = time.monotonic()
-        reason = f"the storage of study {self.name} does not answer: {reason_of(error)}"
+        said = (isinstance(error, OSError) and error.strerror) or reason_of(error)
+        if "disk is full" in said:  # SQLite's words for it
+            said = os.strerror(errno.ENOSPC)
+        reason = f"the storage of study {self.name} does not answer: {said}"
+        self._lost.add(of)
         if self._lost_since is None:
             self._lost_since = now
             if self.limit:
@@ -68,8 +79,9 @@ class Availability:
         if now - self._lost_since >= self.limit or self.stopping():
             raise StorageUnavailable(reason) from error
 
-    def note_answer(self) -> None:
-        """Take note that the database answered."""
-        if self._lost_since is not None:
+    def note_answer(self, of: str = DATABASE) -> None:
+        """Take note that the storage answered, and may again where nothing else of it is lost."""
+        self._lost.discard(of)
+        if self._lost_since is not None and not self._lost:
             lost, self._lost_since = time.monotonic() - self._lost_since, None
             self.say(f"the storage of study {self.name} answers again, after {lost:.0f} s")

@@ -114,7 +114,8 @@ def _train(folder: StudyFolder, spec: StudySpec, dataset: Dataset, trial: Trial)
         losses = stack.whole_losses(ended, best=spec.objective.at == "best") if ended else ()
         whole = dict(zip(ended, losses, strict=True))
         for record in records:
-            runs.write_down(record, whole.get(record.key))
+            runs.take_in(record, whole.get(record.key))
+            runs.write_points()
             if record.state != "running":
                 stack.release(record.key)
     assert runs.outcome is not None

@@ -11,25 +11,27 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import StorageUnavailable
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
-from sweeplab.study.plan import stack_capacity
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
+from sweeplab.sweep.work.memory import Memory, does_not_fit
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
 from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, remove_snapshots, write_checkpoint
-from sweeplab.train.devices import free_memory_bytes
+from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
 from sweeplab.train.stack import Stack
@@ -59,6 +61,7 @@ class Runner:
         self._trials: dict[str, ClaimedTrial] = {}  # the trials held, by the key of each of their runs
         self._waiting: list[Training] = []  # runs of these that are in no stack
         self._suspects: set[str] = set()  # runs of a stack that raised an error
+        self._memory = Memory()
         self._snapshots = SnapshotWriter()
         self._start_weights = cache(lambda: start_weights(spec))
         # What of a cell's shape is known before a trial is sampled: cells that differ in it share no stack.
@@ -76,7 +79,8 @@ class Runner:
                         self._train_stack(self._next_run())
                     elif self.store.awaits_results:
                         time.sleep(AWAIT_SECONDS)
-                self._await_snapshots(self._trials.values())
+                for training in [self._trials[key].trainings[key] for key in self._trials]:
+                    self._await_snapshot(training)
             except StorageUnavailable:
                 self._trials.clear()  # nobody can be told that they wait: their leases run out
                 raise
@@ -111,12 +115,12 @@ class Runner:
         """Train a stack for the first run that waits, and whatever else fits it, until it is empty."""
         trial, values = self._trials[first.run.key], first.run.values
         wanted = 1 if self._one_at_a_time else self.spec.engine.stack
+        capacity = 1
         try:
-            free = free_memory_bytes(values.device)
-            capacity = stack_capacity(wanted, values, len(trial.trainings), free)
+            capacity = self._memory.capacity(wanted, values, len(trial.trainings))
             stack = Stack(values, self.dataset.train, self.dataset.val, capacity)
-        except Exception as error:  # such as no memory
-            return self._handle_error([first.run.key], error, is_alone=self._one_at_a_time)
+        except Exception as error:
+            return self._handle_error([first.run.key], error, self._one_at_a_time, capacity)
         cell = trial.claim.cell
         self._fill(stack, cell)
         while len(stack):
@@ -124,7 +128,9 @@ class Runner:
             try:
                 records = stack.advance(lambda: self.stopping() or not self._trials)
             except Exception as error:  # whatever a model or a device may raise
-                return self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
+                if is_out_of_memory(error):
+                    self._save_in_tight_memory(stack, error)
+                return self._handle_error(stack.keys, error, n_live == 1, stack.capacity)
             try:
                 has_commands = self.store.poll_commands()
                 if not self._evaluated(stack, records):
@@ -145,7 +151,7 @@ class Runner:
         try:
             known, whole = self._scored(stack, known)
         except Exception as error:  # such as no memory for it
-            self._handle_error(stack.keys, error, is_alone=len(stack) == 1)
+            self._handle_error(stack.keys, error, len(stack) == 1, stack.capacity)
             return False
         behind = self._report(known, whole)
         known = [record for record in known if record.key in self._trials]
@@ -173,7 +179,7 @@ class Runner:
             fitting = (each for each in self._waiting if shape_key(each.run.values) == stack.key)
             if training := next(fitting, None):
                 self._waiting.remove(training)
-                self._snapshots.wait(training.folder.path)
+                self._await_snapshot(training)
                 stack.admit(training.run, read_snapshot(training.folder.path), self._start_weights())
                 continue
             n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
@@ -203,12 +209,16 @@ class Runner:
     def _take_up(self, claim: Claim) -> None:
         """Let the runs of a claimed trial wait here, or end it as an earlier worker has."""
         space = self.store.spaces[claim.cell.index]
-        trial = ClaimedTrial(self.spec, self.dataset, self.folder, claim, space)
+        trial = self.store.availability.retry(
+            lambda: ClaimedTrial(self.spec, self.dataset, self.folder, claim, space), of="records"
+        )
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
         ends = trial.read_ends()
         snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
         for training, snapshot in snapshots.items():
+            n_parts = snapshot.numbers.get("grad_accum", 1) if snapshot else 1
+            trial.accumulate(training.run.key, max(n_parts, self._memory.parts(training.run.values)))
             known = [snapshot.numbers["evaluated"]] if snapshot else []
             # Of a trial that failed nothing is left to report, and its metric may be what failed.
             known += [end.iteration for end in ends if end.ending.outcome is not RunState.FAILED]
@@ -264,7 +274,8 @@ class Runner:
         reports = []
         for record in records:
             trial = self._trials[record.key]
-            means = trial.write_down(record, whole.get(record.key))
+            means = trial.take_in(record, whole.get(record.key))
+            self._write(trial.write_points, "points")
             reports += [Report(trial.claim, iteration, mean) for iteration, mean in means]
         verdicts = self.store.report_many(reports)
         trials = {trial.claim.trial_id: trial for trial in self._trials.values()}
@@ -290,9 +301,10 @@ class Runner:
 
     def _finish(self, trial: ClaimedTrial, ending: TrialEnding) -> None:
         """Write an ending down, then tell the storage: killed between the two, the next worker does."""
-        self._await_snapshots([trial])  # whose files go
+        with suppress(OSError):
+            self._snapshots.wait(*(each.folder.path for each in trial.trainings.values()))  # they go
         try:
-            ends = trial.write_ends(ending)
+            ends = self.store.availability.retry(lambda: trial.write_ends(ending), of="records")
             ending = ends[0].ending
             flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
             totals = {"train_flops": flops, "wall_seconds": seconds}
@@ -317,23 +329,94 @@ class Runner:
             self._trials.pop(key, None)
         self._waiting = [training for training in self._waiting if training.run.key in self._trials]
 
-    def _handle_error(self, keys: Collection[str], error: Exception, is_alone: bool) -> None:
-        """After an error fail the run that raised it; of several, try each alone first."""
+    def _handle_error(self, keys: Collection[str], error: Exception, is_alone: bool, capacity: int) -> None:
+        """After an error fail the run that raised it; of several, try each alone first.
+
+        Where memory did not suffice for a stack of this capacity, they go on in a smaller one.
+        """
+        if is_out_of_memory(error):
+            return self._make_smaller([key for key in keys if key in self._trials], capacity, error)
         for key, trial in [(key, self._trials[key]) for key in keys if key in self._trials]:
             if is_alone:
                 trial.error = "".join(traceback.format_exception(error))
                 self._finish(trial, trial.ending(RunState.FAILED))
                 continue
             self._suspects.add(key)
-            if trial.trainings[key] not in self._waiting:
-                self._waiting.append(trial.trainings[key])
+            self._let_wait(trial.trainings[key])
+        return None
+
+    def _let_wait(self, training: Training) -> None:
+        if training not in self._waiting:
+            self._waiting.append(training)
+
+    def _make_smaller(self, keys: Sequence[str], capacity: int, error: Exception) -> None:
+        """Let runs go on in half the stack, one alone with more gradient accumulation; else its trial fails."""
+        traceback.clear_frames(error.__traceback__)  # they hold what the step had by then
+        if not keys:
+            return
+        for key in keys:
+            self._let_wait(self._trials[key].trainings[key])
+        trial = self._trials[keys[0]]
+        values = trial.trainings[keys[0]].run.values
+        where = f"cell {trial.claim.cell.key}: memory did not suffice for"
+        if capacity > 1:
+            n_runs = len(keys) if len(keys) > 1 else capacity
+            smaller = several(self._memory.halve(values, n_runs), "run")
+            self.emit(events.StudyNotice(message=f"{where} a stack of {n_runs}; it goes on with {smaller}"))
+        elif n_parts := self._memory.cut(values):
+            alike = [each for each in self._waiting if shape_key(each.run.values) == shape_key(values)]
+            cut = [self._trials[each.run.key].accumulate(each.run.key, n_parts) for each in alike]
+            self._waiting = [each for each in self._waiting if each not in alike] + cut
+            self.emit(events.StudyNotice(message=f"{where} a run; it goes on with grad_accum {n_parts}"))
+        else:
+            trial.error = does_not_fit(values, error)
+            self._finish(trial, trial.ending(RunState.FAILED))
+
+    def _save_in_tight_memory(self, stack: Stack, error: Exception) -> None:
+        """Save the runs of a stack one by one, as far as memory allows: others go on from their last snapshots."""
+        traceback.clear_frames(error.__traceback__)
+        for key in [key for key in stack.keys if key in self._trials and stack.is_whole]:
+            try:
+                self._save(stack, [key])
+                self._await_snapshot(self._trials[key].trainings[key])
+            except Exception as another:
+                if not is_out_of_memory(another):
+                    raise
 
     def _save(self, stack: Stack, keys: Collection[str]) -> None:
-        for key in keys:
-            self._snapshots.write(self._trials[key].trainings[key].folder.path, stack.snapshot(key))
+        errors = list[StorageUnavailable]()
+        for trial, key in [(self._trials[key], key) for key in keys]:
+            with suppress(OSError):
+                trial.write_points()
+            if trial.has_unwritten:  # who goes on from a later snapshot would not find them again
+                continue
+            training, snapshot = trial.trainings[key], stack.snapshot(key)
+            snapshot.numbers["grad_accum"] = training.run.values.grad_accum
+            try:
+                self._await_snapshot(training)
+            except StorageUnavailable as error:  # all the same it is tried once more
+                errors.append(error)
+            self._snapshots.write(training.folder.path, snapshot)
+        if errors:
+            raise errors[0]
 
-    def _await_snapshots(self, trials: Iterable[ClaimedTrial]) -> None:
-        self._snapshots.wait(*(each.folder.path for trial in trials for each in trial.trainings.values()))
+    def _await_snapshot(self, training: Training) -> None:
+        """Wait until a run's last snapshot is written; where it cannot be, the one before it is kept."""
+        self._write(lambda: self._snapshots.wait(training.folder.path), "snapshots")
+
+    def _write(self, call: Callable[[], bool | None], of: str) -> None:
+        """Write files, and go on where that fails, as on a full disk: it is tried again with what comes next.
+
+        Raises:
+            StorageUnavailable: it has failed for too long.
+        """
+        try:
+            has_written = call()
+        except OSError as error:
+            self.store.availability.note_failure(error, of)
+        else:
+            if has_written is not False:
+                self.store.availability.note_answer(of)
 
     def _write_checkpoint(self, stack: Stack, training: Training, record: Record) -> None:
         """Write a finished run's weights, with all that it takes to load them."""
@@ -350,7 +433,8 @@ class Runner:
             "iteration": iteration,
         }
         weights = stack.weights(record.key, best=kind == "best")
-        write_checkpoint(training.folder.path / kind, "model", weights, facts)
+        place = training.folder.path / kind
+        self.store.availability.retry(lambda: write_checkpoint(place, "model", weights, facts), of="records")
 
     def _emit(self, kind: type[events.TrialEvent], trial: ClaimedTrial, **more: Any) -> None:
         cell, number = trial.place

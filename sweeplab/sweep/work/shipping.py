@@ -71,6 +71,8 @@ class Shipping:
                 self._ship(run)
             while not self._ending.wait(SEND_SECONDS):
                 self._ship_what_changed()
+            for each in self._trackers:
+                each.end_pause()
             self._ship_what_changed()
             self._refused.clear()
             for run in [*self._left]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,12 @@ from sweeplab.lab.identity import check_same_study, code_versions, machine, vers
 from sweeplab.lab.moving import finish_moving
 from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState, TrialEnding
+from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import check_reach, make_plan
-from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
+from sweeplab.sweep.trials.availability import OUTAGE_SECONDS, Availability
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
@@ -80,7 +81,8 @@ def run_study(
         from sweeplab.sweep.trials.store import Store
 
         choose_storage(folder)
-        store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
+        create = partial(Store.create, spec, cells, plan.data.vocab_size, folder.storage_url)
+        store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the study, and whole
         if spec.warm_start:
@@ -115,7 +117,7 @@ class _Supervisor:
         self.progress.done_before = self.progress.counted
         self.shortage = memory_shortage(plan.cells, plan.workers, plan.device)
         self.pool = WorkerPool(folder, plan.workers, store, self._on_event, shortage=self.shortage)
-        self._stream = events.EventStream(folder)
+        self._stream, self._noticed = events.EventStream(folder), ""
         self._failed_alike: list[str] = []  # how the last trials failed, those that did alike
         self._ours: set[tuple[str, int]] = set()  # trials that workers of this process hold
         self._ended: set[tuple[str, int]] = set()
@@ -178,9 +180,9 @@ class _Supervisor:
             self.listen(events.Tick(), self.progress)
             if self.interrupts() > n_interrupts:
                 n_interrupts = self.interrupts()
+                self.pool.stop() if n_interrupts == 1 else self.pool.kill()
                 if n_interrupts == 1:
                     self.commands.set_phase("stop")  # for workers that joined from elsewhere
-                self.pool.stop() if n_interrupts == 1 else self.pool.kill()
             if now - read > READ_SECONDS:
                 self.shipping.check()
                 self._read_feed()
@@ -188,9 +190,18 @@ class _Supervisor:
                 if waited_for not in ("", before_that):
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
-                self.folder.write_elapsed(self.elapsed)
+                self._write_elapsed()
                 read = time.monotonic()
-        self.folder.write_elapsed(self.elapsed)
+        self._write_elapsed()
+
+    def _write_elapsed(self) -> None:
+        availability = self.store.availability
+        try:
+            self.folder.write_elapsed(self.elapsed)
+        except OSError as error:  # such as of a full disk, on which workers train on
+            availability.note_failure(error, "records")
+        else:
+            availability.note_answer("records")
 
     def _goes_on(self) -> bool:
         """Say whether there are workers to listen to, or to wait for; else the study is closing."""
@@ -264,6 +275,11 @@ class _Supervisor:
         if isinstance(event, events.TrialEnded):
             self._ended.add(event.place)
             self._note_failure(event.ending)
+        if isinstance(event, events.StudyNotice):  # each worker says what they all find, some a second later
+            said = event.message.partition(", after ")[0]
+            if said == self._noticed:
+                return
+            self._noticed = said
         self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)
@@ -272,6 +288,8 @@ class _Supervisor:
         """Stop the study when trials in a row fail alike: what ends all of them is not theirs."""
         how = (ending.error or "").strip().rpartition("\n")[2]
         kind, _, _ = how.partition(":")
+        if kind == DOES_NOT_FIT:  # others of the study may be smaller
+            return
         before = [each for each in self._failed_alike if each == kind]
         self._failed_alike = [*before, kind] if ending.outcome is RunState.FAILED else []
         if len(self._failed_alike) == MOST_ALIKE:

@@ -6,7 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -101,12 +101,36 @@ class TrialRuns:
         self.is_stopped = False  # by the study's owner
         self.states: dict[int, RunState] = {}  # of the runs that have come to their own end, by seed
         self.trainings: dict[str, Training] = {}
+        self._unwritten: dict[RunFolder, list[runs.CurvePoint]] = {}  # points of the curves
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(Run(start.key, start.values), folder)
         metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
+        self._asked_parts = values.grad_accum
         seeds = [each.folder.seed for each in self.trainings.values()]
         self.curves = SeedCurves(seeds, lambda loss, iteration: worth(metric, loss, iteration, values))
+
+    def write_points(self) -> None:
+        """Append what is not written yet of the curves.
+
+        Raises:
+            OSError: it cannot be, and is kept.
+        """
+        for folder in [*self._unwritten]:
+            folder.append(self._unwritten[folder])
+            del self._unwritten[folder]
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Say whether points of the curves could not be written."""
+        return bool(self._unwritten)
+
+    def accumulate(self, key: str, n_parts: int) -> Training:
+        """Let a run compute its batches in so many parts from now on; return it as it is then."""
+        training = self.trainings[key]
+        values = training.run.values.replace(grad_accum=n_parts)
+        self.trainings[key] = replace(training, run=Run(key, values))
+        return self.trainings[key]
 
     @property
     def outcome(self) -> RunState | None:
@@ -122,8 +146,8 @@ class TrialRuns:
             return None
         return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
 
-    def write_down(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
-        """Append a record to its run's curve; return the iterations at which the trial's mean is known by it.
+    def take_in(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
+        """Add a record to its run's curve; return the iterations at which the trial's mean is known by it.
 
         `whole_loss` is that of the whole validation split, where the record is a run's last.
         """
@@ -140,10 +164,11 @@ class TrialRuns:
         if whole_loss is not None:
             bits = self.dataset.bits_per_byte(whole_loss, wholly(values))
             points[record.iteration].update(whole_val_loss=whole_loss, whole_bits_per_byte=bits)
-        training.folder.append(
+        new = [
             runs.CurvePoint(**point, train_tokens=train_tokens(values, iteration))
             for iteration, point in sorted(points.items())
-        )
+        ]
+        self._unwritten.setdefault(training.folder, []).extend(new)
         has_ended = record.state != "running"
         if has_ended:
             self.states[seed] = RunState(record.state)
@@ -172,6 +197,7 @@ class TrialRuns:
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
         """Write and return how every run ended; where another worker wrote the end of the first, all end as it says."""
+        self.write_points()
         ends: list[RunEnd] = []
         for training in self.trainings.values():
             end = training.folder.read_end() or self._end(training, ends[0].ending if ends else ending)
@@ -185,7 +211,7 @@ class TrialRuns:
         evaluated = [(each.val_loss, each) for each in points if each.val_loss is not None]
         best = min(evaluated, key=lambda each: each[0])[1] if evaluated else None
         last = points[-1] if points else runs.CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
-        state = ending.states[training.folder.seed]
+        state, n_parts = ending.states[training.folder.seed], training.run.values.grad_accum
         return RunEnd(
             state=state,
             stop_reason=self._stop_reason(state, last.iteration),
@@ -199,6 +225,7 @@ class TrialRuns:
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
             wall_seconds=last.wall_seconds,
+            grad_accum=n_parts if n_parts != self._asked_parts else None,
             value=ending.value,
             error=ending.error,
             ending=ending,

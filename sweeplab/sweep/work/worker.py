@@ -25,6 +25,7 @@ import psutil
 from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import (
     Event,
+    StudyNotice,
     TrialEnded,
     WorkerDone,
     WorkerExited,
@@ -274,10 +275,12 @@ def main(lab: str, name: str, threads: str, force: str = "") -> int:
         return REFUSED
     emit(WorkerReady())
     store.availability.limit, store.availability.stopping = OUTAGE_SECONDS, closed.is_set
+    store.availability.say = lambda message: emit(StudyNotice(message=message))
     try:
         Runner(store.spec, store, dataset, folder, emit, closed.is_set).work()
     except StorageUnavailable as error:
-        print(error, file=sys.stderr)
+        with suppress(OSError):  # on a full disk the log has no room either
+            print(error, file=sys.stderr, flush=True)
         return REFUSED
     if not closed.is_set():
         keep_sample(folder, dataset)

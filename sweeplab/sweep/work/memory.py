@@ -1,0 +1,50 @@
+"""What is tried next where memory did not suffice: half the runs at a time, then a batch in more parts."""
+
+from __future__ import annotations
+
+from sweeplab.formatting import bytes_in_words
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.records.runs import DOES_NOT_FIT
+from sweeplab.study.plan import stack_capacity
+from sweeplab.train.devices import free_memory_bytes
+from sweeplab.train.run import ShapeKey, in_more_parts, shape_key, train_memory_bytes
+
+
+class Memory:
+    """What is known of a worker's memory, by the shape of the runs that did not fit it."""
+
+    def __init__(self) -> None:
+        self._capacities: dict[ShapeKey, int] = {}
+        self._parts: dict[ShapeKey, int] = {}
+
+    def capacity(self, wanted: int | str, values: Hyperparameters, n_seeds: int) -> int:
+        """Return K for a stack of runs like `values`: as planned, but no more than is known to fit."""
+        planned = stack_capacity(wanted, values, n_seeds, free_memory_bytes(values.device))
+        return min(planned, self._capacities.get(shape_key(values), planned))
+
+    def parts(self, values: Hyperparameters) -> int:
+        """Return the gradient accumulation with which such a run is known to fit."""
+        return self._parts.get(shape_key(values), values.grad_accum)
+
+    def halve(self, values: Hyperparameters, n_runs: int) -> int:
+        """Take note that so many runs did not fit, and return how many are tried next."""
+        fits = self._capacities[shape_key(values)] = max(1, n_runs // 2)
+        return fits
+
+    def cut(self, values: Hyperparameters) -> int | None:
+        """Take note that a run alone did not fit, and return the gradient accumulation that is tried next.
+
+        It is None where a part is one row: the run cannot be made smaller.
+        """
+        if (more := in_more_parts(values)) is None:
+            return None
+        self._parts[shape_key(values)], self._capacities[shape_key(more)] = more.grad_accum, 1
+        return more.grad_accum
+
+
+def does_not_fit(values: Hyperparameters, error: Exception) -> str:
+    """Return the error of a run that cannot be made smaller: what it takes, what there is, and who said so."""
+    asked = bytes_in_words(train_memory_bytes(values))
+    there = bytes_in_words(free_memory_bytes(values.device))
+    why = str(error).partition("\n")[0] or type(error).__name__
+    return f"{DOES_NOT_FIT}: {asked} asked for a run alone, row by row, {there} there ({why})"

@@ -1,0 +1,268 @@
+"""Real faults on real studies: processes killed and stopped, a database restarted, a disk filled, bits flipped.
+
+Run: python tests/faults/kills.py [N] [--seed S]. Studies of eight trials, two workers, on SQLite (on a small disk where
+one can be mounted) and on PostgreSQL (where it is installed) turn about, until N faults have befallen them. Each
+study is started again until it ends, and then held against an undisturbed one: trials lost, told twice or beyond the
+budget, runs of which a bit differs, numbers that MLflow lacks or has twice. Prints a table of what was done and found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import psutil
+from benchmarks.setting import print_table, setting
+from faults.disk import Disk, mounted
+from postgres_server import IS_INSTALLED, Server, started
+
+from sweeplab.records.folders import StudyFolder
+from sweeplab.sweep.trials.leases import LEASE_SECONDS
+from sweeplab.sweep.trials.store import open_store
+from sweeplab.tracking import open_tracker
+
+N_TRIALS = 8
+STUDY = f"""\
+name: killed
+data: {{corpus: python-docs, tokenizer: char}}
+fixed: {{block_size: 32, batch_size: 8, max_iters: 200, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.1,
+        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 40, log_interval: 10, device: cpu}}
+search: {{learning_rate: {{min: 3e-4, max: 1e-2, log: true}}}}
+budget: {{trials_per_cell: {N_TRIALS}}}
+sampler: random
+pruner: none
+engine: {{workers: 2, stack: 2}}
+"""
+FULL_SECONDS = 5.0
+FAULTS_A_STUDY = 8
+# A study that was started so often without coming to its end never does.
+MOST_STARTS = 60
+
+
+class Study:
+    """One study in a lab of its own, and what befalls it."""
+
+    def __init__(
+        self, folder: Path, lab: Path, dice: random.Random, disk: Disk | None, server: Server | None
+    ) -> None:
+        self.place, self.folder, self.dice = folder, StudyFolder(lab, "killed"), dice
+        self.disk, self.server = disk, server
+        self.said = folder / "said.txt"
+        self.counts: Counter[str] = Counter()
+        self._stopped: list[tuple[float, psutil.Process]] = []
+        self._full_until = 0.0
+        (folder / "killed.yaml").write_text(STUDY)
+
+    def start(self) -> None:
+        """Start the study, or go on with it, in a process group of its own."""
+        words = ["study", "run", "killed.yaml", "--lab", str(self.folder.lab)]
+        environment = os.environ | ({"SWEEPLAB_STORAGE": self.server.url} if self.server else {})
+        with self.said.open("ab") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sweeplab", *words],
+                cwd=self.place,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env=environment | {"OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            )
+
+    @property
+    def n_points(self) -> int:
+        """Return how many points all curves have."""
+        files = self.folder.path.glob("runs/*/*/points.jsonl")
+        return sum(file.read_bytes().count(b"\n") for file in files)
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the worker processes."""
+        with suppress(psutil.Error):
+            children = psutil.Process(self.process.pid).children()
+            return [each for each in children if any(word.endswith("work.worker") for word in each.cmdline())]
+        return []
+
+    def pass_time(self, is_over: Callable[[], bool]) -> bool:
+        """Wait until something is so; wake up what was stopped in the meantime. Say whether the study still runs."""
+        while not is_over() and self.process.poll() is None:
+            self._undo(time.monotonic())
+            time.sleep(0.05)
+        return self.process.poll() is None
+
+    def _undo(self, now: float) -> None:
+        for until, process in [*self._stopped]:
+            if now >= until:
+                self._stopped.remove((until, process))
+                with suppress(psutil.Error):
+                    process.resume()
+        if self.disk and now >= self._full_until:
+            self.disk.free()
+
+    def befall(self) -> None:
+        """Let one fault befall the study, as the dice say."""
+        faults: dict[str, Callable[[], object]] = {
+            "SIGKILL to all": lambda: os.killpg(self.process.pid, signal.SIGKILL),
+            "SIGKILL to the supervisor": self.process.kill,
+            "SIGTERM to all": lambda: os.killpg(self.process.pid, signal.SIGTERM),
+            "SIGINT to all": lambda: os.killpg(self.process.pid, signal.SIGINT),
+            "bits flipped in snapshots": self._flip,
+        }
+        if workers := self.workers():
+            one = self.dice.choice(workers)
+            faults["SIGKILL to a worker"] = one.kill
+            faults["SIGTERM to a worker"] = one.terminate
+            faults["SIGSTOP to a worker, past its lease"] = lambda: self._stop(one)
+        if self.disk:
+            faults["disk full for 5 s"] = self._fill
+        if self.server:
+            faults["database restarted"] = self.server.restart
+        kind = self.dice.choice(sorted(faults))
+        with suppress(ProcessLookupError, psutil.Error):
+            faults[kind]()
+        self.counts[kind] += 1
+
+    def _stop(self, worker: psutil.Process) -> None:
+        worker.suspend()
+        self._stopped.append((time.monotonic() + LEASE_SECONDS + 5, worker))
+
+    def _fill(self) -> None:
+        assert self.disk
+        self.disk.fill()
+        self._full_until = time.monotonic() + FULL_SECONDS
+
+    def _flip(self) -> None:
+        """Kill all, and flip a bit of the latest snapshot of each run."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for run in self.folder.runs():
+            kept = sorted(run.path.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
+            for file in kept[-1:]:
+                content = bytearray(file.read_bytes())
+                content[self.dice.randrange(len(content))] ^= 1 << self.dice.randrange(8)
+                file.write_bytes(content)
+
+    def run(self, n_faults: int) -> None:
+        """Run the study to its end, through at most so many faults."""
+        for _ in range(MOST_STARTS):
+            self.start()
+            while sum(self.counts.values()) < n_faults:
+                # While it starts, or when it has come further.
+                until = time.monotonic() + self.dice.uniform(0, 8)
+                points = self.n_points + self.dice.randrange(2, 25)
+                early = self.dice.random() < 0.25
+                if not self.pass_time(lambda: time.monotonic() > until if early else self.n_points >= points):  # noqa: B023
+                    break
+                self.befall()
+            self.pass_time(lambda: False)
+            if self.process.returncode == 0:
+                break
+        self.pass_time(lambda: not self._stopped)
+        for _, process in self._stopped:
+            with suppress(psutil.Error):
+                process.kill()
+
+    def problems(self, expected: dict[int, object]) -> Iterator[str]:
+        """Yield what is not as it should be now that the study has ended."""
+        if self.process.returncode != 0:
+            yield f"did not end: exit code {self.process.returncode}"
+        logs = [self.said, *self.folder.path.glob("worker-*.log")]
+        yield from (f"traceback in {log}" for log in logs if b"Traceback" in log.read_bytes())
+        store = open_store(self.folder)
+        (cell,) = store.cells
+        numbers = Counter(trial.number for trial in store.trials(cell))
+        yield from (f"trial {n} lost" for n in range(N_TRIALS) if n not in numbers)
+        yield from (f"trial {n} beyond the budget" for n in numbers if n >= N_TRIALS)
+        if store.n_held():
+            yield "a lease is left"
+        found = {run.trial: curve(run) for run in self.folder.runs()}
+        yield from (f"trial {n} differs" for n in expected if found.get(n) != expected[n])
+        for trial in store.trials(cell):
+            if trial.number in found and (trial.value, str(trial.state.name)) != (
+                found[trial.number][2],
+                "COMPLETE",
+            ):
+                yield f"trial {trial.number} is told otherwise than it ended"
+        store.storage.engine.dispose()
+        tracker = open_tracker(self.folder.lab, "killed")
+        tracked = [*tracker.runs()]
+        times = Counter(run.trial for run in tracked)
+        yield from (f"trial {n} is {times[n]} times in MLflow" for n in range(N_TRIALS) if times[n] != 1)
+        for run in tracked:
+            steps = [each.step for each in tracker.history(run.run_id, "val_loss")]
+            if steps != list(range(0, 201, 20)) or run.state != "complete":
+                yield f"trial {run.trial} in MLflow is {run.state} with points at {steps}"
+
+
+def curve(run: object) -> tuple[object, ...]:
+    """Return what no fault may change of a run."""
+    end = run.read_end()  # type: ignore[attr-defined]
+    points = [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]  # type: ignore[attr-defined]
+    return points, end and str(end.state), end and end.value
+
+
+@contextmanager
+def place(root: Path, number: int) -> Iterator[tuple[Path, Disk | None]]:
+    """Make a folder for a study, on a disk of its own where one can be mounted."""
+    folder = root / str(number)
+    folder.mkdir()
+    with mounted(folder / "disk") as disk:
+        yield folder, disk
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(n_faults: int, seed: int) -> int:
+    print(setting(), f"seed {seed}", flush=True)
+    dice, done, wrong = (
+        random.Random(seed),
+        {"SQLite": Counter[str](), "PostgreSQL": Counter[str]()},
+        list[str](),
+    )
+    n_studies: Counter[str] = Counter()
+    began = time.monotonic()
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(started()) if IS_INSTALLED else None
+        whole = Study(root, root / "lab", dice, None, None)
+        whole.run(0)
+        expected = {run.trial: curve(run) for run in whole.folder.runs()}
+        assert len(expected) == N_TRIALS, whole.said.read_text()
+        while (left := n_faults - sum(sum(each.values()) for each in done.values())) > 0:
+            number = sum(n_studies.values())
+            database = "PostgreSQL" if server and number % 2 else "SQLite"
+            with place(root, number) as (folder, disk):
+                lab = disk.path / "lab" if disk and database == "SQLite" else folder / "lab"
+                own = (disk, None) if database == "SQLite" else (None, server)
+                study = Study(folder, lab, dice, *own)
+                study.run(min(left, FAULTS_A_STUDY))
+                found = [f"{database} study {number}: {each}" for each in study.problems(expected)]
+                if found:
+                    print(*found, study.said.read_text()[-3000:], sep="\n", flush=True)
+            done[database].update(study.counts)
+            n_studies[database] += 1
+            wrong += found
+    rows = [[kind, *(str(done[each][kind]) for each in done)] for kind in sorted(set().union(*done.values()))]
+    rows.append(["all", *(str(sum(each.values())) for each in done.values())])
+    rows.append(["studies of eight trials", *(str(n_studies[each]) for each in done)])
+    rows.append(["not as it should be", *(str(sum(each in one for one in wrong)) for each in done)])
+    print_table(["", *done], rows)
+    print(f"{(time.monotonic() - began) / 60:.0f} minutes")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("n_faults", nargs="?", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    sys.exit(main(chosen.n_faults, chosen.seed))

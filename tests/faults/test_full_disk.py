@@ -1,0 +1,163 @@
+"""A disk that fills up while a study trains: training goes on, one line says so, and nothing is lost in the end.
+
+The disk is a real one of some megabytes (tmpfs), which another file takes up and gives back.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.disk import Disk, mounted
+
+from sweeplab.errors import StorageUnavailable
+from sweeplab.lab.events import Event, RunEvaluated
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, Engine, Pruner
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.runner import Runner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NO_ROOM = "No space left on device"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with mounted(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no small disk can be mounted")
+        yield disk
+
+
+@pytest.fixture
+def spec(tiny):
+    values = {"max_iters": 60}
+    return tiny(
+        values=values,
+        budget=Budget(trials_per_cell=2),
+        engine=Engine(stack=2),
+        pruner=Pruner(type="median", options={"n_startup_trials": 5}),
+    )
+
+
+def open_on(disk: Disk | Path, spec, dataset) -> tuple[StudyFolder, Store]:
+    folder = StudyFolder((disk.path if isinstance(disk, Disk) else disk) / "lab", spec.name)
+    size = dataset.tokenizer.vocab_size
+    return folder, Store.create(spec, cells(spec, size)[0], size, folder.storage_url)
+
+
+def found(folder: StudyFolder, store: Store) -> dict[int, object]:
+    curves = {
+        run.trial: (
+            [(each.iteration, each.val_loss, each.train_loss) for each in run.points()],
+            run.read_end(),
+        )
+        for run in folder.runs()
+    }
+    trials = {trial.number: trial for trial in store.trials(store.cells[0])}
+    assert {trial.state.name for trial in trials.values()} == {"COMPLETE"}
+    return {
+        number: (curve, str(end.state), trials[number].value, trials[number].intermediate_values)
+        for number, (curve, end) in curves.items()
+    }
+
+
+@pytest.fixture
+def expected(spec, dataset, tmp_path: Path) -> dict[int, object]:
+    folder, store = open_on(tmp_path, spec, dataset)
+    Runner(spec, store, dataset, folder).work()
+    return found(folder, store)
+
+
+def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
+    spec, dataset, disk: Disk, expected
+) -> None:
+    folder, store = open_on(disk, spec, dataset)
+    said: list[str] = []
+    store.availability.limit, store.availability.say = 600.0, said.append
+
+    def meanwhile(event: Event) -> None:
+        if isinstance(event, RunEvaluated) and event.iteration == 10:
+            disk.fill()
+        if isinstance(event, RunEvaluated) and event.iteration == 40:
+            disk.free()
+
+    Runner(spec, store, dataset, folder, meanwhile).work()
+    assert found(folder, store) == expected
+    assert [f"does not answer: {NO_ROOM}" in said[0], "answers again" in said[1], len(said)] == [
+        True,
+        True,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("at", [0, 10, 60])
+def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
+    at: int, spec, dataset, disk: Disk, expected
+) -> None:
+    folder, store = open_on(disk, spec, dataset)
+    store.availability.limit = 0.2
+
+    def fill(event: Event) -> None:
+        if isinstance(event, RunEvaluated) and event.iteration == at:
+            disk.fill()
+
+    with pytest.raises(StorageUnavailable, match=f"the storage of study tiny does not answer: {NO_ROOM}"):
+        Runner(spec, store, dataset, folder, fill).work()
+    disk.free()
+    _, again = open_on(disk, spec, dataset)
+    with store.storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    Runner(spec, again, dataset, folder).work()
+    assert found(folder, again) == expected
+    assert not list(folder.path.rglob("state*"))
+
+
+STUDY = """\
+name: filled
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 32, batch_size: 8, max_iters: 300, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
+        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 20, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 4}
+sampler: random
+pruner: {type: median, n_startup_trials: 2}
+engine: {workers: 2, stack: 2}
+"""
+
+
+@pytest.mark.faults
+def test_a_study_goes_on_when_there_is_room_again(disk: Disk, tmp_path: Path) -> None:
+    (tmp_path / "filled.yaml").write_text(STUDY)
+    lab = disk.path / "lab"
+    command = [sys.executable, "-m", "sweeplab", "study", "run", "filled.yaml", "--lab", str(lab)]
+    folder = StudyFolder(lab, "filled")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (
+        (tmp_path / "said.txt").open("wb") as file,
+        subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=file, env=environment) as study,
+    ):
+        while not any(run.points_file.exists() for run in folder.runs()):
+            assert study.poll() is None
+            time.sleep(0.05)
+        disk.fill()
+        time.sleep(12)
+        disk.free()
+        study.wait()
+    said = (tmp_path / "said.txt").read_text()
+    assert study.returncode == 0, said
+    assert "Traceback" not in said and "Traceback" not in "".join(
+        log.read_text() for log in folder.path.glob("worker-*.log")
+    )
+    assert (said.count(f"does not answer: {NO_ROOM}"), said.count("answers again")) == (1, 1), said
+    assert len(list(folder.runs())) == 4 and all(run.read_end() for run in folder.runs())
+    for run in folder.runs():
+        iterations = [point.iteration for point in run.points() if point.val_loss is not None]
+        assert iterations == list(range(0, run.read_end().iteration + 1, 20))

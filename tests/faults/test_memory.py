@@ -1,0 +1,231 @@
+"""Memory that does not suffice: stacks are halved, runs computed in more parts, and no bit or step is lost by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sweeplab.lab.events import RunEvaluated, StudyNotice, TrialEnded
+from sweeplab.records.runs import DOES_NOT_FIT
+from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.train.devices import free_memory_bytes, is_out_of_memory
+from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ERRORS = {
+    "CUDA's allocator": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "the CPU's": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    "Python's": MemoryError(),
+}
+
+
+def losses(folder) -> dict[str, list[tuple[int, float | None, float | None]]]:
+    return {
+        run.path.name: [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]
+        for run in folder.runs()
+    }
+
+
+@pytest.fixture
+def work(opened, dataset):
+    """Return a function that works on a study as one worker does; it returns the folder and the events."""
+
+    def run(spec, stopping=lambda: False):
+        folder, store = opened(spec)
+        heard = []
+        Runner(spec, store, dataset, folder, heard.append, stopping).work()
+        return folder, heard
+
+    return run
+
+
+def holds(
+    monkeypatch: pytest.MonkeyPatch, n_runs: int, n_rows: int, error: Exception, after: int = 0
+) -> None:
+    """Let the device hold so many runs at a time, each with so many rows of a batch, from an iteration on."""
+    real = Stack._differentiate
+
+    def differentiate(stack: Stack, weights, batch, gradient):
+        rows = len(batch.targets[0]) // stack._n_parts
+        if stack._members[0].iteration >= after and (len(weights) > n_runs or rows > n_rows):
+            raise error
+        return real(stack, weights, batch, gradient)
+
+    monkeypatch.setattr(Stack, "_differentiate", differentiate)
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("after", [0, 13])
+def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
+    error: Exception, after: int, tiny, work, monkeypatch
+) -> None:
+    budget, engine = Budget(trials_per_cell=8), Engine(stack=8)
+    whole, _ = work(tiny(name="whole", budget=budget, engine=engine))
+    holds(monkeypatch, 2, 4, error, after)
+    folder, heard = work(tiny(name="halved", budget=budget, engine=engine))
+    assert losses(folder) == losses(whole)
+    notices = [event.message for event in heard if isinstance(event, StudyNotice)]
+    assert ["stack of 8" in notices[0], "stack of 4" in notices[1], len(notices)] == [True, True, 2]
+    evaluated = [(event.place, event.iteration) for event in heard if isinstance(event, RunEvaluated)]
+    assert len(evaluated) == len(set(evaluated)) == 8 * 3, "they went on from where they were"
+    assert all(run.read_end().grad_accum is None for run in folder.runs())
+
+
+def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, monkeypatch) -> None:
+    spec = tiny(name="whole", budget=Budget(trials_per_cell=2), seeds=[0, 1])
+    whole, _ = work(spec)
+    holds(monkeypatch, 1, 1, ERRORS["Python's"], after=10)
+    folder, heard = work(spec.model_copy(update={"name": "parts"}))
+    for run in folder.runs():
+        end, start = run.read_end(), run.read_start()
+        assert (end.state, end.grad_accum, start.values.grad_accum) == ("complete", 4, 1)
+    found, expected = losses(folder), losses(whole)
+    for name, curve in expected.items():
+        assert [each[0] for each in found[name]] == [each[0] for each in curve]
+        assert found[name][2][1] == curve[2][1], "the bits up to iteration 10"
+        assert found[name][-1][1] == pytest.approx(curve[-1][1], rel=1e-5)
+    assert found != expected, "the last bits of gradients are other ones"
+    said = [event.message for event in heard if isinstance(event, StudyNotice)]
+    assert "goes on with grad_accum 4" in said[-1] and len(said) < 6, "the second trial does not try again"
+
+
+def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeypatch) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=1), values={"save_interval": 1000})
+    holds(monkeypatch, 1, 2, ERRORS["Python's"])
+    whole, _ = work(spec.model_copy(update={"name": "whole"}))
+    left = iter(range(17))
+    work(spec, lambda: next(left, None) is None)
+    monkeypatch.undo()  # a worker with more memory
+    folder, _ = work(spec)
+    assert losses(folder) == losses(whole)
+    assert [run.read_end().grad_accum for run in folder.runs()] == [2]
+
+
+def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) -> None:
+    whole, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
+    real, broken = Stack._step, []
+
+    def step(stack: Stack) -> None:
+        real(stack)
+        if not broken and stack._members[0].iteration == 14:
+            broken.append(True)
+            stack.is_whole = False
+            stack._rows["weights"].mul_(1.5)
+            raise MemoryError
+
+    monkeypatch.setattr(Stack, "_step", step)
+    folder, _ = work(tiny(name="torn", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
+    assert losses(folder) == losses(whole)
+
+
+def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_ones(
+    tiny, work, monkeypatch
+) -> None:
+    holds(monkeypatch, 1, 0, ERRORS["the CPU's"])
+    folder, heard = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
+    ends = [event.ending for event in heard if isinstance(event, TrialEnded)]
+    assert [end.outcome for end in ends] == ["failed"] * 3, "a cell gives up after three"
+    for end in ends:
+        assert end.error.startswith(DOES_NOT_FIT + ": ") and "\n" not in end.error
+        assert " kB asked for a run alone, row by row, " in end.error
+        assert " GB there (DefaultCPUAllocator: can't allocate memory" in end.error
+    assert not list(folder.path.rglob("state*"))
+
+
+def test_other_errors_are_none_of_memory() -> None:
+    assert all(map(is_out_of_memory, ERRORS.values()))
+    assert not any(map(is_out_of_memory, (RuntimeError("no such kernel"), ValueError("out of memory"))))
+
+
+# A worker of its own, whose memory is limited while it trains: by so many bytes beyond what it has at an evaluation.
+TIGHT = """\
+import json, resource, sys
+import psutil, torch
+from sweeplab.lab.events import RunEvaluated, StudyNotice
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.inputs import study_dataset
+from sweeplab.study.space import cells
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.runner import Runner
+from pathlib import Path
+
+torch.set_num_threads(1)
+at, spare = int(sys.argv[2]), float(sys.argv[3])
+spec = read_study(Path("tight.yaml"), sys.argv[4:], name=sys.argv[1])
+dataset = study_dataset(spec)
+folder = StudyFolder(Path("lab"), spec.name)
+size = dataset.tokenizer.vocab_size
+store = Store.create(spec, cells(spec, size)[0], size, folder.storage_url)
+said = []
+
+def emit(event):
+    if isinstance(event, StudyNotice):
+        said.append(event.message)
+    global spare
+    if isinstance(event, RunEvaluated) and event.iteration == at and spare:
+        used, spare = psutil.Process().memory_info().vms + 1e6 * spare, 0
+        resource.setrlimit(resource.RLIMIT_AS, (int(used),) * 2)
+
+Runner(spec, store, dataset, folder, emit).work()
+print(json.dumps(said))
+"""
+STUDY = """\
+name: tight
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 128, batch_size: 16, max_iters: 4, n_layer: 2, n_head: 2, n_embd: 64, dropout: 0.0,
+        eval_interval: 2, eval_tokens: 512, warmup_iters: 1, device: cpu}
+search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
+budget: {trials_per_cell: 4}
+sampler: random
+pruner: none
+engine: {stack: 4}
+"""
+
+
+@pytest.mark.faults
+def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path: Path) -> None:
+    from sweeplab.records.folders import StudyFolder
+
+    (tmp_path / "tight.yaml").write_text(STUDY)
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+    def train(name: str, at: int, megabytes: int, *changes: str) -> tuple[list[str], StudyFolder]:
+        command = [sys.executable, "-c", TIGHT, name, str(at), str(megabytes), *changes]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout), StudyFolder(tmp_path / "lab", name)
+
+    none, whole = train("whole", 0, 0)
+    assert none == []
+    for name, at in (("start", 0), ("middle", 2)):
+        said, folder = train(name, at, 50)
+        assert said == ["cell all: memory did not suffice for a stack of 4; it goes on with 2 runs"]
+        assert losses(folder) == losses(whole)
+    said, folder = train("alone", 2, 10)
+    ends = [run.read_end() for run in folder.runs()]
+    assert "it goes on with grad_accum" in said[-1]
+    assert [end.state for end in ends] == ["complete"] * 4 and all(end.grad_accum for end in ends)
+    said, folder = train("never", 0, 12, "batch_size=1", "block_size=4096")
+    errors = [run.read_end().error for run in folder.runs()]
+    assert errors and all(error.startswith(f"{DOES_NOT_FIT}: ") for error in errors)
+
+
+def test_the_limit_of_a_process_is_known(tmp_path: Path) -> None:
+    program = (
+        "import resource, psutil, sys\n"
+        "from sweeplab.train.devices import free_memory_bytes\n"
+        "used = psutil.Process().memory_info().vms\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 10**8,) * 2)\n"
+        "print(free_memory_bytes('cpu'))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 5e7 < int(found.stdout) <= 10**8 < free_memory_bytes("cpu")
