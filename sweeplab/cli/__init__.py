@@ -23,7 +23,17 @@ from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import print_answer
 from sweeplab.cli.report import compare_studies, scaling, sweep, ui
 from sweeplab.cli.runs import attention, evaluate, export_hf, generate, import_hf, next_tokens
-from sweeplab.cli.study.control import enqueue, extend, pause, resume, retry, stop, stop_trial
+from sweeplab.cli.study.control import (
+    enqueue,
+    extend,
+    pause,
+    repair,
+    resume,
+    resume_trial,
+    retry,
+    stop,
+    stop_trial,
+)
 from sweeplab.cli.study.manage import clone, init, rename, rm
 from sweeplab.cli.study.run import confirm, logs, plan, run, watch, work
 from sweeplab.cli.study.show import best, diff, export, list_studies, show
@@ -37,10 +47,10 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         # Before a run, during it, its results, order in the lab.
         (
             *(init, plan, run, watch, logs, stop, pause, resume, extend, enqueue, retry, work),
-            *(confirm, show, best, export, diff, clone, list_studies, rename, rm),
+            *(confirm, show, best, export, diff, clone, list_studies, rename, rm, repair),
         ),
     ),
-    "trial": ("Control one trial of a study.", (stop_trial,)),
+    "trial": ("Control one trial of a study.", (stop_trial, resume_trial)),
     "report": ("Write reports of studies.", (scaling, sweep, compare_studies)),
     "laws": (
         "Fit scaling laws, each number with a verdict.",
@@ -53,6 +63,7 @@ ALONE = (export_hf, import_hf, hyperparameters, generate, evaluate, schema, ui, 
 NAMES: dict[Callable[..., Any], str] = {
     list_studies: "list",
     stop_trial: "stop",
+    resume_trial: "resume",
     compare_studies: "compare",
     next_runs: "next",
     next_tokens: "next",

@@ -45,14 +45,14 @@ def named(what: str, names: Sequence[str]) -> str:
 class OpenedStudy:
     """A study whose storage can be opened."""
 
-    def __init__(self, folder: StudyFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: StudyFolder, allow_plugins: bool = False) -> None:
+        self.folder, self._allow_plugins = folder, allow_plugins
         self.is_running = folder.unfinished is RunState.RUNNING
 
     @cached_property
     def spec(self) -> StudySpec:
         """Return the study as it was last run."""
-        return read_spec(self.folder)
+        return read_spec(self.folder, self._allow_plugins)
 
     @cached_property
     def store(self) -> Store:
@@ -73,6 +73,15 @@ class OpenedStudy:
             for cell in self.store.cells
             for trial in self.store.trials(cell)
             if trial.state.name == "RUNNING" or "outcome" in trial.user_attrs
+        }
+
+    @cached_property
+    def numbers(self) -> set[tuple[str, int]]:
+        """Return the cells and numbers of all trials that Optuna has, whatever became of them."""
+        return {
+            (cell.key, trial.number)
+            for cell in self.store.cells
+            for trial in self.store.study(cell).get_trials(deepcopy=False)
         }
 
     @cached_property

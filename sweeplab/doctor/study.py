@@ -1,49 +1,30 @@
-"""A study's storage, the workers that hold its trials, the folders of its runs, and what MLflow has of them.
-
-Optuna knows how a trial ended, MLflow has its numbers.
-"""
+"""A study's storage, the workers that hold its trials, the folders of its runs, and what MLflow has of them."""
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from sweeplab.doctor.check import Check, OpenedStudy, Place, Verdict, named
+from sweeplab.doctor.check import Check, OpenedStudy, named
+from sweeplab.doctor.findings import (
+    FAULTS,
+    IN_FOLDERS,
+    IN_MLFLOW,
+    Finding,
+    Kind,
+    end_of,
+    folder_findings,
+    tracking_findings,
+)
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.formatting import without_password
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunState
 from sweeplab.sweep.trials.leases import Lease
 from sweeplab.sweep.trials.storage import TrialStorage
-from sweeplab.sweep.trials.store import OPTUNA_STATES
-from sweeplab.tracking import open_tracker
-from sweeplab.tracking.connection import tracking_uri
-from sweeplab.tracking.tracker import TrackedRun
-
-RELATIVE_TOLERANCE = 1e-9
-FINISHED = {state for state in RunState if state.is_finished}
-# Kind of fault -> what it is, how bad, and the cure, in which {paths} are those found and {again} runs the study again.
-FAULTS: dict[str, tuple[str, Verdict, str]] = {
-    "damaged": ("files that are no JSON", "bad", FROM_A_COPY),
-    "cut off": ("files that are no JSON, of runs that have not ended", "warn", "rm {paths} && {again}"),
-    "lost": ("trials that have ended, whose runs' descriptions or ends are gone", "bad", FROM_A_COPY),
-    "no_weights": (
-        "checkpoints without their weights",
-        "bad",
-        "put there what artifact `checkpoint` of the run has in MLflow",
-    ),
-    "unreported": ("runs that ended, of which the storage was not told", "warn", "{again}"),
-    "temporary": ("files that a kill left unfinished", "warn", "rm {paths}"),
-    "orphaned": ("folders of no trial", "warn", "rm -r {paths}"),
-}
 
 
 def storage_check(study: StudyFolder) -> Check:
@@ -128,161 +109,60 @@ def _kill(pids: Iterable[int], study: OpenedStudy) -> str:
     return kill if study.is_running else f"{kill} && {study.run_again}"
 
 
-# ------------------------------------------------------------------ folders of runs
+# ------------------------------------------------------------------ runs, Optuna and MLflow
 
 
 def run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     """Look for what is missing, cut off, or contradicts the storage; one check per kind."""
+    # What a command mends, those that work on the study are about to mend.
+    findings = [
+        each
+        for each in folder_findings(study)
+        if not (study.is_running and FAULTS[each.kind].verdict == "warn")
+    ]
     check = partial(Check, "runs", "folders of runs")
-    found: dict[str, list[Path]] = {kind: [] for kind in FAULTS}
-    n_unfinished = 0
-    places = {(*trial, seed) for trial in study.trials for seed in study.seeds[trial[0]]} | {*study.runs}
-    for place in sorted(places):
-        trial = study.trials.get(place[:2])
-        state = trial.state.name if trial else "none"
-        faults = list(_faults(study.folder.run(*place), state))
-        n_unfinished += state == "RUNNING" and not faults
-        for kind, path in faults:
-            # What a command mends, those that work on the study are about to mend.
-            if not (study.is_running and FAULTS[kind][1] == "warn"):
-                found[kind].append(path)
-    for kind, paths in found.items():
-        if paths:
-            what, verdict, cure = FAULTS[kind]
-            names = [str(path.relative_to(study.folder.path / "runs")) for path in paths]
-            written = cure.format(paths=shlex.join(map(str, paths)), again=study.run_again)
-            yield check(verdict, named(what, names), written)
-    if not any(found.values()):
+    runs = study.folder.path / "runs"
+    yield from _checks(study, check, IN_FOLDERS, findings, lambda each: _at(each, runs))
+    if not findings:
+        n_unfinished = sum(trial.state.name == "RUNNING" for trial in study.trials.values())
         doing = "running" if study.is_running else "waiting to be continued"
         rest = f", of them {doing}: {n_unfinished}" if n_unfinished else ""
         yield check("ok", f"whole: {len(study.runs)}{rest}")
 
 
-def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
-    described, ended = run.start_file, run.end_file
-    if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
-        # A trial that runs comes to its folder, or to what is missing there, when it is continued.
-        if state != "RUNNING":
-            yield ("orphaned" if state == "none" else "lost"), run.path
-        return
-    for file in (described, ended):
-        if file.exists() and _said(file) is None:
-            yield ("cut off" if state == "RUNNING" else "damaged"), file
-    for file in run.path.glob("*.tmp"):
-        yield "temporary", file
-    if state == "RUNNING" and end_of(run):
-        yield "unreported", run.path
-    for name in ("best", "last"):
-        facts = run.path / name / "model.json"
-        if facts.exists():
-            weights = facts.parent / (_said(facts) or {}).get("tensors", "")
-            if not (weights.is_file() and weights.stat().st_size):
-                yield "no_weights", facts.parent
-
-
-def _said(file: Path) -> dict[str, Any] | None:
-    """Return what a JSON file says; None where it is torn."""
-    try:
-        said = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return said if isinstance(said, dict) else None
-
-
-def end_of(run: RunFolder) -> RunEnd | None:
-    """Return how a run ended; None where it has not, or where that cannot be read."""
-    try:
-        return run.read_end()
-    except DamagedFile:
-        return None
-
-
-# ------------------------------------------------------------------ Optuna and MLflow
+def _at(finding: Finding, runs: Path) -> str:
+    return f"{finding.path.relative_to(runs)}{f' ({finding.said})' if finding.said else ''}"
 
 
 def agreement_checks(study: OpenedStudy) -> Iterator[Check]:
-    """Compare state and value of every run whose trial has ended with what MLflow has of it."""
-    check = partial(Check, "agreement", "Optuna's values and states against MLflow's")
-    tracked: dict[Place, list[TrackedRun]] = defaultdict(list)
+    """Compare every run whose trial has ended with what MLflow has of it."""
+    check = partial(Check, "agreement", "what runs have written against MLflow's")
     try:
-        for run in open_tracker(study.folder.lab, study.folder.name, study.spec.track.uri).runs():
-            tracked[run.cell, run.trial, run.seed].append(run)
+        findings = list(tracking_findings(study))
     except BadInput as error:
         # Runs are only sent once the study is there.
         if study.runs:
-            yield check("bad", str(error), study.run_again)
+            yield check("bad", str(error), study.folder.command("study repair"))
         return
     except TrackingUnavailable as error:
         yield check("bad", str(error), "start the tracking server")
         return
-    yield from _compare(study, {place: runs[0] for place, runs in tracked.items()}, check)
-    if twice := {place: runs[1:] for place, runs in tracked.items() if runs[1:]}:
-        found = named("runs are more than once in MLflow", [*map(_name, twice)])
-        yield check("bad", found, _delete(study, [run for runs in twice.values() for run in runs]))
-
-
-def _compare(
-    study: OpenedStudy, tracked: Mapping[Place, TrackedRun], check: Callable[..., Check]
-) -> Iterator[Check]:
-    agreed = 0
-    unsent: list[Place] = []
-    lost: list[Place] = []
-    differing: dict[Place, str] = {}
-    for (cell, number), trial in study.trials.items():
-        for seed in study.seeds[cell] if trial.state.is_finished() else ():
-            place = cell, number, seed
-            run, there = study.runs.get(place), tracked.get(place)
-            if there is None or there.state not in FINISHED:
-                is_marked = run is not None and (run.path / "shipped").exists()
-                (lost if is_marked else unsent).append(place)
-            elif said := _difference(trial.state.name, trial.value, end_of(run) if run else None, there):
-                differing[place] = said
-            else:
-                agreed += 1
-    if differing:
-        found = named("runs differ", [f"{_name(place)} ({said})" for place, said in differing.items()])
-        delete = _delete(study, [tracked[place] for place in differing])
-        yield check("bad", found, f"{delete} && {_send_again(study, [*differing])}")
-    if lost:
-        found = named("runs were sent and are not whole in MLflow", [*map(_name, lost)])
-        yield check("bad", found, _send_again(study, lost))
     if study.is_running:
-        unsent.clear()  # they are on their way
-    if unsent:
-        found = named("runs have not been sent to MLflow yet", [*map(_name, unsent)])
-        yield check("warn", found, study.run_again)
-    if not (differing or lost or unsent):
-        yield check("ok", f"runs that agree: {agreed}")
+        findings = [each for each in findings if each.kind != "unsent"]  # they are on their way
+    yield from _checks(study, check, IN_MLFLOW, findings, lambda each: each.name)
+    if not findings:
+        yield check("ok", f"runs that agree: {sum(bool(end_of(run)) for run in study.runs.values())}")
 
 
-def _difference(state: str, value: float | None, end: RunEnd | None, there: TrackedRun) -> str:
-    """Say in what a run differs, or nothing; a run may have its own end inside a trial that ended otherwise."""
-    if end and end.state != there.state:
-        return f"{end.state} on disk, {there.state} in MLflow"
-    if not end and OPTUNA_STATES[RunState(there.state)].name != state:
-        return f"{state} in Optuna, {there.state} in MLflow"
-    sent = there.metrics.get("value")
-    if state != "COMPLETE" or value is None:
-        return ""
-    if sent is not None and math.isclose(sent, value, rel_tol=RELATIVE_TOLERANCE):
-        return ""
-    return f"value {value:.6g} in Optuna, {sent} in MLflow"
-
-
-def _delete(study: OpenedStudy, runs: Sequence[TrackedRun]) -> str:
-    """Return the command that takes runs out of MLflow."""
-    uri = without_password(tracking_uri(study.folder.lab, study.spec.track.uri))
-    ids = " ".join(run.run_id for run in runs)
-    delete = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow runs delete --run-id $run"
-    return f"for run in {ids}; do {delete}; done"
-
-
-def _send_again(study: OpenedStudy, places: Sequence[Place]) -> str:
-    """Return the commands that send runs again: MLflow finds those that it has, and gets what it lacks."""
-    markers = [str(study.folder.run(*place).path / "shipped") for place in places]
-    return f"rm -f {shlex.join(markers)} && {study.run_again}"
-
-
-def _name(place: Place) -> str:
-    cell, number, seed = place
-    return f"{cell} #{number} seed {seed}"
+def _checks(
+    study: OpenedStudy,
+    check: Callable[..., Check],
+    kinds: Mapping[str, Kind],
+    findings: Sequence[Finding],
+    name: Callable[[Finding], str],
+) -> Iterator[Check]:
+    repair = study.folder.command("study repair")
+    for key, kind in kinds.items():
+        if own := [each for each in findings if each.kind == key]:
+            cure = kind.cure.format(repair=repair) if kind.cure else repair
+            yield check(kind.verdict, named(kind.found, [*map(name, own)]), cure)

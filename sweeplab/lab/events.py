@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,9 +146,23 @@ class EventStream:
     def __init__(self, folder: StudyFolder) -> None:
         self._runs = folder.path / "runs"
         self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
-        self._known: set[Path] = set()
+        self._known: dict[Path, set[str]] = defaultdict(set)  # the names in a cell's folder
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
+        self._taken_back: dict[Path, float] = {}  # when runs ended that go on, until their ends are gone
+
+    def reopen(self, cell: str, trial: int) -> None:
+        """Follow a trial that had ended and goes on."""
+        self._ended.discard((cell, trial))
+        following = {curve.folder for curve in self._live}
+        for name in self._known[self._runs / cell]:
+            folder = RunFolder(self._runs / cell / name)
+            if folder.trial != trial or folder in following:
+                continue
+            if end := folder.read_end():
+                self._taken_back[folder.path] = end.ended
+            self._live.append(curve := CurveReader(folder))
+            curve.new_points()
 
     def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""
@@ -168,6 +184,8 @@ class EventStream:
                 yield RunEvaluated(cell=cell, trial=trial, seed=run.seed, iteration=at, val_loss=loss)
             if number >= n_known or (end := run.read_end()) is None:
                 continue
+            if self._taken_back.get(run.path) == end.ended:
+                continue
             self._live.remove(curve)
             if place not in self._ended:
                 self._ended.add(place)
@@ -179,12 +197,13 @@ class EventStream:
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
                 continue
-            found = [RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known]
+            names = {each.name for each in os.scandir(cell)} - self._known[cell]
+            found = [RunFolder(cell / name) for name in sorted(names)]
             whole = [folder for folder in found if folder.has_started]
             if whole == found:  # else one is just being made
                 self._seen[cell] = changed
             for folder in whole:
-                self._known.add(folder.path)
+                self._known[cell].add(folder.path.name)
                 self._live.append(CurveReader(folder))
                 yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 

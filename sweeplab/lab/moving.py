@@ -8,8 +8,9 @@ import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import sync_folder, write_whole
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
 from sweeplab.lab.storage import open_database
@@ -31,24 +32,22 @@ class Done:
 def remove_study(folder: StudyFolder) -> Done:
     """Move a study's folder to the lab's trash, and its experiment to MLflow's deleted ones.
 
+    What is to be done is written down first: cut off, it is finished by `finish_moving`.
+
     Raises:
         BadInput: somebody runs it.
-        TrackingUnavailable: MLflow does not answer; nothing has been moved.
+        TrackingUnavailable: MLflow does not answer; the study stays.
     """
     with folder.held(_in_use(folder)):
-        kept_as = f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        trash = folder.lab / "trash" / kept_as
-        restore = delete_experiment(folder.lab, folder.name, tracking_uri_of(folder), kept_as)
-        trash.parent.mkdir(exist_ok=True)
-        folder.path.rename(trash)
-    undo = [shlex.join(["mv", str(trash), str(folder.path)]), *restore]
-    return Done(f"{folder.name} is removed: its folder is {trash} now", undo)
+        move = Move("remove", folder.name, f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        move.write(folder)
+        return _remove(folder, move)
 
 
 def rename_study(folder: StudyFolder, new: str) -> Done:
     """Give a study another name: in MLflow, its storage, its files and its folder.
 
-    What is to be done is written down first: cut off, it is finished by `finish_renaming`.
+    What is to be done is written down first: cut off, it is finished by `finish_moving`.
 
     Raises:
         BadInput: somebody runs it, or the name is taken or is none; nothing is changed.
@@ -61,40 +60,79 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
         what = f"{there} is there, of a study that never started; remove it or give another name"
         raise BadInput(what)
     with folder.held(_in_use(folder)):
-        write_whole(folder.renaming_file, json.dumps({"from": folder.name, "to": new}).encode())
-        return _rename(folder, folder.name, new)
+        move = Move("rename", folder.name, new)
+        move.write(folder)
+        return _rename(folder, move)
 
 
-def finish_renaming(lab: Path, name: str) -> Done | None:
-    """Finish the renaming of a study from a name, or to it, that was cut off; None where there is none.
+@dataclass(frozen=True)
+class Move:
+    """What is done to a study in several stores; `new` is its new name, or that of its folder in the trash."""
+
+    what: Literal["rename", "remove"]
+    old: str
+    new: str
+
+    def write(self, folder: StudyFolder) -> None:
+        """Write down what is about to be done."""
+        write_whole(folder.moving_file, json.dumps(vars(self)).encode())
+        sync_folder(folder.path)
+
+
+def finish_moving(lab: Path, name: str) -> Done | None:
+    """Finish what was to be done to a study and was cut off; None where there is nothing.
+
+    A renaming is found by either name.
 
     Raises:
         BadInput: somebody runs the study.
         TrackingUnavailable: MLflow does not answer.
     """
-    for file in (lab / "studies").glob("*/renaming.json"):
+    for file in (*lab.glob("studies/*/moving.json"), *lab.glob("trash/*/moving.json")):
         folder = StudyFolder(lab, file.parent.name)
-        said = folder.read(file)
-        if name in said.values():
+        move = Move(**folder.read(file))
+        if file.is_relative_to(lab / "trash"):
+            if name == move.old:
+                return _remove(StudyFolder(lab, move.old), move)
+        elif name in (move.old, move.new):
             with folder.held(_in_use(folder)):
-                return _rename(folder, said["from"], said["to"])
+                return (_rename if move.what == "rename" else _remove)(folder, move)
     return None
 
 
-def _rename(folder: StudyFolder, old: str, new: str) -> Done:
+def _remove(folder: StudyFolder, move: Move) -> Done:
+    """Go through both places that have a study; each step finds out whether it is done."""
+    trash = folder.lab / "trash" / move.new
+    there = folder if folder.moving_file.exists() else StudyFolder(folder.lab, f"../trash/{move.new}")
+    try:
+        restore = delete_experiment(folder.lab, folder.name, tracking_uri_of(there), move.new)
+    except TrackingUnavailable:  # a study that its owner goes on with is not to be removed then
+        there.moving_file.unlink()
+        raise
+    if there is folder:
+        trash.parent.mkdir(exist_ok=True)
+        folder.path.rename(trash)
+        sync_folder(trash.parent)
+    (trash / folder.moving_file.name).unlink()
+    undo = [shlex.join(["mv", str(trash), str(folder.path)]), *restore]
+    return Done(f"{folder.name} is removed: its folder is {trash} now", undo)
+
+
+def _rename(folder: StudyFolder, move: Move) -> Done:
     """Go through all that has a study's name; each step finds out what of it is done."""
+    old, new = move.old, move.new
     spec, renamed = read_study(folder.canonical_file, name=new), StudyFolder(folder.lab, new)
     try:
         rename_experiment(folder.lab, old, spec.track.uri, new)
     except BadInput:  # before anything is renamed
-        folder.renaming_file.unlink()
+        folder.moving_file.unlink()
         raise
     _rename_in_storage(folder, old, new)
     _rename_in_files(folder, spec)
     if folder.name != new:
         folder.path.rename(renamed.path)
         sync_folder(renamed.path.parent)
-    renamed.renaming_file.unlink()
+    renamed.moving_file.unlink()
     what = f"{old} is {new} now; a study file that says `name: {old}` would start another one"
     return Done(what, [renamed.command("study rename", old)])
 

@@ -17,10 +17,11 @@ from sweeplab.data.task import task_of
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.identity import Difference, differences
 from sweeplab.lab.listing import Trial, best_by_task, has_one_task, pick_trial, read_trials, study_names
-from sweeplab.lab.storage import count_trials
+from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURES, RunFolder, RunStart, RunState, run_key
+from sweeplab.tracking.connection import count_tracked
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sweeplab.tracking.tracker import Description, Summary
 
 _CELLS_NAMED, _N_BEST = 3, 20
+_ENDED = [str(state) for state in RunState if state.is_finished]
 
 # ------------------------------------------------------------------ studies
 
@@ -94,6 +96,7 @@ def show_study(folder: StudyFolder) -> dict[str, Any]:
         ],
         "warm_start": warm_start,
         "baselines": baselines,
+        "disagreement": _disagreement(folder, trials, counts, unfinished),
         "best": _best_run(by_task[0][0], trials) if by_task else None,
         "failures": [
             {
@@ -166,6 +169,58 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _cells_in_words(cells: list[str]) -> str:
     more = len(cells) - _CELLS_NAMED
     return ", ".join(cells) if more <= 0 else f"{', '.join(cells[:_CELLS_NAMED])} and {more} more cells"
+
+
+def disagreement(folder: StudyFolder) -> str:
+    """Say in one line how the storage, the folders and MLflow disagree, and what mends it; nothing where they agree.
+
+    Counts and lowest values are compared, which takes no time; `doctor` compares all. A study that is being run is
+    about to agree, and what a server has of it is not asked for.
+    """
+    return _disagreement(folder, read_trials(folder), count_trials(folder), folder.unfinished)
+
+
+def _disagreement(
+    folder: StudyFolder, trials: Sequence[Trial], counts: Mapping[str, TrialCounts], unfinished: RunState
+) -> str:
+    if unfinished is RunState.RUNNING:
+        return ""
+    told = {
+        (cell, state): (count, found.lowest.get(state))
+        for cell, found in counts.items()
+        for state, count in found.states.items()
+        if state in _ENDED
+    }
+    values: dict[tuple[str, str], list[float | None]] = {}
+    for trial in trials:
+        if trial.ending:
+            values.setdefault((trial.cell, str(trial.ending.outcome)), []).append(trial.value)
+    written = {
+        key: (len(own), min((each for each in own if each is not None), default=None))
+        for key, own in values.items()
+    }
+    what = []
+    for cell, state in sorted(told.keys() | written.keys()):
+        one, other = told.get((cell, state), (0, None)), written.get((cell, state), (0, None))
+        if one[0] != other[0]:
+            what.append(
+                f"{one[0]} {state} trials of cell {cell} in Optuna's storage, {other[0]} in the folders"
+            )
+        elif RunState(state).has_value and not _is_close(one[1], other[1]):
+            what.append(f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders")
+    tracked = count_tracked(folder.lab, folder.name, folder.read(folder.canonical_file)["track"]["uri"])
+    ended = Counter(str(end.state) for trial in trials for end in trial.ends)
+    n_waiting = sum(
+        len(trial.runs) - len(trial.ends) for trial in trials
+    )  # which may have been pruned before
+    if tracked is not None and ((ended - tracked) or (tracked - ended).total() > n_waiting):
+        state = min({**(tracked - ended), **(ended - tracked)})
+        what.append(f"{tracked[state]} {state} runs in MLflow, {ended[state]} in the folders")
+    return f"{what[0]}; {folder.command('study repair')} lets them agree" if what else ""
+
+
+def _is_close(one: float | None, other: float | None) -> bool:
+    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9))
 
 
 # ------------------------------------------------------------------ one trial

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri
 from sweeplab.formatting import without_password, without_passwords
+from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -49,10 +50,15 @@ _Row = tuple[str, str, str | None, int, float | None]
 
 @dataclass
 class TrialCounts:
-    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of any."""
+    """Trials by outcome, or `enqueued`, or the state of what has not ended, and the lowest value of each outcome."""
 
     states: Counter[str] = field(default_factory=Counter)
-    best: float | None = None
+    lowest: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> float | None:
+        """Return the lowest value of a trial that came to an end of its own."""
+        return min((value for state, value in self.lowest.items() if RunState(state).has_value), default=None)
 
 
 def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
@@ -65,9 +71,10 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
     found: dict[str, TrialCounts] = {}
     for name, state, outcome, count, value in _rows(folder):
         counts = found.setdefault(name.partition("/")[2], TrialCounts())
-        counts.states[json.loads(outcome) if outcome else unfinished[state]] += count
-        if value is not None and (counts.best is None or value < counts.best):
-            counts.best = value
+        how = json.loads(outcome) if outcome else unfinished.get(state, state)
+        counts.states[how] += count
+        if value is not None and outcome:
+            counts.lowest[how] = min(value, counts.lowest.get(how, value))
     return found
 
 
@@ -158,6 +165,11 @@ def open_database(url: str) -> Engine:
     return serialize(create_engine(url, **engine_arguments(url)))
 
 
+def is_read_only(engine: Engine) -> bool:
+    """Say whether this process may only read what the engine opens: an SQLite file that it may not write."""
+    return "uri" in engine.url.query
+
+
 def serialize(engine: Engine) -> Engine:
     """Let the processes that write to an SQLite file take turns; other databases do by themselves.
 
@@ -165,7 +177,7 @@ def serialize(engine: Engine) -> Engine:
     workers would run one trial: every transaction takes the write lock first, but for those that only read.
     Write-ahead log, so readers never wait. What may only be read is left as it is.
     """
-    if engine.dialect.name != "sqlite" or "uri" in engine.url.query:
+    if engine.dialect.name != "sqlite" or is_read_only(engine):
         return engine
     from sqlalchemy import event
 

@@ -98,7 +98,7 @@ class StudyFolder:
     elapsed_file = Inside("elapsed.json")  # how long it has been run so far
     report = Inside("report")  # the folder of the reports
     sample = Inside("sample")  # the folder of what the best run has written
-    renaming_file = Inside("renaming.json")  # there while the study gets another name
+    moving_file = Inside("moving.json")  # there while the study gets another name, or is removed
     lock_file = Inside("supervisor.lock")
     _runs = Inside("runs")  # made by the first worker
 
@@ -224,7 +224,7 @@ class StudyFolder:
         """Hold the study for this process, as whoever runs it does.
 
         Raises:
-            BadInput: another process holds it; says what is given as `otherwise`.
+            BadInput: another process holds it; says what is given as `otherwise`. Or its folder cannot be written.
         """
         from filelock import FileLock, Timeout
 
@@ -232,6 +232,8 @@ class StudyFolder:
             lock = FileLock(self.lock_file).acquire(timeout=LOOK_SECONDS, poll_interval=0.05)
         except Timeout:
             raise BadInput(otherwise) from None
+        except OSError as error:
+            raise BadInput(f"cannot write {self.path}: {error.strerror}") from error
         with lock:
             yield
 

@@ -231,6 +231,7 @@ class RunFolder:
     points_file = Inside("points.jsonl")
     end_file = Inside("end.json")
     test_file = Inside("test.json")  # what the test split says of it
+    shipped_file = Inside("shipped")  # where tracking has all of the run
 
     @property
     def cell(self) -> str:
@@ -320,6 +321,18 @@ class RunFolder:
             return None
         with reading(self.end_file, FROM_A_COPY):
             return RunEnd.from_json(json.loads(said))
+
+    def take_back_end(self, promoted: int) -> RunEnd | None:
+        """Take the end back with which a run was pruned whose trial goes on from an iteration; return any other one.
+
+        Tracking, which was told of it, is to look at the run again.
+        """
+        end = self.read_end()
+        if end is None or end.ending.outcome is not RunState.PRUNED or end.iteration > promoted:
+            return end
+        self.shipped_file.unlink(missing_ok=True)
+        self.end_file.unlink()
+        return None
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the weights that were kept, if any were."""

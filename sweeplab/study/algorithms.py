@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from sweeplab.study.space import Space
 
+# Our own option of a pruner that halves: while budget is left when all trials have ended, pruned ones go on.
+PROMOTE = "promote"
+
 # The words of Optuna's annotations that YAML can say: Python's types, ours, and JSON Schema's.
 WORDS = {
     "int": (int, "a whole number", "integer"),
@@ -89,7 +92,7 @@ class AlgorithmRow:
                 continue
             required = parameter.default is parameter.empty and name not in self.defaults
             found[name] = Option(words, required)
-        return found
+        return found | ({PROMOTE: Option(frozenset({"bool"}), False)} if self.halves else {})
 
 
 # Of a cell's trials at most this share is spread evenly, before the sampler models what they found.
@@ -267,6 +270,12 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
     return found
 
 
+def promotes(pruner: Pruner) -> bool:
+    """Say whether pruned trials go on while budget is left when all others have ended."""
+    inner = [value for value in pruner.options.values() if isinstance(value, Pruner)]
+    return bool(pruner.options.get(PROMOTE)) or any(map(promotes, inner))
+
+
 def make_pruner(pruner: Pruner) -> BasePruner:
     """Return Optuna's pruner.
 
@@ -284,6 +293,7 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
     given = {
         name: make_pruner(value) if isinstance(value, Pruner) else value
         for name, value in {**unasked, **row.defaults, **algorithm.options}.items()
+        if name != PROMOTE
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)

@@ -17,7 +17,7 @@ from sweeplab.hyperparameters import SHAPE, TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
-from sweeplab.study.algorithms import n_startup_trials, rungs, settled_pruner
+from sweeplab.study.algorithms import n_startup_trials, promotes, rungs, settled_pruner
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import Budget, StudySpec
@@ -287,6 +287,10 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
     if counts and (asked is None or min(counts) < asked):
         fewest = several(min(counts), "point")
         found.append(f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise")
+    if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
+        found.append(
+            "the pruner promotes while time or FLOPs are left, and the budget limits neither: it never does"
+        )
     varying = set(filter(varies, spec.search.keys() & set(SHAPE)))
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))

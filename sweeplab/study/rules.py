@@ -60,6 +60,10 @@ def facts(values: Hyperparameters) -> Facts:
     )
 
 
+# Those of the last values: each constraint asks for them in turn.
+_last_facts = lru_cache(maxsize=2)(facts)
+
+
 def evaluate(expression: Expression, values: Values) -> Any:
     """Return the value of an expression over hyperparameters and what follows from them.
 
@@ -71,7 +75,7 @@ def evaluate(expression: Expression, values: Values) -> Any:
     if not expression.names & FACTS.keys():
         return expression.value(values)
     try:
-        known = {**values, **facts(Hyperparameters.of(values))._asdict()}
+        known = {**values, **_last_facts(Hyperparameters.of(values))._asdict()}
     except (ArithmeticError, TypeError) as error:
         raise ValueError(f"{expression.text!r} has no value: {error}") from error
     return expression.value(known)

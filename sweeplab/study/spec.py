@@ -232,6 +232,11 @@ class Track(Section):
     """What is kept of a run, and where."""
 
     checkpoints: Literal["best", "last", "none"] = key("best", "Which weights are kept")
+    snapshots: int = key(
+        3,
+        "Pruned trials of each cell, the best, that keep a snapshot to be promoted from; others start anew",
+        ge=0,
+    )
     uri: str | None = key(None, "MLflow's tracking URI; the lab's own database if missing")
 
 

@@ -183,10 +183,18 @@ def _check_without_password(uri: str) -> None:
 
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
-    """Return what checkpoints take when all is done, and snapshots (four rows, two at a time) while it trains."""
-    per_cell = 0 if spec.track.checkpoints == "none" else (spec.budget.trials_per_cell or 1)
-    kept = sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
-    return 4 * (n_copies * kept + 2 * 4 * max(each.n_params for each in plans))
+    """Return what checkpoints and pruned trials' snapshots take when all is done, and others' while it trains.
+
+    A snapshot has four rows, and of a run that trains there are two.
+    """
+
+    def n_values(per_cell: int) -> int:
+        return sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
+
+    per_cell = spec.budget.trials_per_cell or 1
+    checkpoints = 0 if spec.track.checkpoints == "none" else n_copies * n_values(per_cell)
+    pruned = 0 if spec.pruner.type == "none" else n_values(min(per_cell, spec.track.snapshots))
+    return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
 
 
 def _check_disk(folder: StudyFolder, needed: int, n_copies: int) -> None:

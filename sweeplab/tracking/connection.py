@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
@@ -114,6 +115,29 @@ def database_file(uri: str) -> Path | None:
     from sqlalchemy import make_url
 
     return Path(make_url(uri).database or "").absolute()
+
+
+def count_tracked(lab: Path, study: str, uri: str | None) -> Counter[str] | None:
+    """Count a study's runs by state where tracking is an SQLite file, without MLflow; None where it is not."""
+    database = database_file(tracking_uri(lab, uri))
+    if database is None or not database.exists():
+        return None
+    query = """
+        SELECT state.value, COUNT(*) FROM runs
+        JOIN tags AS study ON study.run_uuid = runs.run_uuid AND study.key = 'sweeplab.study' AND study.value = ?
+        JOIN tags AS trial ON trial.run_uuid = runs.run_uuid AND trial.key = 'sweeplab.trial'
+        JOIN tags AS state ON state.run_uuid = runs.run_uuid AND state.key = 'sweeplab.state'
+        JOIN experiments USING (experiment_id)
+        WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active'
+            AND state.value NOT IN ('running', 'waiting')
+        GROUP BY state.value
+    """
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        return Counter(dict(connection.execute(query, [study])))
+    return None
 
 
 def artifact_location(lab: Path, uri: str) -> str | None:

@@ -1,19 +1,17 @@
 """A study's experiment in MLflow: found or made, renamed or deleted; its runs written and read in few calls.
 
-A database answers for many runs at once. MLflow's own search makes an object of every parameter, which takes half
-a minute for 20,000 runs; its tables are read here as they are. A server's client has no such calls.
+Where tracking is a database, what touches many runs, or many numbers, goes to its tables.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
@@ -24,12 +22,22 @@ from sweeplab.tracking.connection import (
     reaching,
     tracking_uri,
 )
+from sweeplab.tracking.tables import (
+    KEY,
+    STUDY,
+    engine_of,
+    read_keys,
+    read_tables,
+    rename_in_tables,
+    tracked_run,
+    write_new,
+)
 from sweeplab.tracking.tracker import Measure, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment as Entity
-    from mlflow.entities import Run
+    from mlflow.entities import Run, RunInfo
 
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 TAG_CHARACTERS = 5000
@@ -38,7 +46,6 @@ RUNS_A_QUERY = 500
 MOST_POINTS = 2**31 - 1
 # The kind makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
-STUDY = "sweeplab.study"  # the tag of every run of ours that says whose it is
 
 
 class Experiment:
@@ -92,7 +99,7 @@ class Experiment:
     def run(self, key: str) -> Run | None:
         """Return the run of a key: the study's name for its parent run, else study/cell/trial/seed."""
         # The first, should two machines ever have made the same run at once.
-        return next(self.runs(f"tags.`sweeplab.key` = {quoted(key)}"), None)
+        return next(self.runs(f"tags.`{KEY}` = {quoted(key)}"), None)
 
     def runs(self, condition: str = "", experiment: str = "") -> Iterator[Run]:
         """Yield the runs that meet a condition in MLflow's own words, the earliest first, a page at a time."""
@@ -104,6 +111,41 @@ class Experiment:
             token = found.token
             if not token:
                 return
+
+    def keys(self) -> set[str] | None:
+        """Return the keys of all runs, or None where that would take a page of whole runs after another."""
+        engine = engine_of(self.client)
+        return read_keys(engine, self.find()) if engine else None
+
+    def write_new(
+        self,
+        run_id: str,
+        points: Iterable[Sequence[Measure]] = (),
+        params: Mapping[str, str] = MappingProxyType({}),
+        tags: Mapping[str, str] = MappingProxyType({}),
+        status: str = "",
+        ended_ms: int | None = None,
+    ) -> None:
+        """Write points and params that a run lacks, its tags, and its status, in one transaction where that can be."""
+        if engine := engine_of(self.client):
+            columns = {"status": status or None, "end_time": ended_ms}
+            info = {name: value for name, value in columns.items() if value is not None}
+            measures = [each for point in points for each in point]
+            write_new(engine, run_id, measures, params, _cut(tags), info)
+            return
+        self.log(run_id, points, params, tags)
+        if ended_ms:
+            self.client.set_terminated(run_id, status, ended_ms)
+        elif status:
+            self.client.update_run(run_id, status)
+
+    def log_artifacts(self, run: RunInfo, files: Path, folder: str) -> None:
+        """Keep all that lies in a folder with a run; MLflow's client would read the run again to know where."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository as reached
+        from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri as in_profile
+
+        uri = in_profile(run.artifact_uri, self.uri)  # type: ignore[no-untyped-call]
+        reached(uri, self.uri).log_artifacts(str(files), folder)  # type: ignore[no-untyped-call]
 
     def log(
         self,
@@ -119,7 +161,7 @@ class Experiment:
         calls = zip_longest(
             _batches(points),
             [all_params[first : first + PARAMS_A_BATCH] for first in range(0, len(params), PARAMS_A_BATCH)],
-            [[RunTag(name, text[:TAG_CHARACTERS]) for name, text in tags.items()]],
+            [[RunTag(name, text) for name, text in _cut(tags).items()]],
             fillvalue=(),
         )
         for measures, some_params, some_tags in calls:
@@ -136,6 +178,10 @@ def count_studies(lab: Path, uri: str) -> int:
     with reaching(uri):
         ours = f"tags.`{KIND[0]}` = '{KIND[1]}'"
         return len(connect(lab, uri).search_experiments(filter_string=ours, max_results=1000))
+
+
+def _cut(tags: Mapping[str, str]) -> dict[str, str]:
+    return {name: text[:TAG_CHARACTERS] for name, text in tags.items()}
 
 
 def quoted(text: str) -> str:
@@ -157,45 +203,14 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
 
 def read_runs(experiment: Experiment) -> Iterator[TrackedRun]:
     """Yield the trainings of an experiment's study, the earliest first."""
-    if _has_tables(experiment):
-        yield from _from_tables(experiment)
+    if engine := engine_of(experiment.client):
+        yield from read_tables(engine, experiment.find(), experiment.study)
         return
     for run in experiment.runs(f"tags.`{STUDY}` = {quoted(experiment.study)}"):
         if "sweeplab.trial" in run.data.tags:
-            yield _tracked(run.info.run_id, run.data.tags, run.data.params, run.data.metrics)
-
-
-def _has_tables(there: Experiment) -> bool:
-    return hasattr(there.client._tracking_client.store, "engine")
-
-
-def _tracked(run_id: str, tags: Any, params: Any, metrics: Any) -> TrackedRun:
-    place = tags["sweeplab.cell"], int(tags["sweeplab.trial"]), int(tags["sweeplab.seed"])
-    return TrackedRun(run_id, *place, tags["sweeplab.state"], params, metrics)
-
-
-def _from_tables(experiment: Experiment) -> Iterator[TrackedRun]:
-    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
-    from sqlalchemy import false, select
-
-    own: Any = select(SqlTag.run_uuid).where(SqlTag.key == STUDY, SqlTag.value == experiment.study)
-    is_active: Any = SqlRun.lifecycle_stage == "active"
-    is_there: Any = SqlRun.experiment_id == int(experiment.find() or -1)
-    chosen: Any = select(SqlRun.run_uuid).where(is_there, is_active, SqlRun.run_uuid.in_(own))
-    tables: list[dict[str, dict[str, Any]]] = []
-    with experiment.client._tracking_client.store.engine.connect() as connection:
-        order = connection.scalars(chosen.order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
-        for table in (SqlTag, SqlParam, SqlLatestMetric):
-            rows: dict[str, dict[str, Any]] = defaultdict(dict)
-            columns = (table.run_uuid, table.key, table.value, getattr(table, "is_nan", false()))
-            query = select(*columns).where(table.run_uuid.in_(chosen))
-            for run_id, name, value, is_nan in connection.execute(query):
-                rows[run_id][name] = math.nan if is_nan else value
-            tables.append(rows)
-    tags, params, metrics = tables
-    for run_id in order:
-        if "sweeplab.trial" in tags[run_id]:
-            yield _tracked(run_id, tags[run_id], params[run_id], metrics[run_id])
+            yield tracked_run(
+                run.info.run_id, run.data.tags, run.data.params, run.data.metrics, run.info.status
+            )
 
 
 def read_histories(client: MlflowClient, run_ids: Sequence[str], name: str) -> dict[str, list[Measure]]:
@@ -220,19 +235,22 @@ def _named(there: Experiment, name: str) -> Entity | None:
 def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> list[str]:
     """Move a study's experiment, if MLflow has one, to the deleted ones, and give its name free.
 
-    Return the commands that take it back.
+    Return the commands that take it back. Called again after a failure it goes on.
 
     Raises:
         TrackingUnavailable: MLflow does not answer.
     """
     there = Experiment(lab, study, uri)
     with reaching(there.uri):
-        found = _named(there, study)
-        if found is None or found.lifecycle_stage != "active":
-            return []
-        number = found.experiment_id
-        there.client.rename_experiment(number, kept_as)
-        there.client.delete_experiment(number)
+        found, begun = _named(there, study), _named(there, kept_as)  # which an earlier attempt has renamed
+        if begun is None:
+            if found is None or found.lifecycle_stage != "active":
+                return []
+            there.client.rename_experiment(found.experiment_id, kept_as)
+            begun = found
+        number = begun.experiment_id
+        if begun.lifecycle_stage == "active":
+            there.client.delete_experiment(number)
     is_default = os.environ.get("MLFLOW_TRACKING_URI") == there.uri
     command = f"{'' if is_default else f'MLFLOW_TRACKING_URI={there.place} '}mlflow experiments"
     return [f"{command} restore -x {number}", f"{command} rename -x {number} --new-name {study}"]
@@ -256,24 +274,12 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
             return
         if found.name != new:
             there.client.rename_experiment(found.experiment_id, new)
-        rename = _rename_in_tables if _has_tables(there) else _rename_by_runs
-        rename(there, found.experiment_id, new)
-        for parent in there.runs(f"tags.`sweeplab.key` = {quoted(new)}", found.experiment_id):
+        if engine := engine_of(there.client):
+            rename_in_tables(engine, found.experiment_id, study, new)
+        else:
+            _rename_by_runs(there, found.experiment_id, new)
+        for parent in there.runs(f"tags.`{KEY}` = {quoted(new)}", found.experiment_id):
             there.client.update_run(parent.info.run_id, name=new)
-
-
-def _rename_in_tables(there: Experiment, experiment: str, new: str) -> None:
-    """Give the new name to all runs of an experiment at once: a call for each takes 8 ms."""
-    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
-    from sqlalchemy import func, literal, or_, select, update
-
-    own: Any = select(SqlRun.run_uuid).where(SqlRun.experiment_id == int(experiment))
-    value: Any = SqlTag.value
-    is_named = or_(value == there.study, value.startswith(f"{there.study}/", autoescape=True))
-    renamed = literal(new).concat(func.substr(value, len(there.study) + 1))
-    tags = update(SqlTag).where(SqlTag.run_uuid.in_(own), SqlTag.key.in_((STUDY, "sweeplab.key")), is_named)
-    with there.client._tracking_client.store.engine.begin() as connection:
-        connection.execute(tags.values(value=renamed))
 
 
 def _rename_by_runs(there: Experiment, experiment: str, new: str) -> None:

@@ -2,7 +2,7 @@
 
 Three rules make a kill at any moment harmless. A run is found by its key, and made only when it is not
 there. A point is sent where MLflow has none at its step, and its timestamp follows from its line. And an end is
-written in an order: numbers and tags, files, the terminal status, and last the marker `shipped` in the run's folder.
+written in an order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -23,20 +23,18 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import is_of_lab, reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
-from sweeplab.tracking.tracker import Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
+from sweeplab.tracking.tracker import WAITING, Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Run, RunInfo
 
 ERROR_CHARACTERS = 250
 
 # A slow failure is not tried again at once: many runs to ship would block their caller for minutes.
 SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
 
-# What is left over from a process that was killed, or may go on later, shows a clock in the UI; a pruned or
-# diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
-WAITING = "SCHEDULED"
+# A pruned or diverged run did what it was asked to, and MLflow's KILLED would show it as a failure.
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
 # In charts a run that reached its end has one of MLflow's own colors, and these tell the others apart.
 COLOR_OF_STATE = {
@@ -53,7 +51,7 @@ TRIALS_ON_PAGE = 5
 class _Shipping:
     """A run under way: its curve as read so far, and what MLflow lacks of what was known at its start."""
 
-    run_id: str
+    info: RunInfo
     measures: RunMeasures
     waiting: bool
     params: dict[str, str]
@@ -74,6 +72,7 @@ class MLflowTracker(Mirror):
         self._description: Description = {}
         self._tags: dict[str, str] = {}
         self._shipping: dict[Path, _Shipping] = {}
+        self._keys: set[str] | None = None  # of runs that MLflow may have, None where any may be there
         self._quiet_until = 0.0
 
     @property
@@ -91,7 +90,9 @@ class MLflowTracker(Mirror):
         lab = self._experiment.lab
         lab.mkdir(parents=True, exist_ok=True)
         with self._reaching(), FileLock(lab / "tracking.lock"):
+            is_new = not self._experiment.find()
             experiment = self._experiment.find_or_create()
+            self._keys = set() if is_new else self._experiment.keys()
             parent = self._experiment.run(self._study) or self._client.create_run(
                 experiment,
                 tags={"sweeplab.key": self._study, "sweeplab.study": self._study},
@@ -181,41 +182,48 @@ class MLflowTracker(Mirror):
 
     # ----------------------------------------------------------------- the runs
 
-    def ship(self, folder: Path) -> None:
+    def ship(self, folder: Path) -> bool:
         """Find or create the nested run and write what is new; after the end also files and status.
 
         After a failure the next ship finds out how far this one came.
         """
         if self._is_shipped(folder):
-            return
+            return True
         if time.monotonic() < self._quiet_until:
             raise TrackingUnavailable(f"{self._place} did not answer; it is left alone for some seconds")
         end = RunFolder(folder).read_end()  # before the points: once it is there, they are all there
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
             if shipping is None:
-                return
+                return False
             points = [shipping.facts, *shipping.measures.new_points()]
             if end is not None:
                 self._finish(shipping, points, end)
-                (folder / "shipped").write_text(self._shipped_to)
+                RunFolder(folder).shipped_file.write_text(self._shipped_to)
                 del self._shipping[folder]
             elif shipping.params or any(points):
                 resumed = shipping.waiting and any(points)
-                tags = {"sweeplab.state": "running"} if resumed else {}
-                self._experiment.log(shipping.run_id, points, shipping.params, tags)
-                if resumed:
-                    self._client.update_run(shipping.run_id, status="RUNNING")
-                    shipping.waiting = False
+                how = {"sweeplab.state": "running"}, "RUNNING"
+                self._experiment.write_new(
+                    shipping.info.run_id, points, shipping.params, *(how if resumed else ())
+                )
+                shipping.waiting &= not resumed
                 shipping.params, shipping.facts = {}, []
+        return end is not None
 
     def wait(self, folder: Path) -> None:
         """Set a run that this tracker ships, and that has not ended, to waiting; its next new point ends that."""
         shipping = self._shipping.get(folder)
         if shipping and not shipping.waiting:
             with self._reaching(folder):
-                self._set_waiting(shipping.run_id)
+                self._set_waiting(shipping.info.run_id)
                 shipping.waiting = True
+
+    def delete(self, run_ids: Iterable[str]) -> None:
+        """Move runs to MLflow's deleted ones."""
+        with self._reaching():
+            for run_id in run_ids:
+                self._client.delete_run(run_id)
 
     @property
     def _shipped_to(self) -> str:
@@ -225,7 +233,7 @@ class MLflowTracker(Mirror):
 
     def _is_shipped(self, folder: Path) -> bool:
         try:
-            return (folder / "shipped").read_text() == self._shipped_to
+            return RunFolder(folder).shipped_file.read_text() == self._shipped_to
         except FileNotFoundError:
             return False
 
@@ -237,18 +245,23 @@ class MLflowTracker(Mirror):
         start = folder.read_start()
         measures = RunMeasures(folder, start)
         params = texts(start.values.as_dict())
-        tracked = self._experiment.run(f"{self._study}/{start.key}")
+        key = f"{self._study}/{start.key}"
+        tracked = self._experiment.run(key) if self._keys is None or key in self._keys else None
         if tracked:
             run_id, names = tracked.info.run_id, tracked.data.metrics
             histories = {name: read_histories(self._client, [run_id], name)[run_id] for name in names}
             measures.tracked.update({name: {each.step for each in histories[name]} for name in names})
             params = {name: text for name, text in params.items() if name not in tracked.data.params}
+            if "mlflow.runColor" in tracked.data.tags:  # of an end that was taken back
+                self._client.delete_tag(run_id, "mlflow.runColor")
         else:
             name = f"{start.cell} #{start.trial} seed {start.seed}"
             tags = self._run_tags(start, parent)
+            if self._keys is not None:
+                self._keys.add(key)  # whatever becomes of the call
             tracked = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
-        waiting = tracked.info.status == WAITING
-        self._shipping[path] = _Shipping(tracked.info.run_id, measures, waiting, params, measures.facts())
+        waiting = tracked.info.status != "RUNNING"
+        self._shipping[path] = _Shipping(tracked.info, measures, waiting, params, measures.facts())
         return self._shipping[path]
 
     def _run_tags(self, start: RunStart, parent: Run) -> dict[str, str]:
@@ -264,29 +277,35 @@ class MLflowTracker(Mirror):
         }
 
     def _finish(self, shipping: _Shipping, points: list[list[Measure]], end: RunEnd) -> None:
-        run_id, measures, state = shipping.run_id, shipping.measures, end.state
+        run_id, measures, state = shipping.info.run_id, shipping.measures, end.state
         error = (end.error or "").strip()
         reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
         tags["sweeplab.state"] = str(state)
         if state in COLOR_OF_STATE:
             tags["mlflow.runColor"] = COLOR_OF_STATE[state]
-        self._experiment.log(run_id, [*points, measures.totals(end)], shipping.params, tags)
         if error:
             self._client.log_text(run_id, error, "error.txt")
         if checkpoint := measures.folder.checkpoint():
-            self._client.log_artifacts(run_id, str(checkpoint), "checkpoint")
+            self._experiment.log_artifacts(shipping.info, checkpoint, "checkpoint")
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
-        self._client.set_terminated(run_id, "FAILED" if state is RunState.FAILED else "FINISHED", ended_ms)
+        status = "FAILED" if state is RunState.FAILED else "FINISHED"
+        points = [*points, measures.totals(end)]
+        self._experiment.write_new(run_id, points, shipping.params, tags, status, ended_ms)
 
     def _set_running_to_waiting(self, parent: Run) -> None:
         nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
         for run in list(self._experiment.runs(f"attributes.status = 'RUNNING' and {nested}")):
             self._set_waiting(run.info.run_id)
 
+    def set_waiting(self, run_ids: Iterable[str]) -> None:
+        """Set runs to waiting."""
+        with self._reaching():
+            for run_id in run_ids:
+                self._set_waiting(run_id)
+
     def _set_waiting(self, run_id: str) -> None:
-        self._client.set_tag(run_id, "sweeplab.state", "waiting")
-        self._client.update_run(run_id, status=WAITING)
+        self._experiment.write_new(run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
 
     # ------------------------------------------------------------------ reading
 

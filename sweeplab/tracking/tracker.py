@@ -38,6 +38,8 @@ _SAME = (
     *BEST_MEASURES,
     *WHOLE_MEASURES,
 )
+# MLflow's status of what is left over from a process that was killed, or may go on later: a clock in the UI.
+WAITING = "SCHEDULED"
 TOTALS = {"iterations": "iteration"} | {
     name: name for name in _SAME
 }  # a metric's name -> its name in end.json
@@ -85,7 +87,10 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as tracking has it: its place in the study, its hyperparameters as text, its latest numbers."""
+    """A run as tracking has it: its place in the study, its hyperparameters as text, its latest numbers.
+
+    `state` is ours, `status` MLflow's own.
+    """
 
     run_id: str
     cell: str
@@ -94,6 +99,7 @@ class TrackedRun:
     state: str
     values: Mapping[str, str]
     metrics: Mapping[str, float]
+    status: str = ""
 
 
 class Mirror(ABC):
@@ -107,8 +113,11 @@ class Mirror(ABC):
         """Find or create the study, bring its description up to date, and return its id."""
 
     @abstractmethod
-    def ship(self, folder: Path) -> None:
-        """Bring what is shown up to date with a run's folder; one shipped to its end costs microseconds."""
+    def ship(self, folder: Path) -> bool:
+        """Bring what is shown up to date with a run's folder; return whether that is all there will ever be."""
+
+    def wait(self, folder: Path) -> None:  # noqa: B027 - most mirrors show no run that waits
+        """Show a run that was shipped, and has not ended, as one that waits for a worker."""
 
     @abstractmethod
     def close(self, summary: Summary) -> None:

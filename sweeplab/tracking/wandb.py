@@ -27,7 +27,6 @@ class WandbMirror(Mirror):
 
     def __init__(self, folder: Path, project: str) -> None:
         self._folder, self._project = folder, project
-        self._sent: set[Path] = set()
 
     def open(self, description: Description) -> str:
         """Return where the runs go: the project, or a folder on this machine."""
@@ -38,26 +37,27 @@ class WandbMirror(Mirror):
         known = wandb.api.api_key is not None
         return os.environ.get("WANDB_MODE") or ("online" if known else "offline")
 
-    def ship(self, folder: Path) -> None:
+    def ship(self, folder: Path) -> bool:
         """Send a run that has ended, once.
 
         Raises:
             TrackingUnavailable: W&B could not take it.
         """
-        if folder in self._sent or (end := RunFolder(folder).read_end()) is None:
-            return
+        if (end := RunFolder(folder).read_end()) is None:
+            return False
         mark = folder / SENT
-        known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": False}
+        known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": None}
         if mark.exists():
             known = json.loads(mark.read_bytes())
-        if not known["sent"]:
+        # Another end may have been taken back since; earlier versions did not say which one was sent.
+        if known["sent"] not in (True, end.ended):
             write_whole(mark, json.dumps(known).encode())
             try:
                 self._send(RunFolder(folder), end, known["id"])
             except (wandb.errors.Error, OSError) as error:
                 raise TrackingUnavailable(f"Weights & Biases: {error}") from error
-            write_whole(mark, json.dumps({**known, "sent": True}).encode())
-        self._sent.add(folder)
+            write_whole(mark, json.dumps({**known, "sent": end.ended}).encode())
+        return True
 
     def _send(self, folder: RunFolder, end: RunEnd, run_id: str) -> None:
         start = folder.read_start()

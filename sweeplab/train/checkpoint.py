@@ -101,10 +101,12 @@ def read_snapshot(folder: Path) -> Snapshot | None:
     return None
 
 
-def remove_snapshot(folder: Path) -> None:
-    """Remove a run's snapshots once the run has ended."""
+def remove_snapshots(folder: Path, but_last: bool = False) -> None:
+    """Remove a run's snapshots once the run has ended; `but_last` all but the last, where it may go on."""
+    last = next((file for _, file, _ in _snapshots(folder)), None) if but_last else None
     for path in folder.glob("state*"):
-        path.unlink(missing_ok=True)
+        if path != last:
+            path.unlink(missing_ok=True)
 
 
 class SnapshotWriter:

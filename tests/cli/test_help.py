@@ -51,7 +51,7 @@ def test_these_are_all_commands() -> None:
         "", "study", "study init", "study plan", "study run", "study list", "study show", "study export",
         "study best", "study clone", "study confirm", "study diff",
         "study watch", "study logs", "study pause", "study resume", "study stop", "study extend", "study enqueue",
-        "study retry", "study work", "study rename", "study rm", "trial", "trial stop",
+        "study retry", "study work", "study rename", "study rm", "study repair", "trial", "trial stop", "trial resume",
         "report", "report scaling", "report sweep", "report compare",
         "laws", "laws fit", "laws compare", "laws audit", "laws isoflop", "laws shape",
         "laws forecast", "laws verify", "laws ledger", "laws next", "generate", "hyperparameters", "schema",

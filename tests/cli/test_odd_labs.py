@@ -135,6 +135,20 @@ def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
         assert "ok    storage    whole; trials: 4" in text and "ok    tracking   answers; studies: 1" in text
 
 
+@pytest.mark.slow
+def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) -> None:
+    commands = {
+        "study enqueue tiny learning_rate=1e-3": "the storage may only be read",
+        "study extend tiny --trials-per-cell 3": "the storage may only be read",
+        "study rm tiny --yes": f"cannot write {read_only / 'studies' / 'tiny'}: Permission denied",
+        "study resume tiny": "cannot be written (Permission denied)",
+        "report scaling tiny": "cannot be written: Permission denied",
+    }
+    for command, (code, text) in said_by(tuple(commands), read_only.parent).items():
+        assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (command, text)
+        assert commands[command] in text
+
+
 def test_a_study_that_others_run_is_read(read_only: Path) -> None:
     """What they have written stands in the write-ahead log, and they hold the lock."""
     study = read_only / "studies" / "tiny"

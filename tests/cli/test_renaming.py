@@ -1,10 +1,12 @@
-"""A renaming that is killed at any step is finished by whoever comes next, and everything agrees."""
+"""A renaming or removal that is killed at any step is finished by whoever comes next, and everything agrees."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -42,9 +44,9 @@ def lab(finished, folder: Path) -> Path:
     return folder / "lab"
 
 
-def kill_after(step: str, patch: pytest.MonkeyPatch) -> None:
-    """Let this process die as soon as a step is done."""
-    left = [STEPS.index(step)]
+def counter(n_steps: int) -> Callable[[Callable], Callable]:
+    """Let this process die as soon as so many calls of what is counted are done, and one more."""
+    left = [n_steps]
 
     def counted(call: Callable) -> Callable:
         @wraps(call)
@@ -57,6 +59,12 @@ def kill_after(step: str, patch: pytest.MonkeyPatch) -> None:
 
         return run
 
+    return counted
+
+
+def kill_after(step: str, patch: pytest.MonkeyPatch) -> None:
+    """Let this process die as soon as a step is done."""
+    counted = counter(STEPS.index(step))
     patch.setattr(moving, "write_whole", counted(moving.write_whole))
     from mlflow import MlflowClient
 
@@ -80,7 +88,7 @@ def assert_agrees(lab: Path, before: dict) -> None:
     """Make sure that all stores have the study under its new name, once, with all that it had."""
     assert [path.name for path in (lab / "studies").iterdir()] == ["other"]
     study = StudyFolder(lab, "other")
-    assert not study.renaming_file.exists()
+    assert not study.moving_file.exists()
     assert show_study(study) | {"name": "tiny"} == before | {"best": show_study(study)["best"]}
     with closing(sqlite3.connect(study.database)) as connection:
         names = {name for (name,) in connection.execute("SELECT study_name FROM studies")}
@@ -123,7 +131,7 @@ def test_a_run_under_either_name_finishes_what_was_killed(
     said = cli("study", "run", "tiny.yaml", "--name", name, "--quiet")
     if name == "tiny":
         assert (said.code, said.out) == (2, "")
-        assert said.err.startswith("error: a renaming that was cut off is finished: tiny is other now")
+        assert said.err.startswith("error: what was cut off is finished: tiny is other now")
     else:
         assert (said.code, said.err) == (0, "")
     assert_agrees(lab, before)
@@ -133,12 +141,60 @@ def test_a_name_that_mlflow_has_changes_nothing(lab: Path, cli) -> None:
     connect(lab, tracking_uri(lab)).create_experiment("other")
     said = cli("study", "rename", "tiny", "other", "--yes")
     assert said.code == 2 and "has an experiment 'other'; give another name" in said.err
-    assert not StudyFolder(lab, "tiny").renaming_file.exists()
+    assert not StudyFolder(lab, "tiny").moving_file.exists()
     assert cli("study", "run", "tiny.yaml", "--quiet").code == 0
 
 
 def test_a_servers_runs_are_renamed_one_by_one(lab: Path, monkeypatch) -> None:
     before = show_study(StudyFolder(lab, "tiny"))
-    monkeypatch.setattr(experiment, "_rename_in_tables", experiment._rename_by_runs)
+    monkeypatch.setattr(experiment, "engine_of", lambda client: None)
     moving.rename_study(StudyFolder(lab, "tiny"), "other")
     assert_agrees(lab, before)
+
+
+# What a removal calls, in its order.
+REMOVAL = ("written down", "renamed in MLflow", "deleted in MLflow", "folder")
+
+
+@pytest.mark.parametrize(
+    "step", [each if each == REMOVAL[1] else pytest.param(each, marks=pytest.mark.slow) for each in REMOVAL]
+)
+@pytest.mark.parametrize("command", ["study rm tiny --yes", "study run tiny.yaml --quiet"])
+def test_a_removal_that_was_killed_is_finished_and_can_be_taken_back(
+    step: str, command: str, lab: Path, cli, monkeypatch
+) -> None:
+    before = show_study(StudyFolder(lab, "tiny"))
+    client = connect(lab, tracking_uri(lab))
+    if not (child := os.fork()):
+        from mlflow import MlflowClient
+
+        counted = counter(REMOVAL.index(step))
+        monkeypatch.setattr(moving, "write_whole", counted(moving.write_whole))
+        for name in ("rename_experiment", "delete_experiment"):
+            monkeypatch.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
+        monkeypatch.setattr(Path, "rename", counted(Path.rename))
+        moving.remove_study(StudyFolder(lab, "tiny"))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+    said = cli(*command.split())
+    assert client.get_experiment_by_name("tiny") is None
+    assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
+    if "run" in command:
+        assert said.code == 2 and said.err.startswith("error: what was cut off is finished: tiny is removed")
+        return
+    assert said.code == 0, said.err
+    for line in said.out.splitlines()[1:]:
+        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        subprocess.run(
+            line.removeprefix("undo: "), shell=True, check=True, env=environment, capture_output=True
+        )
+    assert show_study(StudyFolder(lab, "tiny")) == before
+    checks = [each for each in examine(lab, StudyFolder(lab, "tiny")) if each.name == "agreement"]
+    assert [each.verdict for each in checks] == ["ok"]
+
+
+def test_a_removal_that_mlflow_does_not_take_leaves_the_study(lab: Path, cli, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    said = cli("study", "rm", "tiny", "--yes")
+    assert said.code == 1 and "tracking does not answer" in said.err
+    assert not StudyFolder(lab, "tiny").moving_file.exists()

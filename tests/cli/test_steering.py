@@ -73,6 +73,9 @@ def undo(cli, said: str) -> None:
         ("trial stop tiny 0 --cell n_embd=9", "study tiny has no cell 'n_embd=9'; allowed: n_embd=8, n_embd=16"),
         ("trial stop tiny 7 --cell n_embd=8", "cell n_embd=8 has no trial 7; allowed: 0 to 1"),
         ("trial stop tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 has ended: complete"),
+        ("trial resume tiny 1 --cell n_embd=8", "trial 1 in cell n_embd=8 was not pruned: complete"),
+        ("trial resume tiny 1", "2 cells of study tiny have a trial 1; --cell says which"),
+        ("study repair tny", "no study 'tny' in "),
         ("study show tiny --trial 9", "study tiny has no trial 9; allowed: 0 to 1"),
         ("study rename tiny tiny --yes", "a study 'tiny' stands in "),
         ("study rename tiny a/b --yes", "--name a/b: name is no name of a study"),
@@ -290,3 +293,24 @@ def test_time_that_is_over_ends_the_workers_of_other_commands_too(long, folder: 
     finally:
         worker.kill()
     assert "its time is over" in cli("study", "enqueue", "long", "learning_rate=1e-3").out
+
+
+def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
+    study = StudyFolder(lab, "tiny")
+    assert cli("study", "repair", "tiny").out == "study tiny has nothing to repair\n"
+    assert "disagree" not in cli("study", "show", "tiny").out
+    study.run("n_embd=8", 1, 0).end_file.unlink()
+    said = cli("study", "show", "tiny").out
+    line = "disagree: 2 complete trials of cell n_embd=8 in Optuna's storage, 1 in the folders; "
+    assert line + "sweeplab study repair tiny lets them agree" in said
+    planned = cli("study", "repair", "tiny", "--dry-run").out
+    assert planned.startswith(
+        "n_embd=8 #1 seed 0: trials that have ended, whose runs' descriptions or ends are gone: "
+    )
+    assert not study.run("n_embd=8", 1, 0).end_file.exists()
+    done = json.loads(cli("study", "repair", "tiny", "--json").out)
+    (each,) = done["done"]
+    assert (each["fault"], each["cell"], each["trial"], each["seed"]) == ("lost", "n_embd=8", 1, 0)
+    assert (done["left"], done["to_train"]) == ([], [])
+    assert json.loads(cli("study", "show", "tiny", "--json").out)["disagreement"] == ""
+    assert json.loads(cli("study", "repair", "tiny", "--json").out)["done"] == []

@@ -56,7 +56,7 @@ def losses(folder):
 def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
     folder, store = opened(tiny())
     owner = Commands.open(folder)
-    assert (store.poll_commands(), store.commands.state.phase) == (False, "run")
+    assert (store.poll_commands(), store.commands.state.phase) == ([], "run")
     owner.add("start", {"host": "here"})
     owner.add("wanted", "pause")
     owner.add("budget", {"trials_per_cell": 9, "time": 60.0, "flops": None})

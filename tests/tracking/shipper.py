@@ -17,25 +17,30 @@ from typing import Any
 
 import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - loaded once, before any fork
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.default import DefaultDialect
 
 from sweeplab.tracking.mlflow import MLflowTracker
 
 
 def die_at(moment: str, n: int) -> None:
     left, writes = [n], [False]
+    commit = DefaultDialect.do_commit
 
-    def flushed(session: Session, _: Any) -> None:
-        writes[0] |= bool(session.new or session.dirty or session.deleted)
+    def executed(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        writes[0] |= statement.startswith(("INSERT", "UPDATE", "DELETE"))
 
-    def committed(_: Session) -> None:
+    def commit_or_die(dialect: Any, connection: Any) -> None:
         left[0] -= writes[0]
         writes[0] = False
+        if left[0] == 0 and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        commit(dialect, connection)
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event.listen(Session, "after_flush", flushed)
-    event.listen(Session, f"{moment}_commit", committed)
+    event.listen(Engine, "before_cursor_execute", executed)
+    DefaultDialect.do_commit = commit_or_die
 
 
 def work(job: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from sweeplab.train.checkpoint import (
     SnapshotWriter,
     read_checkpoint,
     read_snapshot,
-    remove_snapshot,
+    remove_snapshots,
     write_checkpoint,
     write_snapshot,
 )
@@ -129,7 +129,7 @@ def test_twenty_kills_while_writing_leave_a_whole_snapshot_and_the_one_before_it
             latest(tmp_path).write_bytes(b"")
             before = read_snapshot(tmp_path)
             assert before is not None and before.numbers["iteration"] < numbers[-1]
-        remove_snapshot(tmp_path)
+        remove_snapshots(tmp_path)
     assert max(numbers) > 1
 
 
@@ -239,7 +239,7 @@ def test_a_stacks_snapshot_comes_back_and_goes(values_of, tokens, tmp_path: Path
     assert read_snapshot(tmp_path) is None
     write_snapshot(tmp_path, stack.snapshot("run"))
     assert same(read_snapshot(tmp_path), stack.snapshot("run"))
-    remove_snapshot(tmp_path)
+    remove_snapshots(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

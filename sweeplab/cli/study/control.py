@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from sweeplab import open_study
-from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, option
+from sweeplab.cli.options import AllowPlugins, AsJson, InCell, Lab, StudyName, argument, flag, option
 from sweeplab.cli.printing import Answer, answer_of, print_answer
-from sweeplab.lab.listing import find_study
+from sweeplab.lab.listing import find_study, study_names
+from sweeplab.records.folders import lab_folder
 
 
 def stop(name: StudyName, lab: Lab = None) -> Answer:
@@ -107,6 +108,57 @@ def retry(name: StudyName, lab: Lab = None) -> Answer:
     from sweeplab.sweep.control import steering
 
     return answer_of(steering.retry(find_study(lab, name)))
+
+
+def repair(
+    name: StudyName,
+    dry_run: Annotated[bool, flag("Only say what would be done.", "--dry-run")] = False,
+    allow_plugins: AllowPlugins = False,
+    lab: Lab = None,
+) -> Answer:
+    """Let a study's storage, folders and MLflow agree.
+
+    Mends what `doctor` finds, whatever befell them; what a worker holds is left alone. It can be run
+    again, and while the study runs.
+
+    \b
+    $ sweeplab study repair small --dry-run
+    $ sweeplab study repair small
+    """
+    from sweeplab.doctor.findings import FAULTS
+    from sweeplab.doctor.repair import repair_study
+    from sweeplab.lab.moving import finish_moving
+
+    begun = None if dry_run else finish_moving(lab_folder(lab), name)
+    if begun and name not in study_names(lab_folder(lab)):
+        return answer_of(begun)
+    folder = find_study(lab, name)
+    repaired = repair_study(folder, dry_run, allow_plugins)
+    lines = [begun.what] if begun else []
+    lines += [f"{each.name}: {FAULTS[each.kind].found}: {what}" for each, what in repaired.done]
+    lines += [f"left alone: {f'{each.name}: ' if each else ''}{what}" for each, what in repaired.left]
+    if repaired.to_train:
+        trials = ", ".join(f"{cell} #{number}" for cell, number in repaired.to_train)
+        lines.append(f"{folder.command('study resume')} trains again: {trials}")
+    return repaired, "\n".join(lines or [f"study {name} has nothing to repair"])
+
+
+def resume_trial(
+    name: StudyName,
+    trial: Annotated[int, argument("N", "Number of the trial.")],
+    cell: InCell = None,
+    lab: Lab = None,
+) -> Answer:
+    """Promote a pruned trial: it goes on to its end.
+
+    It continues from its snapshot, if that was kept (track.snapshots), and is not pruned again.
+
+    \b
+    $ sweeplab trial resume small 3 --cell n_layer=1,n_embd=32
+    """
+    from sweeplab.sweep.control import steering
+
+    return answer_of(steering.resume_trial(find_study(lab, name), trial, cell))
 
 
 def stop_trial(

@@ -92,9 +92,9 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
     \b
     $ sweeplab study rename small first-try
     """
-    from sweeplab.lab.moving import finish_renaming, rename_study
+    from sweeplab.lab.moving import finish_moving, rename_study
 
-    if begun := finish_renaming(lab_folder(lab), name):
+    if begun := finish_moving(lab_folder(lab), name):
         names = study_names(lab_folder(lab))
         if new in names and name not in names:  # the same command was cut off
             return answer_of(begun)
@@ -111,8 +111,10 @@ def rm(name: StudyName, yes: Yes = False, lab: Lab = None) -> Answer:
     \b
     $ sweeplab study rm small
     """
-    from sweeplab.lab.moving import remove_study
+    from sweeplab.lab.moving import finish_moving, remove_study
 
+    if (begun := finish_moving(lab_folder(lab), name)) and name not in study_names(lab_folder(lab)):
+        return answer_of(begun)  # the same command was cut off
     folder = find_study(lab, name)
     _confirm(f"move {name} ({states_in_words(folder.states()) or 'no'} runs) to the trash?", yes)
     return answer_of(remove_study(folder))

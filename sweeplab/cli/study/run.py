@@ -116,7 +116,7 @@ def _print_plan(plan: Plan) -> None:
     say(workers_in_words(plan))
     if plan.reaches:
         say(plan.reach_in_words)
-    say(f"checkpoints take up to {bytes_in_words(plan.checkpoint_bytes)}")
+    say(f"checkpoints and snapshots take up to {bytes_in_words(plan.checkpoint_bytes)}")
     say_warnings(plan.warnings)
 
 

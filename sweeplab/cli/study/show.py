@@ -109,6 +109,8 @@ def print_study(found: dict[str, Any]) -> None:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
         say(f"best: {found['metric']} {best['value']:.4f} by {best['key']}  {searched}")
         say(Evidence(**best["evidence"]).in_words())
+    if found["disagreement"]:
+        say(f"disagree: {found['disagreement']}", "yellow")
     for failure in found["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 

@@ -22,6 +22,8 @@ from sweeplab.study.space import Space, cells, unmet
 from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Refusal, Sampler, StudySpec
 
 MOST_CELLS = 1000
+# Every draw is held against all of them: more take minutes before the first trial.
+MOST_CONSTRAINTS = 100
 MOST_DIVIDED = 64
 # Draws in all, over the cells, until one meets every rule.
 MOST_DRAWS = 2000
@@ -65,6 +67,12 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
         problems.add((), "a study is a mapping of keys to values, such as `name: small`")
         raise BadInput(*problems.found)
     before = len(problems.found)
+    # Before the work that each of them takes.
+    for key, most in (("cells", MOST_CELLS), ("constraints", MOST_CONSTRAINTS)):
+        if isinstance(given := document.get(key), list) and len(given) > most:
+            problems.add((key,), f"{key} has {len(given):,} entries", f"at most {most:,}")
+    if len(problems.found) > before:
+        raise BadInput(*problems.found)
     parts = _hyperparameters(document, problems)
     sound = len(problems.found) == before
     study = {**document, **parts}

@@ -57,7 +57,10 @@ def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], No
             progress.live.clear()  # the study's folder does not say when a run was saved
         listen(Tick(), progress)
         time.sleep(LOOK_SECONDS)
-        commands.read()
+        for command in commands.read():
+            if command.kind == "reopen":
+                feed.reopen(command.value["cell"], command.value["trial"])
+                progress.reopen(command.value["cell"])
         for event in feed.new():
             progress.take_in(event)
             listen(event, progress)
@@ -133,7 +136,7 @@ def _in_words(command: Command) -> str:
         case "budget":
             given = ", ".join(f"{name} {each:g}" for name, each in value.items() if each is not None)
             return f"extend: {given}"
-        case "stop trial" | "withdraw":
+        case "stop trial" | "withdraw" | "reopen":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
     return f"{command.kind}: {json.dumps(value)}"
 

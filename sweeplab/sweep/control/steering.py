@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import write_whole
@@ -20,6 +20,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.file.document import parse
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
@@ -203,9 +204,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     """
     store = open_store(folder)
     with store.storage.transaction():
-        trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
-        key = find_trial(folder.name, trials, number, cell)
-        trial = trials[key][number]
+        key, trial = _find(store, number, cell)
         if trial.state == TrialState.WAITING:
             store.storage.set_trial_user_attr(trial._trial_id, "withdrawn", True)
             store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
@@ -228,6 +227,34 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     sampled = run.read_start().sampled if run.has_started else {}
     again = _again(folder, {**sampled, **values})
     return Done(f"{what}; this cannot be taken back, but {again} tries its values again", [], [(key, number)])
+
+
+def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
+    """Let a pruned trial go on to its end, from its snapshot where it has one; it is not pruned again.
+
+    Raises:
+        BadInput: there is no such trial, it was not pruned, or several cells have one of its number.
+    """
+    store = open_store(folder)
+    with store.storage.transaction() as connection:
+        key, trial = _find(store, number, cell)
+        own = next(each for each in store.cells if each.key == key)
+        how = trial.user_attrs.get("outcome", trial.state.name.lower())
+        if how != RunState.PRUNED or not store.reopening.promote(connection, own, trial):
+            raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
+    store.poll_commands()
+    for run in folder.runs_of(key, number):  # killed before, the worker that takes it up does
+        run.take_back_end(trial.last_step or 0)
+    what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, goes on to its end"
+    stop = folder.command("trial stop", str(number), "--cell", key)
+    return Done(f"{what}; {_when(folder, store)}; {stop} ends it before", [], [(key, number)])
+
+
+def _find(store: Store, number: int, cell: str | None) -> tuple[str, FrozenTrial]:
+    """Return the key of a trial's cell, and the trial."""
+    trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
+    key = find_trial(store.spec.name, trials, number, cell)
+    return key, trials[key][number]
 
 
 def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from sweeplab.study.algorithms import make_sampler
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import Sampler, StudySpec
 from sweeplab.sweep.trials.counting import CellTally
+from sweeplab.sweep.trials.tpe import ObservedTPE
 
 # A sampler that repeats itself so many times is given a point that is new, of so many that are looked at.
 MOST_REPEATS = 3
@@ -41,7 +42,7 @@ def ask(
     number = len(tally.trials.trials)
     waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
     if waiting:  # a person gave it its values
-        seed_sampler(study, spec, space, waiting.number, n_startup)
+        seed_sampler(study, spec, space, tally, waiting.number, n_startup)
         study._storage.set_trial_state_values(waiting._trial_id, TrialState.RUNNING)
         return optuna.Trial(study, waiting._trial_id)
     point = None
@@ -50,12 +51,14 @@ def ask(
             return None
     elif tally.modelled + len(tally.running()) < n_startup and space.distributions():
         point = _startup_point(spec, space, number, best_nearby)
-    seed_sampler(study, spec, space, number, n_startup)
+    seed_sampler(study, spec, space, tally, number, n_startup)
     given = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point}) if point else None
     return optuna.Trial(study, study._storage.create_new_trial(study._study_id, given))
 
 
-def seed_sampler(study: optuna.Study, spec: StudySpec, space: Space, number: int, n_startup: int) -> None:
+def seed_sampler(
+    study: optuna.Study, spec: StudySpec, space: Space, tally: CellTally, number: int, n_startup: int
+) -> None:
     """Give a study a sampler seeded for one trial: what it draws depends on no process' history."""
     seed = generator_key(spec.first_seed, f"{space.cell.key}/{number}") % 2**31
     cell_seed = generator_key(spec.first_seed, space.cell.key) % 2**31
@@ -65,6 +68,8 @@ def seed_sampler(study: optuna.Study, spec: StudySpec, space: Space, number: int
         sampler = Sampler(type=sampler.type, options=options)
     before: Any = study.sampler
     made: Any = make_sampler(sampler, seed, space, cell_seed)
+    if isinstance(made, optuna.samplers.TPESampler):
+        made = ObservedTPE.of(made, tally.observations)
     if type(before) is type(made) and hasattr(before, "_search_space"):
         # The parameters that all trials share: looked for in those that are new, not in all of them again.
         made._search_space = before._search_space

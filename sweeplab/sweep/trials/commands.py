@@ -93,6 +93,8 @@ class ControlState:
                 return replace(state, budget=Budget.model_validate(value))
             case "stop trial":
                 return replace(state, stopped=self.stopped | {(value["cell"], value["trial"])})
+            case "reopen":
+                return replace(state, stopped=self.stopped - {(value["cell"], value["trial"])})
         return state
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.lab.storage import REPEATS, VOID
+from sweeplab.records.runs import RunState
 from sweeplab.study.space import Cell
 from sweeplab.sweep.trials.storage import CellTrials
+from sweeplab.sweep.trials.tpe import Observations
+
+# What marks a trial that was pruned and goes on to its end: its value is the iteration at which it was pruned.
+PROMOTED = "promoted"
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,8 @@ def _hash(parameters: Mapping[str, Any]) -> int:
 class CellTally:
     """The sums over a cell's trials; `modelled` counts what a sampler learns from, trials from elsewhere included.
 
-    `best` is the own trial of the lowest value, the first of several.
+    `best` is the own trial of the lowest value, the first of several; `pruned` are those that may be promoted, and
+    `n_promoted` counts those that were and have ended.
     """
 
     trials: CellTrials
@@ -46,12 +55,19 @@ class CellTally:
     modelled: int = 0
     train_flops: float = 0.0
     best: FrozenTrial | None = None
+    pruned: list[FrozenTrial] = field(default_factory=list)
+    n_promoted: int = 0
     _points: dict[int, int] = field(default_factory=dict)  # by their hashes, the first trial of each
     _failed: list[FrozenTrial] = field(default_factory=list)
     _retried: set[int | None] = field(default_factory=set)
     _n_seen: int = 0
     _counts: CellCounts | None = None
     _counted: int = 0
+
+    @cached_property
+    def observations(self) -> Observations:
+        """Return what TPE models of the cell."""
+        return Observations(self.trials)
 
     def update(self) -> None:
         """Count the trials that have ended since the last time."""
@@ -68,6 +84,9 @@ class CellTally:
                 self._failed.append(trial)
                 continue
             self.counted += 1
+            self.n_promoted += PROMOTED in trial.user_attrs
+            if trial.user_attrs.get("outcome") == RunState.PRUNED:
+                self.pruned.append(trial)
             point = _hash(trial.params)
             self._points[point] = min(trial.number, self._points.get(point, trial.number))
             if trial.state == TrialState.COMPLETE and trial.value is not None:
@@ -96,6 +115,15 @@ class CellTally:
         others = self.running() if ended is None else [*self.running(), self.trials.trials[ended]]
         found = [other.number for other in others if other.number < number and other.params == parameters]
         return min(found, default=None)
+
+    def best_pruned(self, n: int) -> list[FrozenTrial]:
+        """Return so many pruned trials, the best first: those that came furthest, of these the lowest in value."""
+
+        def rank(trial: FrozenTrial) -> tuple[int, float, int]:
+            value = math.inf if trial.value is None else trial.value
+            return -(trial.last_step or 0), value, trial.number
+
+        return heapq.nsmallest(n, self.pruned, key=rank)
 
     def repeats(self, n_trials: int) -> bool:
         """Say whether the last so many trials all repeated others."""

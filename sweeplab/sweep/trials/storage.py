@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +32,8 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.lab.storage import READS, engine_arguments, serialize
+from sweeplab.errors import BadInput
+from sweeplab.lab.storage import READS, engine_arguments, is_read_only, serialize
 from sweeplab.sweep.trials import tables
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -97,7 +99,12 @@ class TrialStorage(BaseStorage):
 
         `in_turn`: no other transaction in turn runs beside it, so who holds what, and what has ended, stays as it is
         read; whatever starts or ends a trial is. On SQLite every transaction that writes takes its turn.
+
+        Raises:
+            BadInput: this process may only read the database.
         """
+        if is_read_only(self.engine):
+            raise BadInput("the storage may only be read: its folder or its file cannot be written")
         with self._thread:
             if self._connection is not None:
                 yield self._connection
@@ -157,9 +164,48 @@ class TrialStorage(BaseStorage):
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read anew what others may have written of trials that have not ended; in a transaction."""
+        self._write()  # what the transaction itself has found out is to be read, too
         contents = self._contents(trial_ids, None)
         for trial_id in trial_ids:
             self._fill(self._own(trial_id), contents.get(trial_id, []))
+
+    def reopen(self, trial_id: int, anew: bool = False) -> bool:
+        """Let a trial that has ended run again, in a transaction; False where another process was faster.
+
+        `anew`: without parameters, reports and attributes. Optuna has no such transition: processes that have read the
+        trial as ended, which is what they know of it for good, are to call `read_again`.
+        """
+        state = self._run(sql.select(tables.TRIALS.c.state).where(tables.TRIALS.c.trial_id == trial_id))
+        if self._found(trial_id)[1].state.is_finished() and not state.scalar_one().is_finished():
+            self.read_again([trial_id])
+            return False
+        self._forget_ends([trial_id])
+        for statement in (*tables.FORGET_ENDING, *(tables.FORGET_CONTENT if anew else ())):
+            self._run(statement, id=trial_id)
+        self.refresh([trial_id])
+        trial = self._own(trial_id)
+        trial.state, trial.datetime_complete = TrialState.RUNNING, None
+        self._is_dirty, self._changed[trial_id] = True, trial
+        return True
+
+    def read_again(self, trial_ids: Iterable[int]) -> None:
+        """Read trials that had ended and may run again, or have ended again."""
+        with self.reading():
+            self._forget_ends(trial_ids)
+            self._read_new_and_unended()
+
+    def _forget_ends(self, trial_ids: Iterable[int]) -> None:
+        for trial_id in trial_ids:
+            if trial_id not in self._by_id or not self._by_id[trial_id][1].state.is_finished():
+                continue
+            study_id, trial = self._by_id[trial_id]
+            known = self._cells[study_id]
+            ended = [each for each in known.ended if each is not trial]
+            # A new object: whoever has counted the trials that ended counts them from the first one on.
+            self._cells[study_id] = CellTrials(known.trials, known.unended, ended, known.version)
+            own = self._own(trial_id)
+            own.state = TrialState.WAITING  # which differs from whatever is read
+            self._file(study_id, own)
 
     def refresh_system_attrs(self, study_ids: Container[int]) -> None:
         """Read anew the system attributes of what has not ended in these studies: halving keeps its rungs there."""
@@ -196,17 +242,17 @@ class TrialStorage(BaseStorage):
         for row in sorted(contents, key=lambda row: row.rank):
             parts.setdefault(row.kind, []).append(row)
         texts = tuple(row.text for row in parts.get("param", ()))
-        names = tuple(row.key for row in parts.get("param", ()))
+        names = tuple(sys.intern(row.key) for row in parts.get("param", ()))  # not one for each trial
         distributions = [self._distribution(text) for text in texts]
         # One dictionary for all trials of the same parameters: most of what a trial would hold.
         trial._distributions = self._sets.setdefault(
             names + texts, dict(zip(names, distributions, strict=True))
         )
         trial._params = {
-            row.key: distribution.to_external_repr(row.number)
-            for row, distribution in zip(parts.get("param", ()), distributions, strict=True)
+            name: distribution.to_external_repr(row.number)
+            for name, row, distribution in zip(names, parts.get("param", ()), distributions, strict=True)
         }
-        trial._user_attrs = {row.key: json.loads(row.text) for row in parts.get("user", ())}
+        trial._user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
         trial._system_attrs = {row.key: json.loads(row.text) for row in parts.get("system", ())} or _NOTHING
         reports = parts.get("report", ())
         trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}

@@ -23,15 +23,16 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import REPEATS
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import make_pruner, n_startup_trials, settled_pruner
+from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, settled_pruner
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.asking import ask, nearest, seed_sampler
 from sweeplab.sweep.trials.availability import FAILURES, Availability
-from sweeplab.sweep.trials.commands import Commands
-from sweeplab.sweep.trials.counting import CellCounts, CellTally, is_own
+from sweeplab.sweep.trials.commands import Command, Commands
+from sweeplab.sweep.trials.counting import PROMOTED, CellCounts, CellTally, is_own
 from sweeplab.sweep.trials.leases import TABLES, Lease, Leases
+from sweeplab.sweep.trials.reopening import Reopening
 from sweeplab.sweep.trials.storage import TrialStorage
 
 OPTUNA_STATES = {
@@ -57,7 +58,8 @@ class Claim:
     """A trial held by this worker; `attempt` counts the workers that held it, this one included.
 
     `reported` has the iterations that Optuna knows a value of: they are not reported twice. `asked` says what a
-    person asked for: the values that were `enqueued`, or which trial it `retries`.
+    person asked for: the values that were `enqueued`, or which trial it `retries`. One that is `promoted` was pruned at
+    that iteration, and is not pruned again.
     """
 
     cell: Cell
@@ -68,6 +70,7 @@ class Claim:
     trial: optuna.Trial = field(repr=False)
     reported: set[int]
     asked: dict[str, Any]
+    promoted: int | None = None
 
 
 class Report(NamedTuple):
@@ -116,6 +119,7 @@ class Store:
         self.leases = Leases(self.storage.engine)
         self.availability = Availability(spec.name)
         self.commands = Commands(self.storage.engine, self.availability)
+        self.reopening = Reopening(self.storage, self.commands)
         self._held: set[int] = set()  # trials of this worker
         self._unsent: list[Report] = []  # while the database does not answer
         self.budget = spec.budget
@@ -154,7 +158,8 @@ class Store:
             self._studies[cell.index] = found
         return self._studies[cell.index]
 
-    def _study_id(self, cell: Cell) -> int:
+    def study_id(self, cell: Cell) -> int:
+        """Return the id of a cell's Optuna study."""
         if cell.index not in self._study_ids:
             found = self.storage.get_study_id_from_name(f"{self.spec.name}/{cell.key}")
             self._study_ids[cell.index] = found
@@ -166,30 +171,32 @@ class Store:
 
     def tally(self, cell: Cell) -> CellTally:
         """Return the sums over a cell's trials, as far as the storage has read them."""
-        trials = self.storage.cell(self._study_id(cell))
+        trials = self.storage.cell(self.study_id(cell))
         found = self._tallies.get(cell.index)
         if found is None or found.trials is not trials:  # the storage has forgotten what it had read
             found = self._tallies[cell.index] = CellTally(trials)
         found.update()
         return found
 
-    def poll_commands(self) -> bool:
-        """Read what has been asked of the study since the last time; say whether that was anything."""
+    def poll_commands(self) -> list[Command]:
+        """Read what has been asked of the study since the last time."""
         try:
             news = self.commands.read_once()
         except FAILURES as error:
             self.availability.note_failure(error)
-            return False
-        if not news:
-            return False
+            return []
         for command in news:
             if command.kind in ("enqueue", "retry"):
                 self._asked |= {cell for cell, _ in command.value["trials"]}
-        self.budget = self.commands.state.budget or self.spec.budget
-        self._finished.clear()
-        self._rooms.clear()
-        self._failed_before.clear()
-        return True
+            elif command.kind == "reopen":
+                self.reopening.hear(command)
+            if command.kind != "reopen":  # which workers do by themselves too
+                self._failed_before.clear()
+        if news:
+            self.budget = self.commands.state.budget or self.spec.budget
+            self._finished.clear()
+            self._rooms.clear()
+        return news
 
     def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
         """Take up one trial, as `claim_many` does; None when there is none."""
@@ -201,6 +208,26 @@ class Store:
         `fits` narrows the choice of cells. Cells come in their order, those that nobody works on first.
         """
         claims = self.availability.retry(lambda: self._claim(n_trials, fits))
+        self._held |= {claim.trial_id for claim in claims}
+        return claims
+
+    def take_up(self, trials: Container[tuple[str, int]]) -> list[Claim]:
+        """Take up those of these trials, by cell and number, that run under nobody's lease."""
+
+        def take() -> list[Claim]:
+            with self.storage.transaction() as connection:
+                leases = self.leases.all(connection)
+                held = {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
+                free = [
+                    each for each in self._running_without(held) if (each[0].key, each[1].number) in trials
+                ]
+                return [
+                    claim
+                    for cell, frozen in free
+                    for claim in self._take_over(connection, cell, frozen, leases.get(frozen._trial_id))
+                ]
+
+        claims = self.availability.retry(take)
         self._held |= {claim.trial_id for claim in claims}
         return claims
 
@@ -217,6 +244,7 @@ class Store:
         claims: list[Claim] = []
         with self.storage.transaction() as connection:
             self.poll_commands()
+            self.reopening.read()
             if self.commands.state.phase != "run" or self._is_asked_for_elsewhere(fits):
                 return []
             fitting = [cell for cell in self.cells if fits(cell)]
@@ -232,6 +260,9 @@ class Store:
                 asked.append(claim.trial_id)
             if asked:
                 self.leases.take(connection, asked)
+            while len(claims) < n_trials and (best := self._next_to_promote(fitting)):
+                if self.reopening.promote(connection, *best):
+                    claims += self._take_over(connection, *best, None)
             self.n_holders = len({lease.holder for lease in leases.values()} | {str(self.leases.owner)})
         return claims
 
@@ -251,7 +282,8 @@ class Store:
             return []
         self.storage.refresh([trial_id])
         study = self.study(cell)
-        seed_sampler(study, self.spec, self.spaces[cell.index], frozen.number, self._n_startup)
+        space, tally = self.spaces[cell.index], self.tally(cell)
+        seed_sampler(study, self.spec, space, tally, frozen.number, self._n_startup)
         with warnings.catch_warnings(action="ignore"):
             trial = optuna.Trial(study, trial_id)
         reported = set(trial._cached_frozen_trial.intermediate_values)
@@ -260,10 +292,32 @@ class Store:
         self.leases.drop(connection, trial_id, attempt)
         return []
 
+    @property
+    def _may_promote(self) -> bool:
+        has_more = self.budget.time is not None or self.budget.flops is not None
+        return promotes(self.spec.pruner) and has_more and not self._is_spent()
+
+    def _next_to_promote(self, fitting: Sequence[Cell]) -> tuple[Cell, FrozenTrial] | None:
+        """Return the best pruned trial of the cell with the fewest promoted ones, once all other trials have ended."""
+        if not self._may_promote:
+            return None
+        running = [trial for cell in self.cells for trial in self.tally(cell).running()]
+        if any(map(self._room, self.cells)) or not all(PROMOTED in each.user_attrs for each in running):
+            self.awaits_results = True
+            return None
+
+        def n_promoted(cell: Cell) -> int:
+            return self.tally(cell).n_promoted + len(self.tally(cell).running())
+
+        for cell in sorted(fitting, key=n_promoted):
+            for trial in self.tally(cell).best_pruned(1):
+                return cell, trial
+        return None
+
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
         """Return the trials that run and are not held, by cell."""
         free = [each for each in self.storage.unended.items() if each[0] not in held]
-        cells = {self._study_id(cell): cell for cell in self.cells} if free else {}
+        cells = {self.study_id(cell): cell for cell in self.cells} if free else {}
         found = [
             (cells[study_id], self.storage.cell(study_id).unended[trial_id])
             for trial_id, study_id in free
@@ -286,12 +340,12 @@ class Store:
             if claim := self._ask(cell):
                 return claim
             self._finished.add(cell.index)
-            self._rooms[self._study_id(cell)] = None
+            self._rooms[self.study_id(cell)] = None
             self._notices.append(f"cell {cell.key}: no sample that meets the constraints is new")
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return a cell's room for another trial; worked out again when a trial of it has started or ended."""
-        study_id = self._study_id(cell)
+        study_id = self.study_id(cell)
         if study_id not in self._rooms:
             self._rooms[study_id] = self._find_room(cell)
         return self._rooms[study_id]
@@ -375,7 +429,9 @@ class Store:
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return None
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
-        return Claim(cell, trial.number, trial._trial_id, sampled, attempt, trial, set(reported), asked)
+        promoted = trial.user_attrs.get(PROMOTED)
+        known = set(reported)
+        return Claim(cell, trial.number, trial._trial_id, sampled, attempt, trial, known, asked, promoted)
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
         for other in nearest(cell, self.cells):
@@ -417,7 +473,7 @@ class Store:
             with self.storage.transaction(in_turn=False) as connection:
                 held = self.leases.held(connection, attempts)
                 if prunes:
-                    studies = {self._study_id(each.claim.cell) for each in reports}
+                    studies = {self.study_id(each.claim.cell) for each in reports}
                     self.storage.refresh_system_attrs(studies)
                 behind = set()
                 for claim, iteration, value in reports:
@@ -429,7 +485,8 @@ class Store:
                         new.append(Report(claim, iteration, value))
                     # One before its last repeats what a killed worker did: that has been judged.
                     is_last = iteration >= max(claim.reported, default=0)
-                    if prunes and is_last and claim.trial.should_prune():
+                    # One that is promoted is only judged for the others to be compared with.
+                    if prunes and is_last and claim.trial.should_prune() and claim.promoted is None:
                         behind.add(claim.trial_id)
         except BaseException:
             for claim, iteration, _ in new:  # none of it was written
@@ -495,6 +552,7 @@ class Store:
 
         def read() -> list[CellCounts]:
             with self.storage.reading():
+                self.reopening.read()
                 return [self._count(cell) for cell in self.cells]
 
         return self.availability.retry(read)
@@ -503,8 +561,9 @@ class Store:
         return counts.counted >= self.limit(counts.cell) and not counts.running and not counts.waiting
 
     def has_room(self) -> bool:
-        """Say whether there is a trial that runs or waits, or room for one in the budget of trials."""
-        return not all(map(self._is_full, self.counts()))
+        """Say whether there is a trial that runs or waits, or room for one in the budget, or one to be promoted."""
+        is_full = all(map(self._is_full, self.counts()))
+        return not is_full or (self._may_promote and any(self.tally(cell).pruned for cell in self.cells))
 
     def share_left(self) -> float:
         """Return how many trials each worker may still start, as far as the last claim knew."""

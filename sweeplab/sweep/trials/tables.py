@@ -54,6 +54,16 @@ CHANGES = (
 )
 SYSTEM_OF = sql.select(SYSTEM).where(SYSTEM.c.trial_id.in_(IDS))
 NEW = sql.insert(TRIALS).returning(TRIALS.c.trial_id)
+# What a trial that runs again does not have any more: its values, and what was said of its end.
+ENDING = ("outcome", "train_flops", "wall_seconds")
+FORGET_ENDING = (
+    sql.delete(VALUES).where(VALUES.c.trial_id == sql.bindparam("id")),
+    sql.delete(USER).where(USER.c.trial_id == sql.bindparam("id"), USER.c.key.in_(ENDING)),
+)
+# What it does not have either where it is written anew from its records.
+FORGET_CONTENT = tuple(
+    sql.delete(each).where(each.c.trial_id == sql.bindparam("id")) for each in (PARAMS, REPORTS, USER, SYSTEM)
+)
 SET_STATE = (
     sql.update(TRIALS)
     .where(TRIALS.c.trial_id == sql.bindparam("id"))

@@ -80,6 +80,13 @@ class StudyProgress:
         if ending.outcome.has_value and ending.value is not None:
             cell.best = ending.value if cell.best is None else min(cell.best, ending.value)
 
+    def reopen(self, cell: str) -> None:
+        """Take note that a pruned trial of a cell goes on."""
+        if cell in self.cells:
+            self.cells[cell].counted -= 1
+        if self.states.get(RunState.PRUNED):
+            self.states[RunState.PRUNED] -= 1
+
     def follow(self, state: ControlState) -> None:
         """Take over the phase and the budget that the study's commands have set."""
         self.phase = state.phase

@@ -122,7 +122,8 @@ def _audited(folder: StudyFolder, trial: Trial) -> Audited | None:
     runs = _runs(folder, trial)
     ends = [end for run, _ in runs if (end := run.read_end())]
     audits = [end for _, audit in runs if (end := audit.read_end())]
-    if not runs or len(audits) < len(runs):
+    is_pruned = all(end.ending.outcome is RunState.PRUNED for end in ends)  # and was not promoted since
+    if not is_pruned or not 0 < len(runs) == len(ends) <= len(audits):
         return None
     value = audits[0].value if audits[0].ending.outcome.has_value else None
     return Audited(*trial, max(end.iteration for end in ends), ends[0].value, value)

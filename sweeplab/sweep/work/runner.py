@@ -11,7 +11,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,7 +28,7 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.leases import Renewal
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Claim, LeaseLost, Report, Store
 from sweeplab.sweep.work.trial import ClaimedTrial, Training, start_weights
-from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, write_checkpoint
+from sweeplab.train.checkpoint import SnapshotWriter, read_snapshot, remove_snapshots, write_checkpoint
 from sweeplab.train.devices import free_memory_bytes
 from sweeplab.train.member import Record
 from sweeplab.train.run import shape_key
@@ -36,6 +36,8 @@ from sweeplab.train.stack import Stack
 
 # How many stacks' worth of claimed runs may wait for a stack of their shape.
 STACKS_WAITING = 8
+# Of how many pruned trials beyond those that keep their snapshots these are looked for, when another one is pruned.
+SNAPSHOTS_LOOKED_AT = 8
 # How often an idle worker asks whether the trials of others have ended that new ones wait for.
 AWAIT_SECONDS = 0.5
 
@@ -84,6 +86,17 @@ class Runner:
                 self.store.requeue(trial.claim for trial in trials)
                 for trial in trials:
                     self._emit(events.TrialRequeued, trial)
+
+    def tell_ends(self, trials: Container[tuple[str, int]]) -> None:
+        """Tell the storage the ends that trials under nobody's lease have in their folders."""
+        with Renewal(self.store.renew):
+            claims = self.store.take_up(trials)
+            try:
+                for claim in claims:
+                    self._take_up(claim)
+            finally:
+                self._snapshots.close()
+                self.store.requeue(trial.claim for trial in dict.fromkeys(self._trials.values()))
 
     def _next_run(self) -> Training:
         """Return the first of the waiting runs whose shape most of them have: they fill a stack best."""
@@ -193,7 +206,7 @@ class Runner:
         trial = ClaimedTrial(self.spec, self.dataset, self.folder, claim, space)
         self._trials |= dict.fromkeys(trial.trainings, trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
-        ends = [end for each in trial.trainings.values() if (end := each.folder.read_end())]
+        ends = trial.read_ends()
         snapshots = {each: read_snapshot(each.folder.path) for each in trial.trainings.values()}
         for training, snapshot in snapshots.items():
             known = [snapshot.numbers["evaluated"]] if snapshot else []
@@ -288,7 +301,16 @@ class Runner:
             self._emit(events.TrialLost, trial)
         else:
             self._emit(events.TrialEnded, trial, ending=ending, ended=time.time())
+            if ending.outcome is RunState.PRUNED:
+                self._drop_snapshots(trial.claim.cell)
         self._forget(trial)
+
+    def _drop_snapshots(self, cell: Cell) -> None:
+        """Drop those of pruned trials that others outdo; looks beyond the next one, which others may have outdone."""
+        kept = self.spec.track.snapshots
+        for trial in self.store.tally(cell).best_pruned(kept + SNAPSHOTS_LOOKED_AT)[kept:]:
+            for run in self.folder.runs_of(cell.key, trial.number):
+                remove_snapshots(run.path)
 
     def _forget(self, trial: ClaimedTrial) -> None:
         for key in trial.trainings:

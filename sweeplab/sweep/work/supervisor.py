@@ -1,7 +1,7 @@
 """Run a study: check it, start its workers, bring their numbers to tracking, write the report.
 
 The supervisor trains nothing. Workers share the trials among themselves through the store; what they write down
-in their runs' folders is sent from here, so tracking is never on the training path.
+in their runs' folders is sent from a thread here, so tracking is never on the training path, and delays no command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import write_whole
 from sweeplab.lab import events
 from sweeplab.lab.identity import check_same_study, code_versions, machine, versions, write_study
-from sweeplab.lab.moving import finish_renaming
+from sweeplab.lab.moving import finish_moving
 from sweeplab.lab.showing import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
@@ -33,13 +33,14 @@ from sweeplab.sweep.trials.availability import OUTAGE_SECONDS
 from sweeplab.sweep.trials.commands import SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.sweep.work.progress import CellProgress, Notifier, StudyProgress
+from sweeplab.sweep.work.shipping import Shipping
 from sweeplab.sweep.work.worker import MOST_ALIKE, WorkerPool
 from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
 
-SEND_SECONDS = 5.0
+READ_SECONDS = 5.0  # from one look at what workers elsewhere have left in the folder to the next
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or another one of its name stands in the lab.
     """
-    if (begun := finish_renaming(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
-        raise BadInput(f"a renaming that was cut off is finished: {begun.what}")
+    if (begun := finish_moving(lab, spec.name)) and not StudyFolder(lab, spec.name).has_started:
+        raise BadInput(f"what was cut off is finished: {begun.what}")
     notifier = Notifier(spec)
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
@@ -106,6 +107,8 @@ class _Supervisor:
         store.availability.stopping = lambda: interrupts() > 1
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
+        seeds = {space.cell.key: space.seeds for space in store.spaces}
+        self.shipping = Shipping(folder, self.trackers, seeds)
         cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
         self.elapsed = folder.elapsed_seconds
         self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
@@ -132,6 +135,7 @@ class _Supervisor:
                 self._take_in(events.StudyNotice(message=said))
             self._open_tracking()
             list(self._stream.past())
+            self.shipping.start()
             self._poll_commands()
             self._supervise()
             status, errors = self._finish()
@@ -143,6 +147,7 @@ class _Supervisor:
             raise
         finally:
             self.pool.kill()
+            self.shipping.stop()  # before anyone else may ship the study
             self.commands.add("ended", status)
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
@@ -156,8 +161,8 @@ class _Supervisor:
             raise BadInput(f"{error}; track: {{uri: …}} or MLFLOW_TRACKING_URI name another place") from error
 
     def _supervise(self) -> None:
-        """Keep workers on the study until there is nothing left for any, sending tracking what they write."""
-        sent = now = time.monotonic()
+        """Keep workers on the study until there is nothing left for any."""
+        read = now = time.monotonic()
         n_interrupts = 0
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
@@ -173,12 +178,12 @@ class _Supervisor:
                 if n_interrupts == 1:
                     self.commands.set_phase("stop")  # for workers that joined from elsewhere
                 self.pool.stop() if n_interrupts == 1 else self.pool.kill()
-            if now - sent > SEND_SECONDS:
-                self._send()
+            if now - read > READ_SECONDS:
+                self.shipping.check()
                 self._read_feed()
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self.folder.write_elapsed(self.elapsed)
-                sent = time.monotonic()
+                read = time.monotonic()
         self.folder.write_elapsed(self.elapsed)
 
     def _goes_on(self) -> bool:
@@ -206,8 +211,7 @@ class _Supervisor:
 
     def _poll_commands(self) -> None:
         """Do what the commands since the last time ask for, and end what the budget of time ends."""
-        if self.store.poll_commands():
-            self.progress.follow(self.commands.state)
+        self._follow_commands()
         if self._is_over_time and self.commands.state.phase == "run":
             self.commands.set_phase("over")  # for workers that joined from elsewhere
             self.pool.stop()
@@ -216,22 +220,34 @@ class _Supervisor:
         if self.pool.has_new_command and not self.interrupts() and self._has_work():
             self.pool.start()
 
+    def _follow_commands(self) -> None:
+        if not (news := self.store.poll_commands()):
+            return
+        self.progress.follow(self.commands.state)
+        kinds = [command.kind for command in news]
+        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)  # what came before is counted
+        for command in news[len(news) - begins :]:
+            if command.kind == "reopen":
+                place = command.value["cell"], command.value["trial"]
+                self._ended.discard(place)
+                self._stream.reopen(*place)
+                self.progress.reopen(place[0])
+
     def _on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.TrialClaimed) and event.place in self._ended:
+            self._follow_commands()  # it goes on
         if isinstance(event, events.TrialClaimed | events.RunEvaluated):
             self._ours.add(event.place)
         elif isinstance(event, events.TrialEvent):
             self._ours.discard(event.place)
+        if isinstance(event, events.TrialEvent):
+            self.shipping.hear(event)
         self._take_in(event)
-        if isinstance(event, events.TrialRequeued):
-            # Tracking shows its runs as waiting, with all their points.
-            for run in self.folder.runs_of(*event.place):
-                with suppress(TrackingUnavailable):
-                    self.tracker.ship(run.path)
-                    self.tracker.wait(run.path)
 
     def _read_feed(self) -> None:
         """Take in what workers that joined from elsewhere have left in the study's folder."""
         for event in self._stream.new():
+            self.shipping.hear(event)
             if isinstance(event, events.TrialEnded) or event.place not in self._ours:
                 self._take_in(event)
 
@@ -259,23 +275,12 @@ class _Supervisor:
             self.commands.set_phase("stop")
             self.pool.stop()
 
-    def _send(self) -> list[str]:
-        """Bring tracking up to date with every run, and return what it did not take: it may the next time."""
-        refused = []
-        for run in self.folder.runs():
-            for each in self.trackers:
-                try:
-                    each.ship(run.path)
-                except TrackingUnavailable as error:
-                    refused.append(str(error))
-        return refused
-
     def _finish(self) -> tuple[str, list[str]]:
         """Bring tracking up to date and close it; return how the study ends, and what went wrong."""
         for _ in range(2):  # a run's end is looked for once it has been found
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]
-        if refused := self._send():
+        if refused := self.shipping.finish():
             kept = f"what it lacks is kept in {self.folder.path} and sent when the study is run again"
             return "failed", [*errors, f"{refused[0]}; {kept}"]
         left = not self._is_over_time and self.store.n_running()

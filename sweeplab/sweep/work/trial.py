@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.store import Claim
-from sweeplab.train.checkpoint import read_checkpoint, remove_snapshot
+from sweeplab.train.checkpoint import read_checkpoint, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
 from sweeplab.train.run import Run, train_flops, train_tokens, worth
@@ -149,6 +150,12 @@ class TrialRuns:
             self.error = "".join(traceback.format_exception(error))
             return []
 
+    def restore_curve(self, training: Training, until: float = math.inf) -> None:
+        """Take in a run's losses up to an iteration, as an earlier worker has written them."""
+        for point in training.folder.points():
+            if point.iteration <= until and point.val_loss is not None:
+                self.curves.add(training.folder.seed, point.iteration, point.val_loss)
+
     def ending(self, outcome: RunState) -> TrialEnding:
         """Return how the trial ends: its outcome and value, and each seed's own state."""
         cut_short = RunState.PRUNED if outcome is RunState.DIVERGED else outcome
@@ -165,7 +172,7 @@ class TrialRuns:
             end = training.folder.read_end() or self._end(training, ends[0].ending if ends else ending)
             ends.append(training.folder.write_end(end))
         for training in self.trainings.values():
-            remove_snapshot(training.folder.path)
+            remove_snapshots(training.folder.path, but_last=ends[0].ending.outcome is RunState.PRUNED)
         return ends
 
     def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
@@ -230,8 +237,8 @@ class ClaimedTrial(TrialRuns):
             starts.append((folder.run(*self.place, seed), start))
         super().__init__(spec, dataset, starts)
 
-    def restore_curve(self, training: Training, until: int) -> None:
-        """Take in a run's losses up to an iteration, as an earlier worker has written them."""
-        for point in training.folder.points():
-            if point.iteration <= until and point.val_loss is not None:
-                self.curves.add(training.folder.seed, point.iteration, point.val_loss)
+    def read_ends(self) -> list[RunEnd]:
+        """Return the ends that an earlier worker wrote; those that a promoted trial was pruned with are taken back."""
+        folders, promoted = [each.folder for each in self.trainings.values()], self.claim.promoted
+        ends = [each.read_end() if promoted is None else each.take_back_end(promoted) for each in folders]
+        return [end for end in ends if end]

@@ -1,0 +1,260 @@
+"""Where Optuna's storage, the folders of runs and MLflow disagree, one finding for each run and fault.
+
+`doctor` names them with a cure, `study repair` mends them. Optuna knows how a trial ended, once its folders do; the
+folders have its numbers; MLflow shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from sweeplab.doctor.check import OpenedStudy, Place, Verdict
+from sweeplab.errors import DamagedFile
+from sweeplab.hyperparameters import TABLE
+from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunStart
+from sweeplab.study.space import Space
+from sweeplab.sweep.trials.store import OPTUNA_STATES
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import BY_TOKENS, CURVES, WAITING, RunMeasures, TrackedRun
+
+RELATIVE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault: what it is, how bad, and what repairing does about it; where that is nothing, the cure."""
+
+    found: str
+    verdict: Verdict
+    mended: str = ""
+    cure: str = ""
+
+
+_AGAIN = f"{FROM_A_COPY}; or {{repair}} makes them again"
+IN_FOLDERS = {
+    "damaged": Kind("files that are no JSON", "bad", "set aside, and made again", _AGAIN),
+    "cut_off": Kind("files that are no JSON, of runs that have not ended", "warn", "set aside"),
+    "lost": Kind(
+        "trials that have ended, whose runs' descriptions or ends are gone", "bad", "made again", _AGAIN
+    ),
+    "no_weights": Kind(
+        "checkpoints without their weights",
+        "bad",
+        cure="put there what artifact `checkpoint` of the run has in MLflow",
+    ),
+    "unreported": Kind("runs that ended, of which the storage was not told", "warn", "told to the storage"),
+    "unknown": Kind("runs of which the storage knows no trial", "warn", "put back in the storage"),
+    "differs": Kind("runs of which the storage says other things", "bad", "told to the storage anew"),
+    "temporary": Kind("files that a kill left unfinished", "warn", "removed"),
+    "orphaned": Kind("folders of no trial", "warn", "set aside"),
+}
+IN_MLFLOW = {
+    "other": Kind("runs differ", "bad", "deleted in MLflow, and sent again"),
+    "incomplete": Kind("runs were sent and are not whole in MLflow", "bad", "sent again"),
+    "unsent": Kind("runs have not been sent to MLflow yet", "warn", "sent"),
+    "stale": Kind("runs that wait for a worker are otherwise in MLflow", "warn", "set to waiting"),
+    "twice": Kind("runs are more than once in MLflow", "bad", "the others deleted in MLflow"),
+    "stray": Kind("runs in MLflow are of no trial", "warn", "deleted in MLflow"),
+}
+FAULTS = IN_FOLDERS | IN_MLFLOW
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of a run: where, at which file or folder, or in which of MLflow's runs; `said` says in what."""
+
+    kind: str
+    place: Place
+    path: Path
+    said: str = ""
+    run_ids: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name the run as a person does."""
+        cell, number, seed = self.place
+        return f"{cell} #{number} seed {seed}{f' ({self.said})' if self.said else ''}"
+
+
+# ------------------------------------------------------------------ folders of runs, and the storage
+
+
+def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
+    """Yield what is missing in folders of runs, cut off, or contradicts the storage."""
+    known = study.runs  # before the storage is read: a trial that a worker starts now has its folder later
+    spaces = {space.cell.key: space for space in study.store.spaces}
+    for place in sorted(
+        {(*trial, seed) for trial in study.trials for seed in study.seeds[trial[0]]} | {*known}
+    ):
+        run, trial = study.folder.run(*place), study.trials.get(place[:2])
+        found = list(_faults(run, trial.state.name if trial else "none"))
+        for kind, path in found:
+            yield Finding(kind, place, path)
+        if {kind for kind, _ in found} - {"temporary", "no_weights"} or place[0] not in spaces:
+            continue
+        if trial is None:
+            yield Finding("unknown", place, run.path)
+        elif run.has_started and (said := _contradiction(trial, run, spaces[place[0]])):
+            yield Finding("differs", place, run.path, said)
+
+
+def _faults(run: RunFolder, state: str) -> Iterator[tuple[str, Path]]:
+    described, ended = run.start_file, run.end_file
+    if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
+        # A trial that runs comes to its folder, or to what is missing there, when it is continued.
+        if state != "RUNNING":
+            yield ("orphaned" if state == "none" else "lost"), run.path
+        return
+    for file in (described, ended):
+        if file.exists() and _said(file) is None:
+            yield ("cut_off" if state == "RUNNING" else "damaged"), file
+    for file in run.path.glob("*.tmp"):
+        yield "temporary", file
+    if state == "RUNNING" and end_of(run):
+        yield "unreported", run.path
+    for name in ("best", "last"):
+        facts = run.path / name / "model.json"
+        if facts.exists():
+            weights = facts.parent / (_said(facts) or {}).get("tensors", "")
+            if not (weights.is_file() and weights.stat().st_size):
+                yield "no_weights", facts.parent
+
+
+def _said(file: Path) -> dict[str, Any] | None:
+    """Return what a JSON file says; None where it is torn."""
+    try:
+        said = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def end_of(run: RunFolder) -> RunEnd | None:
+    """Return how a run ended; None where it has not, or where that cannot be read."""
+    try:
+        return run.read_end()
+    except DamagedFile:
+        return None
+
+
+def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
+    """Return a run's searched values as Optuna stores them.
+
+    Raises:
+        ValueError: one lies outside of what is searched.
+    """
+    point: dict[str, Any] = {}
+    for name, value in start.sampled.items():
+        point |= space.stored(name, TABLE[name].check(value))
+    return point
+
+
+def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
+    """Say in what the storage contradicts a run's records, or nothing."""
+    try:
+        point = stored_point(space, run.read_start())
+    except (ValueError, DamagedFile) as error:
+        return str(error)
+    for name, value in trial.params.items():
+        if point.get(name) != value:
+            return f"{name} {value} in Optuna, {point.get(name)} on disk"
+    end = end_of(run)
+    if end is None or not trial.state.is_finished():
+        return ""
+    outcome, value = end.ending.outcome, end.ending.value
+    if OPTUNA_STATES[outcome] != trial.state or trial.user_attrs["outcome"] != outcome:
+        return f"{trial.user_attrs['outcome']} in Optuna, {outcome} on disk"
+    if outcome.has_value and not _is_close(trial.value, value):
+        return f"value {trial.value} in Optuna, {value} on disk"
+    return ""
+
+
+def _is_close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None or math.isnan(one) or math.isnan(other):
+        return one is other or (
+            one is not None and other is not None and math.isnan(one) and math.isnan(other)
+        )
+    return math.isclose(one, other, rel_tol=RELATIVE_TOLERANCE)
+
+
+# ------------------------------------------------------------------ MLflow
+
+
+def tracking_findings(study: OpenedStudy) -> Iterator[Finding]:
+    """Yield in what MLflow differs from the folders of the runs whose trials have ended.
+
+    Raises:
+        BadInput: MLflow has no such study.
+        TrackingUnavailable: it does not answer.
+    """
+    tracker = open_tracker(study.folder.lab, study.folder.name, study.spec.track.uri)
+    tracked: dict[Place, list[TrackedRun]] = defaultdict(list)
+    for each in tracker.runs():
+        tracked[each.cell, each.trial, each.seed].append(each)
+    ended = {
+        (cell, number, seed)
+        for (cell, number), trial in study.trials.items()
+        for seed in study.seeds[cell]
+        if trial.state.is_finished()
+    }
+    ids = [tracked[place][0].run_id for place in ended if place in tracked]
+    names = [*CURVES, *(f"{name}{BY_TOKENS}" for name in ("train_loss", "val_loss"))]
+    curves = {name: tracker.histories(ids, name) for name in names} if ids else {}
+    for place in sorted(ended | {*tracked}):
+        run, found = study.folder.run(*place), tracked.get(place, [])
+        if found[1:]:
+            yield Finding("twice", place, run.path, run_ids=tuple(each.run_id for each in found[1:]))
+        if place in ended:
+            yield from _compare(run, place, found, curves)
+        elif not study.is_running and found:
+            if run.has_started and not run.end_file.exists() and found[0].status != WAITING:
+                yield Finding("stale", place, run.path, run_ids=(found[0].run_id,))
+            if not run.path.exists() and place[:2] not in study.numbers:
+                yield Finding("stray", place, run.path, run_ids=(found[0].run_id,))
+
+
+def _compare(
+    run: RunFolder,
+    place: Place,
+    found: Sequence[TrackedRun],
+    curves: Mapping[str, Mapping[str, Sequence[Any]]],
+) -> Iterator[Finding]:
+    end = end_of(run)
+    if end is None or not run.has_started:
+        return  # which is a fault of its folder
+    is_whole = bool(found) and found[0].status in ("FINISHED", "FAILED")
+    if not is_whole:
+        yield Finding("incomplete" if run.shipped_file.exists() else "unsent", place, run.path)
+        return
+    there, start = found[0], run.read_start()
+    measures = RunMeasures(run, start)
+    points = {(each.name, each.step): each.value for point in measures.new_points() for each in point}
+    sent = {
+        (name, each.step): each.value
+        for name, by_run in curves.items()
+        for each in by_run.get(there.run_id, ())
+    }
+    latest = {each.name: each.value for each in (*measures.facts(), *measures.totals(end))}
+    other = [
+        name
+        for name, value in latest.items()
+        if name in there.metrics and not _is_close(there.metrics[name], value)
+    ]
+    if there.state != end.state:
+        yield Finding("incomplete", place, run.path, f"{end.state} on disk, {there.state} in MLflow")
+    elif other:
+        said = f"{other[0]} {latest[other[0]]:.6g} on disk, {there.metrics[other[0]]} in MLflow"
+        yield Finding("other", place, run.path, said, (there.run_id,))
+    elif strange := [key for key in sent if key not in points or not _is_close(sent[key], points[key])]:
+        said = f"another {strange[0][0]} at {strange[0][1]} in MLflow"
+        yield Finding("other", place, run.path, said, (there.run_id,))
+    elif missing := {*points} - {*sent} | {(name, 0) for name in latest if name not in there.metrics}:
+        yield Finding("incomplete", place, run.path, f"points missing: {len(missing)}")

@@ -1,0 +1,142 @@
+"""Optuna's tree-structured Parzen estimator, with what it models kept from one trial to the next.
+
+For each new trial Optuna sorts all trials of a study and takes their parameters anew, a third of a second of CPU beside
+20,000. Here a trial is put in its place when it ends. What is drawn is the same, to the bit.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.samplers import TPESampler
+from optuna.samplers._tpe.sampler import default_gamma
+from optuna.trial import FrozenTrial, TrialState
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+    from sweeplab.sweep.trials.storage import CellTrials
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+# TPE models the best tenth of the trials apart from the others, and never more than so many.
+MOST_BELOW = default_gamma(10**9)
+
+
+class Observations:
+    """A cell's trials that TPE models, a row each, and the rows of the best from the first to the last."""
+
+    def __init__(self, trials: CellTrials) -> None:
+        self._trials, self._n_seen = trials, 0
+        self._rows: list[FrozenTrial] = []
+        self._numbers = array("q")
+        self._ranked: list[tuple[tuple[float, float, float], int, int]] = []  # rank, number and row
+        self._columns: dict[str, tuple[BaseDistribution, array[float]]] = {}
+
+    def __len__(self) -> int:
+        self._update()
+        return len(self._rows)
+
+    def split(
+        self,
+        n_below: int,
+        space: Mapping[str, BaseDistribution],
+        running: Mapping[int, Mapping[str, Any]],
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the parameters of the best trials, and those of all others and of `running` ones, each by number.
+
+        Trials that lack one of the parameters are left out. What runs is given by its number.
+        """
+        self._update()
+        best = np.array([row for _, _, row in self._ranked[:n_below]], dtype=np.int64)
+        is_best = np.zeros(len(self._rows) + len(running), dtype=bool)
+        is_best[best] = True
+        order = np.argsort(_joined(self._numbers, running), kind="stable")
+        columns = np.array(
+            [
+                _joined(self._column(name, each), [_number(own, name, each) for own in running.values()])
+                for name, each in space.items()
+            ]
+        )
+        order = order[~np.isnan(columns).any(axis=0)[order]]
+        below, above = (columns[:, order[is_best[order] == wanted]] for wanted in (True, False))
+        return dict(zip(space, below, strict=True)), dict(zip(space, above, strict=True))
+
+    def _update(self) -> None:
+        new = self._trials.ended[self._n_seen :]
+        self._n_seen += len(new)
+        for trial in new:
+            if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                bisect.insort(self._ranked, (_rank(trial), trial.number, len(self._rows)))
+                del self._ranked[MOST_BELOW:]
+                self._rows.append(trial)
+                self._numbers.append(trial.number)
+
+    def _column(self, name: str, distribution: BaseDistribution) -> array[float]:
+        """Return a parameter's values as numbers, NaN where a trial has none."""
+        known, column = self._columns.get(name, (None, array("d")))
+        if known != distribution:
+            column = array("d")
+        column.extend(_number(trial.params, name, distribution) for trial in self._rows[len(column) :])
+        self._columns[name] = distribution, column
+        return column
+
+
+def _joined(kept: array[Any], more: Iterable[float]) -> Floats:
+    return np.concatenate([np.array(kept), np.array([*more], dtype=np.float64)])
+
+
+def _number(values: Mapping[str, Any], name: str, distribution: BaseDistribution) -> float:
+    return distribution.to_internal_repr(values[name]) if name in values else math.nan
+
+
+def _rank(trial: FrozenTrial) -> tuple[float, float, float]:
+    """Return what trials are sorted by: complete ones by value, pruned ones by how far they came, then infeasible."""
+    if (broken := sum(each for each in trial.constraints.values() if each > 0)) > 0:
+        return 2, broken, 0
+    if trial.state == TrialState.COMPLETE:
+        assert trial.value is not None
+        return 0, trial.value, 0
+    if not trial.intermediate_values:
+        return 1, 1, 0
+    step, value = max(trial.intermediate_values.items())
+    return 1, -step, math.inf if math.isnan(value) else value
+
+
+class ObservedTPE(TPESampler):
+    """TPE for a study that minimizes, modelling the trials of `observations`."""
+
+    observations: Observations
+
+    @classmethod
+    def of(cls, sampler: TPESampler, observations: Observations) -> ObservedTPE:
+        """Return a sampler with another one's options and generator."""
+        own = cls.__new__(cls)
+        own.__dict__.update(sampler.__dict__, observations=observations)
+        return own
+
+    def _sample(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        n_below = default_gamma(len(self.observations))
+        states = (TrialState.RUNNING,) if self._constant_liar else ()
+        running = {
+            other.number: self._get_params(other, study)
+            for other in study._get_trials(deepcopy=False, states=states)
+            if other.number != trial.number
+        }
+        below, above = (
+            self._parzen_estimator_cls(observed, search_space, self._parzen_estimator_parameters)
+            for observed in self.observations.split(n_below, search_space, running)
+        )
+        samples = below.sample(self._rng.rng, self._n_ei_candidates)
+        chosen = self._compare(samples, self._compute_acquisition_func(samples, below, above))
+        return {
+            name: distribution.to_external_repr(chosen[name]) for name, distribution in search_space.items()
+        }

@@ -1,0 +1,124 @@
+"""Bring what runs write to tracking, in a thread of its own: a server that is slow or gone delays nothing else.
+
+All runs are looked at once, as an earlier process may have left some unsent, and from then on those to which something
+has happened. A tracker is used by this thread alone from `start` to `finish`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from sweeplab.errors import TrackingUnavailable
+from sweeplab.lab.events import TrialEnded, TrialEvent, TrialRequeued
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder
+from sweeplab.tracking.tracker import Mirror
+
+SEND_SECONDS = 5.0
+
+
+class Shipping:
+    """Ships a study's runs to its trackers; `seeds` are each cell's."""
+
+    def __init__(
+        self, folder: StudyFolder, trackers: Sequence[Mirror], seeds: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._folder, self._trackers, self._seeds = folder, trackers, seeds
+        self._lock = threading.Lock()
+        # The last event of each trial since its runs were looked at.
+        self._happened: dict[tuple[str, int], TrialEvent] = {}
+        self._left: dict[RunFolder, None] = {}  # runs that some tracker lacks the end of
+        self._ending, self._is_over = threading.Event(), False
+        self._refused: list[str] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="shipping", daemon=True)
+
+    def start(self) -> None:
+        """Start to ship."""
+        self._thread.start()
+
+    def hear(self, event: TrialEvent) -> None:
+        """Take note of something that happens to a trial: its runs are looked at within seconds."""
+        with self._lock:
+            self._happened[event.place] = event
+
+    def check(self) -> None:
+        """Raise what has ended the thread, if anything has, such as a damaged record."""
+        if self._error:
+            raise self._error
+
+    def finish(self) -> list[str]:
+        """Ship all that is left, and return why trackers did not take some of it: they may the next time."""
+        self._end()
+        self.check()
+        return self._refused
+
+    def stop(self) -> None:
+        """Leave what is left to whoever runs the study next; return when the run under way is shipped."""
+        self._is_over = True
+        self._end()
+
+    def _end(self) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            for run in self._folder.runs():
+                self._ship(run)
+            while not self._ending.wait(SEND_SECONDS):
+                self._ship_what_changed()
+            self._ship_what_changed()
+            self._refused.clear()
+            for run in [*self._left]:
+                self._ship(run)
+        except Exception as error:
+            self._error = error
+
+    def _ship_what_changed(self) -> None:
+        with self._lock:
+            happened, self._happened = self._happened, {}
+        again = {}
+        self._refused.clear()
+        for place, event in happened.items():
+            for run in self._runs_of(*place):
+                if self._ship(run):
+                    continue
+                if isinstance(event, TrialRequeued):
+                    self._set_waiting(run)
+                # The first of a trial's runs that has an end tells of the trial's: the others may lack theirs yet.
+                if self._refused or isinstance(event, TrialEnded):
+                    again[place] = event
+        with self._lock:
+            self._happened = again | self._happened
+
+    def _runs_of(self, cell: str, trial: int) -> list[RunFolder]:
+        if (seeds := self._seeds.get(cell)) is None:  # of a cell that the grid no longer has
+            return [*self._folder.runs_of(cell, trial)]
+        found = [self._folder.run(cell, trial, seed) for seed in seeds]
+        return [run for run in found if run.has_started]
+
+    def _ship(self, run: RunFolder) -> bool:
+        """Bring every tracker up to date with a run; say whether all of them have all of it."""
+        if self._is_over:
+            return False
+        is_whole = True
+        for each in self._trackers:
+            try:
+                is_whole &= each.ship(run.path)
+            except TrackingUnavailable as error:
+                self._refused.append(str(error))
+                is_whole = False
+        if is_whole:
+            self._left.pop(run, None)
+        else:
+            self._left[run] = None
+        return is_whole
+
+    def _set_waiting(self, run: RunFolder) -> None:
+        for each in self._trackers:
+            with suppress(TrackingUnavailable):
+                each.wait(run.path)

@@ -1,0 +1,405 @@
+"""Damage of every kind, planted in a finished study: `study repair` lets storage, folders and MLflow agree again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeplab import load_study, open_study
+from sweeplab.doctor import examine
+from sweeplab.doctor.check import OpenedStudy
+from sweeplab.doctor.repair import Repaired, repair_study
+from sweeplab.errors import BadInput
+from sweeplab.lab.showing import disagreement
+from sweeplab.records.folders import StudyFolder
+from sweeplab.tracking.connection import connect, tracking_uri
+
+STUDY = """\
+name: ill
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, n_embd: 8, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 10, eval_iters: 1, save_interval: 10, grad_clip: null, device: cpu}
+search: {learning_rate: [1.0e-6, 3.0e-2], weight_decay: {min: 0.0, max: 0.1}}
+budget: {trials_per_cell: 4}
+sampler: random
+pruner: {type: threshold, upper: 4.6, n_warmup_steps: 5}
+engine: {workers: 1, threads: 1, stack: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lab with a study of four finished trials, of which some were pruned."""
+    place = tmp_path_factory.mktemp("healthy")
+    (place / "ill.yaml").write_text(STUDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        result = load_study(place / "ill.yaml", lab=place / "lab").run()
+        assert result.status == "complete", result.errors
+    return place / "lab"
+
+
+@pytest.fixture
+def study(healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
+    """Return a copy of the study that may be harmed."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return StudyFolder(Path(shutil.copytree(healthy, tmp_path / "lab")), "ill")
+
+
+def execute(study: StudyFolder, statement: str, *values: Any) -> None:
+    with closing(sqlite3.connect(study.database, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        assert connection.execute(statement, values).rowcount
+
+
+def forget_trials(study: StudyFolder, first: int) -> None:
+    """Forget trials, as a storage does that was restored from a copy."""
+    with closing(sqlite3.connect(study.database, isolation_level=None)) as connection:
+        own = "trial_id IN (SELECT trial_id FROM trials WHERE number >= ?)"
+        for table in ("params", "values", "intermediate_values", "user_attributes", "system_attributes"):
+            connection.execute(f"DELETE FROM trial_{table} WHERE {own}", [first])
+        connection.execute("DELETE FROM trials WHERE number >= ?", [first])
+
+
+def mlflow(study: StudyFolder) -> tuple[Any, dict[str, Any]]:
+    client = connect(study.lab, tracking_uri(study.lab))
+    experiment = client.get_experiment_by_name("ill").experiment_id
+    runs = client.search_runs([experiment], "tags.`sweeplab.trial` LIKE '%'")
+    assert len({run.data.tags["sweeplab.key"] for run in runs}) == len(runs)
+    return client, {run.data.tags["sweeplab.key"]: run for run in runs}
+
+
+def content(study: StudyFolder) -> dict[str, Any]:
+    """Return what all three have of the study."""
+    opened = OpenedStudy(study)
+    trials = {
+        number: (
+            trial.state.name,
+            trial.params,
+            trial.value,
+            trial.intermediate_values,
+            trial.user_attrs["outcome"],
+        )
+        for (_, number), trial in opened.trials.items()
+    }
+    client, runs = mlflow(study)
+    tracked = {
+        key: (run.info.status, run.data.tags["sweeplab.state"], run.data.params, run.data.metrics["value"],
+              [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "val_loss")])
+        for key, run in runs.items()
+    }  # fmt: skip
+    ends = {run.path.name: run.read_end() for run in study.runs()}
+    curves = {
+        run.path.name: [(each.iteration, each.val_loss) for each in run.points()] for run in study.runs()
+    }
+    found = {
+        name: end and (end.state, end.value, end.iteration, end.best_val_loss) for name, end in ends.items()
+    }
+    return {"trials": trials, "tracked": tracked, "ends": found, "curves": curves}
+
+
+def pick(study: StudyFolder, outcome: str) -> int:
+    """Return the number of a trial that ended so."""
+    trials = OpenedStudy(study).trials
+    return next(number for (_, number), trial in trials.items() if trial.user_attrs["outcome"] == outcome)
+
+
+# ------------------------------------------------------------------ what is damaged
+
+
+def untold(study: StudyFolder) -> str:
+    number = pick(study, "complete")
+    execute(study, "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE number = ?", number)
+    own = "trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
+    execute(study, f"DELETE FROM trial_values WHERE {own}", number)
+    execute(study, f"DELETE FROM trial_user_attributes WHERE key = 'outcome' AND {own}", number)
+    execute(study, f"DELETE FROM trial_intermediate_values WHERE step = 20 AND {own}", number)
+    return "unreported"
+
+
+def untold_and_pruned(study: StudyFolder) -> str:
+    number = pick(study, "pruned")
+    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = ?", number)
+    return "unreported"
+
+
+def endless(study: StudyFolder) -> str:
+    study.run("all", pick(study, "complete"), 0).end_file.unlink()
+    return "lost"
+
+
+def endless_and_pruned(study: StudyFolder) -> str:
+    study.run("all", pick(study, "pruned"), 0).end_file.unlink()
+    return "lost"
+
+
+def torn_end(study: StudyFolder) -> str:
+    study.run("all", 0, 0).end_file.write_text('{"state": "comp')
+    return "damaged"
+
+
+def torn_description(study: StudyFolder) -> str:
+    study.run("all", pick(study, "complete"), 0).start_file.write_text('{"key": "al')
+    return "damaged"
+
+
+def no_description(study: StudyFolder) -> str:
+    study.run("all", pick(study, "complete"), 0).start_file.unlink()
+    return "lost"
+
+
+def restored_storage(study: StudyFolder) -> str:
+    forget_trials(study, 2)
+    return "unknown"
+
+
+def restored_storage_that_went_on(study: StudyFolder) -> str:
+    """Let the storage have another trial of the number that a folder has."""
+    number = pick(study, "complete")
+    own = "param_name = 'weight_decay' AND trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
+    execute(study, f"UPDATE trial_params SET param_value = 0.0321 WHERE {own}", number)
+    return "differs"
+
+
+def another_value(study: StudyFolder) -> str:
+    number = pick(study, "complete")
+    own = "trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
+    execute(study, f"UPDATE trial_values SET value = 0.5 WHERE {own}", number)
+    return "differs"
+
+
+def another_state(study: StudyFolder) -> str:
+    execute(study, "UPDATE trials SET state = 'FAIL' WHERE number = ?", pick(study, "pruned"))
+    return "differs"
+
+
+def temporary(study: StudyFolder) -> str:
+    (study.run("all", 0, 0).path / "end.json.tmp").write_text("{")
+    return "temporary"
+
+
+def orphan(study: StudyFolder) -> str:
+    (study.run("all", 9, 0).path).mkdir()
+    (study.run("all", 9, 0).path / "points.jsonl").write_text("{")
+    return "orphaned"
+
+
+def gone_from_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    client.delete_run(runs["ill/all/1/0"].info.run_id)
+    return "incomplete"
+
+
+def never_sent(study: StudyFolder) -> str:
+    gone_from_mlflow(study)
+    study.run("all", 1, 0).shipped_file.unlink()
+    return "unsent"
+
+
+def twice_in_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    run = runs["ill/all/1/0"]
+    client.create_run(run.info.experiment_id, tags=dict(run.data.tags))
+    return "twice"
+
+
+def stray_in_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    run = runs["ill/all/1/0"]
+    tags = dict(run.data.tags) | {"sweeplab.trial": "77", "sweeplab.key": "ill/all/77/0"}
+    client.create_run(run.info.experiment_id, tags=tags)
+    return "stray"
+
+
+def another_value_in_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    client.log_metric(runs["ill/all/1/0"].info.run_id, "value", 9.5, step=10_000)
+    return "other"
+
+
+def another_point_in_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    client.log_metric(runs["ill/all/1/0"].info.run_id, "val_loss", 9.5, step=7)
+    return "other"
+
+
+def another_state_in_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    client.set_tag(runs["ill/all/1/0"].info.run_id, "sweeplab.state", "failed")
+    return "incomplete"
+
+
+def running_in_mlflow(study: StudyFolder) -> str:
+    client, runs = mlflow(study)
+    client.update_run(runs["ill/all/1/0"].info.run_id, status="RUNNING")
+    return "incomplete"
+
+
+def a_point_missing_in_mlflow(study: StudyFolder) -> str:
+    _, runs = mlflow(study)
+    run_id = runs["ill/all/1/0"].info.run_id
+    with closing(sqlite3.connect(study.lab / "mlflow.db", isolation_level=None)) as connection:
+        statement = "DELETE FROM metrics WHERE run_uuid = ? AND key = 'val_loss' AND step = 10"
+        assert connection.execute(statement, [run_id]).rowcount == 1
+    return "incomplete"
+
+
+STORAGE = (
+    untold,
+    untold_and_pruned,
+    restored_storage,
+    restored_storage_that_went_on,
+    another_value,
+    another_state,
+)
+FOLDERS = (endless, endless_and_pruned, torn_end, torn_description, no_description, temporary, orphan)
+MLFLOW = (
+    gone_from_mlflow, never_sent, twice_in_mlflow, stray_in_mlflow, another_value_in_mlflow, another_point_in_mlflow,
+    another_state_in_mlflow, running_in_mlflow, a_point_missing_in_mlflow,
+)  # fmt: skip
+QUICK = (
+    untold,
+    restored_storage,
+    restored_storage_that_went_on,
+    endless,
+    another_value_in_mlflow,
+    twice_in_mlflow,
+)
+
+
+def faults(repaired: Repaired) -> set[str]:
+    return {finding.kind for finding, _ in repaired.done}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        each if each in QUICK else pytest.param(each, marks=pytest.mark.slow)
+        for each in STORAGE + FOLDERS + MLFLOW
+    ],
+)
+def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study: StudyFolder) -> None:
+    before = content(study)
+    assert disagreement(study) == ""
+    kind = harm(study)
+    named = [
+        check for check in examine(study.lab, study) if check.cure and check.name in ("runs", "agreement")
+    ]
+    assert any("sweeplab study repair ill" in check.cure for check in named), "the doctor names it"
+    said = repair_study(study, dry_run=True)
+    assert kind in faults(said)
+    repaired = repair_study(study)
+    assert faults(said) <= faults(repaired) and not repaired.left and not repaired.to_train
+    assert content(study) == before
+    again = repair_study(study)
+    assert (again.done, again.left, again.to_train) == ([], [], [])
+    assert disagreement(study) == ""
+    checks = [
+        each for each in examine(study.lab, study) if each.name in ("storage", "workers", "runs", "agreement")
+    ]
+    assert {each.verdict for each in checks} == {"ok"}, checks
+
+
+def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study: StudyFolder) -> None:
+    before, number = content(study), pick(study, "complete")
+    shutil.rmtree(study.run("all", number, 0).path)
+    assert "study repair ill" in disagreement(study)
+    repaired = repair_study(study)
+    assert faults(repaired) == {"lost"} and repaired.to_train == [("all", number)]
+    assert open_study("ill", study.lab).run().status == "complete"
+    assert content(study) == before
+
+
+@pytest.mark.slow
+def test_a_curve_that_does_not_come_to_the_value_is_trained_again(study: StudyFolder) -> None:
+    before, number = content(study), pick(study, "complete")
+    run = study.run("all", number, 0)
+    lines = run.points_file.read_text().splitlines(keepends=True)
+    run.points_file.write_text("".join(lines[:1]))
+    run.end_file.unlink()
+    assert repair_study(study).to_train == [("all", number)]
+    assert open_study("ill", study.lab).run().status == "complete"
+    assert content(study) == before
+
+
+def test_a_folder_of_all_runs_that_is_gone_is_no_reason_to_train_them_again(study: StudyFolder) -> None:
+    (study.path / "runs").rename(study.path / "elsewhere")
+    (study.path / "runs").mkdir()
+    with pytest.raises(BadInput, match="has no folder of any run, and 4 trials have ended"):
+        repair_study(study)
+
+
+def test_what_a_live_worker_holds_is_left_alone(study: StudyFolder) -> None:
+    assert untold(study) == "unreported"
+    number = next(
+        number for (_, number), trial in OpenedStudy(study).trials.items() if trial.state.name == "RUNNING"
+    )
+    worker = OpenedStudy(study).store
+    (claim,) = worker.take_up({("all", number)})
+    repaired = repair_study(study)
+    assert [(finding and finding.kind, why) for finding, why in repaired.left] == [
+        ("unreported", "a worker holds its trial")
+    ]
+    assert not repaired.done
+    worker.requeue([claim])
+    assert faults(repair_study(study)) == {"unreported"}
+
+
+def test_beside_a_process_that_runs_the_study_mlflow_is_left_to_it(study: StudyFolder) -> None:
+    another_value(study)
+    gone_from_mlflow(study)
+    with study.held("held"):
+        repaired = repair_study(study)
+        assert faults(repaired) == {"differs"}
+        assert [why for _, why in repaired.left] == ["MLflow is left to the process that runs the study"]
+    assert faults(repair_study(study)) == {"incomplete"}
+
+
+def test_a_server_that_is_down_leaves_the_rest_mended(
+    study: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweeplab.errors import TrackingUnavailable
+
+    untold(study)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(TrackingUnavailable):
+        repair_study(study)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert not repair_study(study).done
+
+
+def test_a_promoted_trial_is_one_run_in_mlflow_and_leaves_nothing_to_repair(study: StudyFolder) -> None:
+    from sweeplab.sweep.control.steering import resume_trial
+
+    number = pick(study, "pruned")
+    key = f"ill/all/{number}/0"
+    assert mlflow(study)[1][key].data.tags["mlflow.runColor"]
+    resume_trial(study, number)
+    assert disagreement(study) == ""
+    assert faults(repair_study(study)) == {"stale"}
+    assert open_study("ill", study.lab).run().status == "complete"
+    client, runs = mlflow(study)
+    run = runs[key]
+    assert (run.info.status, run.data.tags["sweeplab.state"]) == ("FINISHED", "complete")
+    assert "mlflow.runColor" not in run.data.tags
+    points = client.get_metric_history(run.info.run_id, "val_loss")
+    assert sorted(point.step for point in points) == [0, 10, 20] and len(runs) == 4
+    assert not repair_study(study).done and disagreement(study) == ""
+
+
+def test_damage_of_every_kind_at_once(study: StudyFolder) -> None:
+    before = content(study)
+    for harm in (endless_and_pruned, another_value, temporary, orphan, gone_from_mlflow):
+        harm(study)
+    twice = {**json.loads(json.dumps(repair_study(study).as_dict()))}
+    assert {each["fault"] for each in twice["done"]} == {
+        "lost", "differs", "temporary", "orphaned", "incomplete",
+    }  # fmt: skip
+    assert content(study) == before

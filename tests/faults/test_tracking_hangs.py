@@ -1,0 +1,52 @@
+"""A study whose MLflow server hangs in the middle: its workers are heard, and what the server lacks is sent later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sweeplab.lab.events import Event, RunEvaluated
+from sweeplab.sweep.work import shipping
+from sweeplab.sweep.work.progress import StudyProgress
+from sweeplab.sweep.work.supervisor import run_study
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.pages import free_port, serve
+
+
+@pytest.mark.faults
+def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "40")
+    monkeypatch.setattr(shipping, "SEND_SECONDS", 0.2)
+    lab, heard = tmp_path / "lab", list[tuple[float, Event]]()
+    with serve(tmp_path / "server", f"sqlite:///{tmp_path / 'server.db'}", free_port()) as server:
+        server.wait_until_ready()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        spec = tiny()
+
+        def listen(event: Event, _progress: StudyProgress) -> None:
+            if isinstance(event, RunEvaluated) and not hung:
+                os.killpg(server.process.pid, signal.SIGSTOP)
+                hung.append(time.monotonic())
+            heard.append((time.monotonic(), event))
+
+        hung = list[float]()
+        end = run_study(spec, lab, listen)
+        took = time.monotonic() - hung[0]
+        os.killpg(server.process.pid, signal.SIGCONT)
+        times = [at for at, _ in heard if at >= hung[0]]
+        gaps = [after - before for before, after in pairwise(times)]
+        assert len([each for _, each in heard if isinstance(each, RunEvaluated)]) == 12
+        assert max(gaps) < 20 < took, "the server alone was waited for, and that at the end"
+        assert end.status == "failed"
+        assert "sent when the study is run again" in end.errors[0]
+        assert run_study(spec, lab).status == "complete"
+        tracker = open_tracker(lab, spec.name)
+        runs = list(tracker.runs())
+        assert [run.state for run in runs] == ["complete"] * 4
+        for run in runs:
+            assert [each.step for each in tracker.history(run.run_id, "val_loss")] == [0, 10, 20]

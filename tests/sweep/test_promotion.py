@@ -1,0 +1,264 @@
+"""Pruned trials that go on to their end: to the same bits as if never pruned, and counted once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from sweeplab import load_study
+from sweeplab.errors import BadInput
+from sweeplab.lab.identity import write_study
+from sweeplab.records.folders import StudyFolder
+from sweeplab.study.inputs import describe_data
+from sweeplab.study.search import Choices, Range
+from sweeplab.study.spec import Budget, Engine, Pruner, Track
+from sweeplab.sweep.control.steering import resume_trial, stop_trial
+from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.work.runner import Runner
+from sweeplab.tracking.connection import count_tracked
+from sweeplab.train.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VALUES = {"max_iters": 40, "save_interval": 10}
+SEARCH = {"learning_rate": Choices((1e-6, 1e-2)), "weight_decay": Range(0.0, 0.1)}
+# Prunes what has learned nothing by its second evaluation.
+THRESHOLD = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
+
+
+@pytest.fixture
+def work(opened, dataset):
+    """Return a function that works on a study, kept as running it would, as one worker."""
+
+    def run(spec, stopping=lambda: False) -> tuple[StudyFolder, Store]:
+        folder, store = opened(spec)
+        write_study(spec, folder, describe_data(spec, dataset))
+        Runner(spec, store, dataset, folder, stopping=stopping).work()
+        return folder, store
+
+    return run
+
+
+def curves(folder: StudyFolder) -> dict[str, Any]:
+    """Return all that a run finds, but for how long it took."""
+    found = {}
+    for run in folder.runs():
+        points = [
+            (each.iteration, each.train_loss, each.val_loss, each.whole_val_loss) for each in run.points()
+        ]
+        end = run.read_end()
+        assert end is not None
+        found[f"{run.cell}/{run.path.name}"] = points, end.state, end.value, end.train_flops
+    return found
+
+
+def pruned(store: Store, cell: int = 0) -> list[int]:
+    trials = store.trials(store.cells[cell])
+    return [trial.number for trial in trials if trial.user_attrs.get("outcome") == "pruned"]
+
+
+def snapshots(folder: StudyFolder, number: int) -> list[str]:
+    return [file.name for run in folder.runs_of("all", number) for file in run.path.glob("state*")]
+
+
+@pytest.mark.parametrize("kept", [9, 0])
+def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
+    kept: int, tiny, work, tmp_path, monkeypatch
+) -> None:
+    spec = tiny(
+        values=VALUES, search=SEARCH, seeds=[0, 1], pruner=THRESHOLD, track=Track(snapshots=kept),
+        engine=Engine(stack=4),
+    )  # fmt: skip
+    folder, store = work(spec)
+    numbers = pruned(store)
+    assert 0 < len(numbers) < 4
+    assert [bool(snapshots(folder, number)) for number in numbers] == [kept > 0] * len(numbers)
+    admitted = []
+    admit = Stack.admit
+    monkeypatch.setattr(Stack, "admit", lambda *given: admitted.append(bool(given[2])) or admit(*given))
+    for number in numbers:
+        done = resume_trial(folder, number)
+        assert f"trial {number} in cell all, pruned at iteration 10, goes on to its end" in done.what
+    work(spec)
+    assert admitted == [kept > 0] * 2 * len(numbers), "from their snapshots, or from their start"
+    found = curves(folder)
+    _, after = work(spec)
+    assert [trial.state for trial in after.trials(after.cells[0])] == [TrialState.COMPLETE] * 4
+    assert not list(folder.path.rglob("state*"))
+    (tmp_path / "lab").rename(tmp_path / "before")
+    unpruned, _ = work(spec.model_copy(update={"pruner": Pruner(type="none")}))
+    assert found == curves(unpruned)
+
+
+def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, opened) -> None:
+    spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
+    folder, store = work(spec)
+    (other,) = [opened(spec)[1]]
+    number = pruned(store)[0]
+    before = [each.counts()[0] for each in (store, other)]
+    assert before[0] == before[1] and not other.has_room()
+    resume_trial(folder, number)
+    with pytest.raises(BadInput, match="was not pruned: running"):
+        resume_trial(folder, number)
+    for each in (store, other):
+        assert each.poll_commands()
+        (counts,) = each.counts()
+        assert (counts.counted, counts.running) == (before[0].counted - 1, 1) and each.has_room()
+    claim = other.claim()
+    assert claim is not None and (claim.number, claim.promoted, claim.attempt) == (number, 10, 1)
+    assert store.claim() is None and other.claim() is None, "it takes up its own place in the budget"
+    assert not other.report(claim, 20, 9.0), "which the pruner would end"
+    other.finish(claim, "complete", 4.0, {"train_flops": 1.0})
+    for each in (store, other):
+        (counts,) = each.counts()
+        assert (counts.counted, counts.running) == (before[0].counted, 0)
+    trials = store.trials(store.cells[0])
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    assert (trials[number].value, trials[number].user_attrs["outcome"]) == (4.0, "complete")
+
+
+def test_of_two_who_promote_a_trial_at_once_one_does(tiny, work, opened) -> None:
+    spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
+    _, store = work(spec)
+    number = pruned(store)[0]
+    stores = [opened(spec)[1] for _ in range(2)]
+    known = [next(t for t in each.trials(each.cells[0]) if t.number == number) for each in stores]
+    done = []
+    for each, trial in zip(stores, known, strict=True):
+        with each.storage.transaction() as connection:
+            done.append(each.reopening.promote(connection, each.cells[0], trial))
+    assert done == [True, False]
+    assert stores[1].claim().number == number
+
+
+def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny, work) -> None:
+    spec = tiny(values=VALUES, search=SEARCH, seeds=[0, 1], pruner=THRESHOLD)
+    folder, store = work(spec)
+    number = pruned(store)[0]
+    ends = [folder.run("all", number, seed).end_file for seed in (0, 1)]
+    left = ends[1].read_bytes()
+    resume_trial(folder, number)
+    assert not any(end.exists() for end in ends)
+    ends[1].write_bytes(left)
+    _, after = work(spec)
+    found = [folder.run("all", number, seed).read_end() for seed in (0, 1)]
+    assert [end and (end.state, end.iteration) for end in found] == [("complete", 40)] * 2
+    assert after.trials(after.cells[0])[number].state == TrialState.COMPLETE
+
+
+def test_what_was_stopped_before_is_not_stopped_when_it_is_promoted(tiny, work) -> None:
+    spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
+    folder, store = work(spec)
+    number = pruned(store)[0]
+    resume_trial(folder, number)
+    stop_trial(folder, number)
+    store.poll_commands()
+    assert ("all", number) in store.commands.state.stopped
+    with store.storage.transaction() as connection:
+        store.commands.add_in(connection, "reopen", {"cell": "all", "trial": number, "trial_id": 0})
+    store.poll_commands()
+    assert not store.commands.state.stopped
+
+
+def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work) -> None:
+    spec = tiny(
+        values=VALUES, pruner=Pruner(type="threshold", options={"upper": 0.1, "n_warmup_steps": 5}),
+        budget=Budget(trials_per_cell=8), track=Track(snapshots=3), engine=Engine(stack=4),
+    )  # fmt: skip
+    folder, store = work(spec)
+    trials = store.trials(store.cells[0])
+    assert pruned(store) == [*range(8)]
+    best = sorted(trials, key=lambda trial: trial.value)[:3]
+    kept = [number for number in range(8) if snapshots(folder, number)]
+    assert kept == sorted(trial.number for trial in best)
+    assert all(len(snapshots(folder, number)) == 1 for number in kept)
+
+
+HALVING = {"min_resource": 10, "reduction_factor": 2}
+
+
+def test_a_pruner_promotes_the_best_once_all_trials_have_ended(tiny, work) -> None:
+    budget = Budget(trials_per_cell=6, time=3600.0)
+    halving = Pruner(type="asha", options=HALVING)
+    spec = tiny(values=VALUES, pruner=halving, budget=budget, grid={"n_embd": [16, 32]})
+    _, plain = work(spec)
+    expected = [[trial.number for trial in plain.tally(cell).best_pruned(9)] for cell in plain.cells]
+    assert all(expected)
+    assert not plain.has_room()
+    folder, store = work(
+        spec.model_copy(update={"pruner": Pruner(type="asha", options={**HALVING, "promote": True})})
+    )
+    promoted = [command.value for command in all_commands(folder)]
+    by_cell = [[each["trial"] for each in promoted if each["cell"] == cell.key] for cell in store.cells]
+    assert by_cell == expected, "the best first"
+    for cell in store.cells:
+        trials = store.trials(cell)
+        assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
+    assert not store.has_room()
+
+
+def all_commands(folder: StudyFolder) -> list[Any]:
+    from sweeplab.lab.storage import open_database
+    from sweeplab.sweep.trials.availability import Availability
+    from sweeplab.sweep.trials.commands import Commands
+
+    commands = Commands(open_database(folder.storage_url), Availability(folder.name)).read()
+    return [command for command in commands if command.kind == "reopen"]
+
+
+def test_a_pruner_promotes_nothing_while_others_train_or_no_budget_is_left(tiny, opened) -> None:
+    promote = Pruner(type="asha", options={**HALVING, "promote": True})
+    spec = tiny(pruner=promote, budget=Budget(trials_per_cell=3, time=3600.0))
+    _, store = opened(spec)
+    claims = [store.claim() for _ in range(3)]
+    for claim, value in zip(claims[:2], (4.0, 5.0), strict=True):
+        store.report(claim, 10, value)
+        store.finish(claim, "pruned", None, {"train_flops": 1.0})
+    assert store.claim() is None and store.awaits_results, "one has not ended"
+    store.finish(claims[2], "complete", 3.0, {"train_flops": 1.0})
+    assert store.has_room()
+    one, two = store.claim(), store.claim()
+    assert [one.number, two.number] == [0, 1] and store.claim() is None and not store.awaits_results
+    assert (one.promoted, one.reported) == (10, {10})
+    for claim in (one, two):
+        store.finish(claim, "complete", 3.0, {"train_flops": 1.0})
+    assert not store.has_room() and store.claim() is None
+
+
+@pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
+def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened) -> None:
+    promote = Pruner(type="asha", options={**HALVING, "promote": True})
+    _, store = opened(tiny(pruner=promote, budget=Budget(**{"trials_per_cell": 1})))
+    claim = store.claim()
+    store.finish(claim, "pruned", None, {"train_flops": 2.0})
+    store.budget = Budget(**budget)
+    assert not store.has_room() and store.claim() is None
+
+
+STUDY = """\
+name: promoting
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, max_iters: 40, n_layer: 1, n_head: 2, n_embd: 8, warmup_iters: 2,
+        dropout: 0.0, eval_interval: 10, eval_iters: 1, save_interval: 10, grad_clip: null, device: cpu}
+search: {learning_rate: {min: 1e-5, max: 1e-2, log: true}}
+budget: {trials_per_cell: 6, time: 1h}
+sampler: random
+pruner: {type: asha, min_iters: 10, factor: 2, promote: true}
+engine: {workers: 2, threads: 1, stack: 2}
+"""
+
+
+@pytest.mark.slow
+def test_a_study_promotes_with_workers_of_its_own_and_ends(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "promoting.yaml").write_text(STUDY)
+    result = load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run()
+    assert (result.status, result.errors) == ("complete", [])
+    folder = StudyFolder(tmp_path / "lab", "promoting")
+    assert all_commands(folder), "some were pruned"
+    assert folder.states() == {"complete": 6}
+    assert count_tracked(folder.lab, "promoting", None) == {"complete": 6}
+    assert load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run().status == "complete"
+    assert folder.states() == {"complete": 6}, "running again adds nothing"

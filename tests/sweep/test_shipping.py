@@ -1,0 +1,200 @@
+"""Runs are shipped as something happens to them, in a thread that delays nobody."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from sweeplab.errors import DamagedFile, TrackingUnavailable
+from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded, TrialRequeued
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
+from sweeplab.sweep.work import shipping
+from sweeplab.sweep.work.shipping import Shipping
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import Description, Mirror, Summary
+
+SEEDS = {"all": (0, 1)}
+COMPLETE = TrialEnding(RunState.COMPLETE, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "SEND_SECONDS", 0.05)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    return StudyFolder(tmp_path / "lab", "shipped")
+
+
+@pytest.fixture
+def tracker(folder: StudyFolder) -> MLflowTracker:
+    tracker = open_tracker(folder.lab, folder.name)
+    tracker.open({})
+    return tracker
+
+
+def begin(folder: StudyFolder, trial: int) -> list[RunFolder]:
+    """Write the starts of a trial's runs."""
+    runs = [folder.run("all", trial, seed) for seed in SEEDS["all"]]
+    for run in runs:
+        place = {"cell": "all", "trial": trial, "seed": run.seed}
+        start = RunStart(key=run_key(*place.values()), **place, values=Hyperparameters(), started=1e9)
+        run.write_start(start)
+    return runs
+
+
+def evaluate(run: RunFolder, iteration: int) -> RunEvaluated:
+    point = {"iteration": iteration, "train_tokens": 64 * iteration, "wall_seconds": 0.1 * iteration}
+    run.append([CurvePoint(**point, val_loss=4.0 - 0.1 * iteration)])
+    place = {"cell": run.cell, "trial": run.trial, "seed": run.seed}
+    return RunEvaluated(**place, iteration=iteration, val_loss=4.0 - 0.1 * iteration)
+
+
+def end(run: RunFolder) -> TrialEnded:
+    run.write_end(RunEnd(state=RunState.COMPLETE, iteration=3, value=1.0, ending=COMPLETE))
+    return TrialEnded(cell=run.cell, trial=run.trial, ending=COMPLETE, ended=1e9)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def states(tracker: MLflowTracker) -> dict[tuple[int, int], str]:
+    return {(run.trial, run.seed): run.state for run in tracker.runs()}
+
+
+def test_what_happens_to_a_trial_is_shipped(folder: StudyFolder, tracker: MLflowTracker) -> None:
+    # The place in MLflow is read through a tracker of its own: the other one is the thread's.
+    seen, shipped = open_tracker(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    shipped.start()
+    first, second = begin(folder, 0)
+    for iteration in (0, 1, 2):
+        for run in (first, second):
+            shipped.hear(evaluate(run, iteration))
+    wait_until(lambda: states(seen) == {(0, 0): "running", (0, 1): "running"})
+    shipped.hear(TrialRequeued(cell="all", trial=0))
+    wait_until(lambda: states(seen) == {(0, 0): "waiting", (0, 1): "waiting"})
+    shipped.hear(evaluate(first, 3))
+    wait_until(lambda: states(seen) == {(0, 0): "running", (0, 1): "waiting"})
+    # The first run's end is heard of before the second has one.
+    shipped.hear(end(first))
+    wait_until((first.path / "shipped").exists)
+    end(second)
+    wait_until((second.path / "shipped").exists)
+    assert shipped.finish() == []
+    assert states(seen) == {(0, 0): "complete", (0, 1): "complete"}
+    for run in seen.runs():
+        steps = [0, 1, 2, 3] if run.seed == 0 else [0, 1, 2]
+        assert [each.step for each in seen.history(run.run_id, "val_loss")] == steps
+
+
+def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
+    folder: StudyFolder, tracker: MLflowTracker
+) -> None:
+    for run in begin(folder, 0):
+        end(run)
+    going_on, _ = begin(folder, 1)
+    evaluate(going_on, 0)
+    seen, shipped = open_tracker(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    shipped.start()
+    wait_until(lambda: len(states(seen)) == 4)
+    end(going_on)  # by a worker that dies before it can say so
+    shipped.finish()
+    assert states(tracker) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
+
+
+def test_only_runs_of_trials_to_which_something_happened_are_opened(
+    folder: StudyFolder, tracker: MLflowTracker
+) -> None:
+    for trial in range(6):
+        for run in begin(folder, trial):
+            end(run)
+    live, silent = begin(folder, 6), begin(folder, 7)
+    seen, shipped = open_tracker(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    shipped.start()
+    wait_until(lambda: len(states(seen)) == 16)
+    opened: set[Path] = set()
+    is_watched = [True]
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_watched[0] and event in {"open", "os.scandir", "os.listdir"}:
+            path = Path(str(arguments[0]))
+            opened.update(each for each in (path, path.parent) if each.parent.name == "all")
+
+    sys.addaudithook(note)
+    try:
+        for iteration in range(3):
+            shipped.hear(evaluate(live[0], iteration))
+        ended = end(live[0]), end(live[1])
+        shipped.hear(ended[0])
+        wait_until((live[1].path / "shipped").exists)
+        assert opened == {run.path for run in live}
+        shipped.finish()
+        # Once more what is not known to be whole.
+        assert opened == {run.path for run in (*live, *silent)}
+    finally:
+        is_watched[0] = False
+
+
+class Web(Mirror):
+    """Asks a server for every run."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.asked = port, 0
+
+    def open(self, description: Description) -> str:
+        return ""
+
+    def ship(self, folder: Path) -> bool:
+        self.asked += 1
+        try:
+            urlopen(f"http://127.0.0.1:{self.port}/{folder.name}", timeout=200).close()
+        except OSError as error:
+            raise TrackingUnavailable(f"no answer ({error})") from error
+        return True
+
+    def close(self, summary: Summary) -> None:
+        pass
+
+
+def test_a_server_that_hangs_delays_nobody_who_tells_of_events(folder: StudyFolder) -> None:
+    run, _ = begin(folder, 0)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()  # and never answers
+        web = Web(server.getsockname()[1])
+        shipped = Shipping(folder, [web], SEEDS)
+        shipped.start()
+        wait_until(lambda: web.asked > 0)
+        slowest = 0.0
+        for event in [*(evaluate(run, each) for each in range(200)), end(run)]:
+            began = time.monotonic()
+            shipped.hear(event)
+            shipped.check()
+            slowest = max(slowest, time.monotonic() - began)
+        assert web.asked == 1 and slowest < 10
+    assert "no answer" in shipped.finish()[0]
+
+
+def test_a_damaged_record_is_said(folder: StudyFolder, tracker: MLflowTracker) -> None:
+    shipped = Shipping(folder, [tracker], SEEDS)
+    shipped.start()
+    run, _ = begin(folder, 0)
+    run.start_file.write_text("{")
+    shipped.hear(TrialClaimed(cell="all", trial=0, started=0.0))
+    with pytest.raises(DamagedFile, match=r"run\.json"):
+        shipped.finish()
