@@ -54,8 +54,8 @@ def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
     assert experiment.artifact_location == f"{lab.as_uri()}/artifacts"
     assert all(run.info.artifact_uri.startswith(f"{lab.as_uri()}/artifacts/") for run in runs)
     (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    pages = [each.path for each in client.list_artifacts(parent.info.run_id, "reports")]
-    assert any(page.endswith(".html") for page in pages)
+    pages = [each.path for each in client.list_artifacts(parent.info.run_id, "report")]
+    assert "report/sweep.html" in pages
     best = json.loads(cli("study", "best", "tiny", "--lab", lab, "--json").out)
     run_id = next(run.info.run_id for run in runs if client.list_artifacts(run.info.run_id, "checkpoint"))
     assert sweeplab.load_run(run_id, lab=lab).values.n_embd
