@@ -93,7 +93,7 @@ def play(
     columns: int = 100,
     environment: Mapping[str, str] | None = None,
     signals: Sequence[tuple[Callable[[Screen], bool], signal.Signals]] = (),
-    timeout_seconds: float = 120,
+    timeout_seconds: float = 280,
 ) -> Played:
     """Run the command line in a terminal; of `signals`, each is sent once its condition holds of the screen.
 

@@ -205,8 +205,7 @@ class EventStream:
             for folder in whole:
                 self._known[cell].add(folder.path.name)
                 self._live.append(CurveReader(folder))
-                started = folder.start_file.stat().st_mtime
-                yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=started)
+                yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,14 @@ class RunFolder:
         """Say whether the run's start is written."""
         return self.start_file.exists()
 
+    @property
+    def started(self) -> float:
+        """Return when the run started, in seconds since 1970; of a damaged record, when it was written."""
+        try:
+            return float(json.loads(self.start_file.read_bytes())["started"])
+        except (ValueError, KeyError, TypeError):
+            return self.start_file.stat().st_mtime
+
     def write_start(self, start: RunStart) -> None:
         """Write what the run trains, unless an earlier worker has."""
         self.path.mkdir(parents=True, exist_ok=True)

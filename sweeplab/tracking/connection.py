@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from filelock import FileLock
 
@@ -185,7 +186,43 @@ def connect(lab: Path, uri: str) -> MlflowClient:
             with FileLock(database.with_name(f"{database.name}.lock")):
                 if not database.exists():
                     _create(database, lab)
+        if is_of_lab(lab, uri):
+            _point_files_at(str(artifact_location(lab, uri)), database)
         return MlflowClient(uri)
+
+
+def is_of_lab(lab: Path, uri: str) -> bool:
+    """Say whether tracking is the lab's own database."""
+    return uri == database_url((lab / "mlflow.db").absolute())
+
+
+def _folder(location: str) -> Path:
+    return Path(url2pathname(urlsplit(location).path))
+
+
+# Where studies put their files, if not here.
+_ELSEWHERE = """
+SELECT DISTINCT artifact_location FROM experiments
+WHERE artifact_location != ? AND artifact_location LIKE 'file://%/artifacts' AND experiment_id IN
+    (SELECT experiment_id FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweeplab.study')
+"""
+_MOVE = """
+UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)
+WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
+"""
+
+
+def _point_files_at(location: str, database: Path) -> None:
+    """Tell the database of a lab that was moved or copied where its files are: MLflow keeps their absolute places."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        for (old,) in connection.execute(_ELSEWHERE, [location]).fetchall():
+            if _folder(old).resolve() == _folder(location).resolve():  # by another name
+                continue
+            connection.execute("BEGIN IMMEDIATE")
+            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                move = _MOVE.format(table=table, column=column)
+                connection.execute(move, {"old": old, "new": location})
+            connection.execute("COMMIT")
 
 
 def _create(database: Path, lab: Path) -> None:

@@ -104,7 +104,7 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    from sweeplab.tracking.connection import connect, database_file, name_address, tracking_uri
+    from sweeplab.tracking.connection import connect, database_file, is_of_lab, name_address, tracking_uri
 
     if uri:
         name_address(uri)
@@ -115,6 +115,9 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
     client = connect(lab, uri)
     from mlflow.exceptions import MlflowException
 
+    own = lab / "artifacts" / run_id / "artifacts" / "checkpoint"
+    if is_of_lab(lab, uri) and own.exists():  # wherever the lab was moved
+        return load_checkpoint(own, run_id)
     with tempfile.TemporaryDirectory() as place:
         try:
             if not client.list_artifacts(run_id, "checkpoint"):

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import reaching
+from sweeplab.tracking.connection import is_of_lab, reaching
 from sweeplab.tracking.experiment import TAG_CHARACTERS, Experiment, read_histories, read_runs
 from sweeplab.tracking.tracker import WAITING, Description, Measure, Mirror, RunMeasures, Summary, TrackedRun
 
@@ -232,7 +232,8 @@ class MLflowTracker(Mirror):
     @property
     def _shipped_to(self) -> str:
         """Return what the marker says: the place, and the parent run, which is another one in a new database."""
-        return f"{self._place} {self._opened.info.run_id}"
+        own = is_of_lab(self._experiment.lab, self._experiment.uri)  # wherever the lab is moved
+        return f"{'mlflow.db' if own else self._place} {self._opened.info.run_id}"
 
     def _is_shipped(self, folder: Path) -> bool:
         try:

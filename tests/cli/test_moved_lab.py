@@ -1,0 +1,96 @@
+"""A lab that was moved or copied is whole where it is, and what is done there stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sweeplab
+from sweeplab.tracking.connection import connect, tracking_uri
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return every file with when it was written and what it has; locks are no contents."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in (".lock", ".db-shm", ".db-wal")
+    }
+
+
+@pytest.fixture
+def original(finished, tmp_path: Path) -> Path:
+    """Return a lab of this test's own, whose database knows it by this path."""
+    shutil.copytree(finished.lab, tmp_path / "original")
+    connect(tmp_path / "original", tracking_uri(tmp_path / "original"))
+    return tmp_path / "original"
+
+
+@pytest.fixture(params=["copied", "moved"])
+def lab(request: pytest.FixtureRequest, original: Path, tmp_path: Path) -> Iterator[Path]:
+    """Return the lab where it is now; what is still there of the original may not change."""
+    there = tmp_path / "there"
+    before = contents(original)
+    if request.param == "moved":
+        original.rename(there)
+        yield there
+        assert not original.exists()
+    else:
+        shutil.copytree(original, there)
+        yield there
+        assert contents(original) == before
+
+
+def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
+    assert cli("report", "sweep", "tiny", "--lab", lab).code == 0
+    client = connect(lab, tracking_uri(lab))
+    experiment = client.get_experiment_by_name("tiny")
+    runs = client.search_runs([experiment.experiment_id])
+    assert experiment.artifact_location == f"{lab.as_uri()}/artifacts"
+    assert all(run.info.artifact_uri.startswith(f"{lab.as_uri()}/artifacts/") for run in runs)
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    pages = [each.path for each in client.list_artifacts(parent.info.run_id, "report")]
+    assert "report/sweep.html" in pages
+    best = json.loads(cli("study", "best", "tiny", "--lab", lab, "--json").out)
+    run_id = next(run.info.run_id for run in runs if client.list_artifacts(run.info.run_id, "checkpoint"))
+    assert sweeplab.load_run(run_id, lab=lab).values.n_embd
+    assert best
+    said = cli("doctor", "tiny", "--lab", lab)
+    assert said.code == 0, said.out
+
+
+def test_the_study_goes_on_and_sends_no_run_again(lab: Path, finished, cli) -> None:
+    markers = sorted(lab.glob("studies/tiny/runs/*/*/shipped"))
+    before = {path: path.stat().st_mtime_ns for path in markers}
+    changes = ("-o", "budget.trials_per_cell=3", "--lab", lab, "--quiet")
+    assert cli("study", "run", finished.file, *changes).code == 0
+    assert {path: path.stat().st_mtime_ns for path in markers} == before
+    assert len(sorted(lab.glob("studies/tiny/runs/*/*/shipped"))) == len(markers) + 2
+
+
+def test_a_copy_that_may_only_be_read_has_its_checkpoints(original: Path, tmp_path: Path) -> None:
+    client = connect(original, tracking_uri(original))
+    experiment = client.get_experiment_by_name("tiny")
+    runs = client.search_runs([experiment.experiment_id])
+    run_id = next(run.info.run_id for run in runs if client.list_artifacts(run.info.run_id, "checkpoint"))
+    original.rename(tmp_path / "there")
+    (tmp_path / "there" / "mlflow.db").chmod(0o444)
+    assert sweeplab.load_run(run_id, lab=tmp_path / "there").values.n_embd
+
+
+def test_what_is_reached_by_another_name_stays(original: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(original)
+    client = connect(tmp_path / "link", tracking_uri(tmp_path / "link"))
+    assert client.get_experiment_by_name("tiny").artifact_location == f"{original.as_uri()}/artifacts"
+
+
+def test_what_happened_keeps_its_time(original: Path, cli) -> None:
+    before = cli("study", "logs", "tiny", "--lab", original).out
+    for path in original.rglob("run.json"):
+        os.utime(path)
+    assert cli("study", "logs", "tiny", "--lab", original).out == before
