@@ -186,7 +186,7 @@ def connect(lab: Path, uri: str) -> MlflowClient:
             with FileLock(database.with_name(f"{database.name}.lock")):
                 if not database.exists():
                     _create(database, lab)
-        if is_of_lab(lab, uri):
+        if database and is_of_lab(lab, uri):
             _point_files_at(str(artifact_location(lab, uri)), database)
         return MlflowClient(uri)
 
