@@ -137,8 +137,12 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
             yield "checkpoint", checkpoint
     elif keeps and end and end.state.has_value:
         yield "no_checkpoint", run.path
-    if end and end.state.has_value and not run.points():
+    if end and _lacks_curve(run, end):
         yield "no_curve", run.points_file
+
+
+def _lacks_curve(run: RunFolder, end: RunEnd) -> bool:
+    return end.state.has_value and not run.points()
 
 
 def why_damaged(checkpoint: Path) -> str:
@@ -252,8 +256,8 @@ def _compare(
     curves: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> Iterator[Finding]:
     end = end_of(run)
-    if end is None or not run.has_started:
-        return  # which is a fault of its folder
+    if end is None or not run.has_started or _lacks_curve(run, end):
+        return  # which is a fault of its folder: what MLflow has may be all there is
     is_whole = bool(found) and found[0].status in ("FINISHED", "FAILED")
     if not is_whole:
         yield Finding("incomplete" if run.shipped_file.exists() else "unsent", place, run.path)

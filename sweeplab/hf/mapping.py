@@ -145,7 +145,7 @@ class Link:
         parts = [tensors[name].float() for name in self.theirs]
         if self.transposed:
             parts = [part.mT if part.dim() > 1 else part for part in parts]
-        fit = {(*part.shape[:-1],) for part in parts} == {self.size[:-1]}
+        fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {(len(self.size), *self.size[:-1])}
         if not fit or sum(part.shape[-1] for part in parts) != self.size[-1]:
             sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
             raise BadInput(f"the sizes of {sizes} are not those that config.json speaks of")

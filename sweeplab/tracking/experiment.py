@@ -140,12 +140,18 @@ class Experiment:
             self.client.update_run(run_id, status)
 
     def log_artifacts(self, run: RunInfo, files: Path, folder: str) -> None:
-        """Keep all that lies in a folder with a run; MLflow's client would read the run again to know where."""
+        """Keep a file, or all that lies in a folder, with a run.
+
+        MLflow's client would read the run again to know where; and it remembers where a run's files are, by an id
+        that a copy of the lab has too.
+        """
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository as reached
         from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri as in_profile
 
         uri = in_profile(run.artifact_uri, self.uri)  # type: ignore[no-untyped-call]
-        reached(uri, self.uri).log_artifacts(str(files), folder)  # type: ignore[no-untyped-call]
+        there = reached(uri, self.uri)  # type: ignore[no-untyped-call]
+        log = there.log_artifacts if files.is_dir() else there.log_artifact
+        log(str(files), folder)
 
     def log(
         self,

@@ -169,8 +169,7 @@ class MLflowTracker(Mirror):
             BadInput: tracking has no such study.
         """
         with self._reaching():
-            log = self._client.log_artifacts if files.is_dir() else self._client.log_artifact
-            log(self._find_parent().info.run_id, str(files), folder)
+            self._experiment.log_artifacts(self._find_parent().info, files, folder)
 
     def _find_parent(self) -> Run:
         if self._parent:

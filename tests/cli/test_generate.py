@@ -160,7 +160,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
         ("generate text --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
         (
             "generate text --prompt a --max-new-tokens 100000000000",
-            "allowed: a whole number from 1 to 1,048,576",
+            "--max-new-tokens is 100000000000; allowed: a whole number from 1 to 1,048,576",
         ),
         ("generate text --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
         ("generate text --prompt a --contrast bytes", "runs text and bytes have different tokenizers"),
