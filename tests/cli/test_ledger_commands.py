@@ -117,7 +117,7 @@ def test_a_file_is_scored_by_the_rows_that_it_was_fitted_to(cli, folder: Path, t
     cli("laws", "forecast", marked, "--where", "source < 2", *SMALL)
     true = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
     marked.write_text("\n".join(["N,D,val_loss,source", *rows[:-1], f"2e8,4e9,{true},0"]))
-    for named in ((), COLUMNS):
+    for named in ((), ("--columns", "params=N,tokens=D,loss=val_loss")):
         (scored,) = json.loads(cli("laws", "verify", "--against", marked, *named, "--json").out)["forecasts"]
         assert scored["state"] == "scored", scored["why"]
 
