@@ -269,7 +269,7 @@ def _warnings(
         said.append(f"{law.name} does not see {unseen}, which vary by a factor {factor:.3g}")
     said += doubts(points, found)
     said += _moved_by_delta(estimates)
-    sds = found.sigma * noise.relative / np.sqrt(found.rows.weights)
+    sds = found.sigma * noise.relative  # of one seed: points may have unlike numbers of them
     if sds.max() > _UNEQUAL * sds.min():
         ways = (
             f"{'falls' if slope < 0 else 'grows'} with {name}"

@@ -74,6 +74,14 @@ def test_an_interval_leans_on_the_noise_of_its_own_rows() -> None:
     )
 
 
+@pytest.mark.parametrize("n_points", [9, 12])
+def test_points_of_unlike_numbers_of_seeds_have_no_noise_that_falls_with_anything(n_points: int) -> None:
+    points = table(GOOD["9 points, 3 x 3"] if n_points == 9 else TWELVE, EQUAL)
+    seeds = np.where(np.arange(points.n) % 2, 9.0, 1.0)
+    found = assess(replace(points, weights=seeds), CHINCHILLA)
+    assert not any(each.startswith("noise ") for each in found.warnings)
+
+
 def test_rows_that_are_worse_than_the_model_widen_an_interval_with_a_warning() -> None:
     points = table(SCATTERED, EQUAL, noise=0.003)
     loss = points.columns["loss"].copy()
