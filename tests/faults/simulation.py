@@ -323,7 +323,12 @@ class World:
             assert len(trials) == self.trials_per_cell, "the budget, exactly"
             for trial in trials:
                 outcome, value, at = self.disk.ends[trial._trial_id]
-                assert trial.user_attrs["outcome"] == outcome and trial.value == value
+                assert trial.user_attrs["outcome"] == outcome
+                if outcome is RunState.PRUNED:
+                    # Optuna's value of it is its last report: one from a worker that went on past the end of another,
+                    # which had lost its lease between the verdict and the file.
+                    value = value_at(trial.params["learning_rate"], max(trial.intermediate_values))
+                assert trial.value == value
                 assert self.disk.told[trial._trial_id] <= 1, (
                     "told by one worker; none heard of it where that one died of it"
                 )
