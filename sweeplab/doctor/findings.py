@@ -256,7 +256,7 @@ def _compare(
     curves: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> Iterator[Finding]:
     end = end_of(run)
-    if end is None or not run.has_started or _lacks_curve(run, end):
+    if end is None or read_said(run.start_file) is None or _lacks_curve(run, end):
         return  # which is a fault of its folder: what MLflow has may be all there is
     is_whole = bool(found) and found[0].status in ("FINISHED", "FAILED")
     if not is_whole:

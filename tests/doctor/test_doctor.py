@@ -189,7 +189,7 @@ def test_a_value_that_differs(study: StudyFolder) -> None:
     check = wrong(study)
     number = first.data.tags["sweeplab.trial"]
     assert (check.name, check.verdict) == ("agreement", "bad")
-    assert f"all #{number} seed 0 (value " in check.found and "in Optuna, 9.5 in MLflow)" in check.found
+    assert f"all #{number} seed 0 (value " in check.found and "on disk, 9.5 in MLflow)" in check.found
     follow(check.cure)
     assert of_the_study(study)[-1].found == "runs that agree: 3"
 
@@ -290,6 +290,7 @@ def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> 
     found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
     assert found["runs"].found == "files that are no JSON, of runs that have not ended: all/0-0/end.json"
     follow(found["runs"].cure)
+    follow(found["workers"].cure)  # the trial is trained again
     assert all(each.verdict == "ok" for each in of_the_study(study))
 
 
