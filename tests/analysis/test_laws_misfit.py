@@ -93,6 +93,13 @@ def test_three_sizes_cannot_show_a_bend_in_params() -> None:
     assert said["interaction of params and tokens"] == said["bend in tokens"] == NOT_SEEN
 
 
+def test_a_row_more_than_parameters_shows_no_bend() -> None:
+    """The rows of a size are a group: with a bend taken out, none would be left to tell errors by."""
+    n = np.repeat(np.geomspace(1e6, 1e8, 3), 2)
+    points = plant("steep", (n, n * np.tile((5.0, 80.0), 3)), 0.01, np.random.default_rng(0))
+    assert BEYOND not in statuses(look(points)).values()
+
+
 def test_noise_takes_the_power_away() -> None:
     powers = [
         {

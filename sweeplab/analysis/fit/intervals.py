@@ -123,6 +123,8 @@ def shared_errors(fit: Fit, groups: Sequence[str], beside: Array | None = None) 
     """
     names, place = np.unique(np.asarray(groups, object).astype(str), return_inverse=True)
     weights, root = fit.rows.weights, np.sqrt(fit.rows.weights)
+    if fit.n_points <= len(fit.jacobian) + 1:  # no row is left to tell such a change from errors
+        beside = None
     slopes = fit.jacobian if beside is None else np.vstack([fit.jacobian, beside])
     base = np.linalg.qr((slopes * root).T)[0]  # M = I - base base'
     spare = fit.n_points - len(slopes)
