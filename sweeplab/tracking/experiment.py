@@ -149,7 +149,7 @@ class Experiment:
         from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri as in_profile
 
         uri = in_profile(run.artifact_uri, self.uri)  # type: ignore[no-untyped-call]
-        there = reached(uri, self.uri)  # type: ignore[no-untyped-call]
+        there: Any = reached(uri, self.uri)  # type: ignore[no-untyped-call]
         log = there.log_artifacts if files.is_dir() else there.log_artifact
         log(str(files), folder)
 

@@ -8,6 +8,7 @@ written in an order: files, numbers and tags, the terminal status, and last the 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -190,6 +191,9 @@ class MLflowTracker(Mirror):
             return True
         if time.monotonic() < self._quiet_until:
             raise TrackingUnavailable(f"{self._place} did not answer; it is left alone for some seconds")
+        marker = self._marker(
+            folder
+        )  # of the end that is read now: a run that is promoted has another one later
         end = RunFolder(folder).read_end()  # before the points: once it is there, they are all there
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
@@ -198,7 +202,7 @@ class MLflowTracker(Mirror):
             points = [shipping.facts, *shipping.measures.new_points()]
             if end is not None:
                 self._finish(shipping, points, end)
-                RunFolder(folder).shipped_file.write_text(self._shipped_to)
+                RunFolder(folder).shipped_file.write_text(marker)
                 del self._shipping[folder]
             elif shipping.params or any(points):
                 resumed = shipping.waiting and any(points)
@@ -228,15 +232,22 @@ class MLflowTracker(Mirror):
             for run_id in run_ids:
                 self._client.delete_run(run_id)
 
-    @property
-    def _shipped_to(self) -> str:
-        """Return what the marker says: the place, and the parent run, which is another one in a new database."""
+    def _marker(self, folder: Path) -> str:
+        """Return what says that all of a run is there: the place, the parent run, and the digest of the run's end.
+
+        In a new database the parent is another run. Nothing where the run has no end.
+        """
         own = is_of_lab(self._experiment.lab, self._experiment.uri)  # wherever the lab is moved
-        return f"{'mlflow.db' if own else self._place} {self._opened.info.run_id}"
+        try:
+            digest = hashlib.sha256(RunFolder(folder).end_file.read_bytes()).hexdigest()[:16]
+        except FileNotFoundError:
+            return ""
+        return f"{'mlflow.db' if own else self._place} {self._opened.info.run_id} {digest}"
 
     def _is_shipped(self, folder: Path) -> bool:
+        marker = self._marker(folder)
         try:
-            return RunFolder(folder).shipped_file.read_text() == self._shipped_to
+            return bool(marker) and RunFolder(folder).shipped_file.read_text() == marker
         except FileNotFoundError:
             return False
 

@@ -246,12 +246,28 @@ def test_another_place_has_not_got_what_was_shipped_here(
     parent = tracker.open({})
     folder = run_folder(state="complete")
     tracker.ship(folder)
-    assert (folder / "shipped").read_text() == f"mlflow.db {parent}"
+    shipped = (folder / "shipped").read_text()
+    assert shipped.startswith(f"mlflow.db {parent} ")
     # Elsewhere, or in a new database at the same place: there the study is another parent run.
-    for marker in (f"https://elsewhere {parent}", "mlflow.db another"):
+    for marker in (shipped.replace("mlflow.db", "https://elsewhere"), shipped.replace(parent, "another")):
         (folder / "shipped").write_text(marker)
         tracker.ship(folder)
-        assert (folder / "shipped").read_text() == f"mlflow.db {parent}"
+        assert (folder / "shipped").read_text() == shipped
+
+
+def test_a_run_that_ends_another_time_is_sent_again(
+    tracker: MLflowTracker, run_folder: Callable[..., Path]
+) -> None:
+    """As one that was promoted between the look at its end and the marker."""
+    tracker.open({})
+    folder = run_folder(state="pruned")
+    tracker.ship(folder)
+    (folder / "end.json").write_text((folder / "end.json").read_text().replace("pruned", "complete"))
+    assert tracker.ship(folder)
+    (run,) = tracker.runs()
+    assert run.state == "complete"
+    (folder / "end.json").unlink()
+    assert not tracker.ship(folder)
 
 
 @pytest.mark.parametrize("listens", [False, True])
