@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
@@ -149,7 +149,7 @@ class Experiment:
         from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri as in_profile
 
         uri = in_profile(run.artifact_uri, self.uri)  # type: ignore[no-untyped-call]
-        there: Any = reached(uri, self.uri)  # type: ignore[no-untyped-call]
+        there: Any = reached(uri, self.uri)
         log = there.log_artifacts if files.is_dir() else there.log_artifact
         log(str(files), folder)
 
