@@ -164,9 +164,6 @@ class _Repair:
                 self.store.reopening.restore(connection, cell, study_id, number, point, asked)
             elif kinds & {"lost", "damaged"} and not self._ends_are_made(place, runs):
                 self.store.reopening.reopen(connection, cell, self.study.trials[place])
-        for run in runs:
-            if not run.end_file.exists():  # else what it comes to is taken for what MLflow has already
-                run.shipped_file.unlink(missing_ok=True)
         if not kinds & {"unknown", "differs", "lost", "damaged", "unreported"}:
             return False
         if not any(map(end_of, runs)):

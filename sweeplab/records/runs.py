@@ -334,14 +334,10 @@ class RunFolder:
             return RunEnd.from_json(json.loads(said))
 
     def take_back_end(self, promoted: int) -> RunEnd | None:
-        """Take the end back with which a run was pruned whose trial goes on from an iteration; return any other one.
-
-        Tracking, which was told of it, is to look at the run again.
-        """
+        """Take the end back with which a run was pruned whose trial goes on from an iteration; return any other one."""
         end = self.read_end()
         if end is None or end.ending.outcome is not RunState.PRUNED or end.iteration > promoted:
             return end
-        self.shipped_file.unlink(missing_ok=True)
         self.end_file.unlink()
         return None
 

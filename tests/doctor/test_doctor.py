@@ -57,25 +57,6 @@ os._exit(0) if sys.argv[2] == "die" else sys.stdin.read()
 OF_THE_STUDY = ("tracking", "storage", "workers", "leases", "runs", "agreement")
 
 
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lab with a study of three finished trials."""
-    place = tmp_path_factory.mktemp("healthy")
-    (place / "ill.yaml").write_text(STUDY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        result = load_study(place / "ill.yaml", lab=place / "lab").run()
-        assert result.status == "complete", result.errors
-    return place / "lab"
-
-
-@pytest.fixture
-def study(healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
-    """Return a copy of the study that may be harmed."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return StudyFolder(Path(shutil.copytree(healthy, tmp_path / "lab")), "ill")
-
-
 def of_the_study(study: StudyFolder) -> list[Check]:
     return [check for check in examine(study.lab, study) if check.name in OF_THE_STUDY]
 

@@ -7,12 +7,11 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeplab import load_study, open_study
+from sweeplab import open_study
 from sweeplab.doctor import examine
 from sweeplab.doctor.check import OpenedStudy
 from sweeplab.doctor.repair import Repaired, repair_study
@@ -32,25 +31,6 @@ sampler: random
 pruner: {type: threshold, upper: 4.6, n_warmup_steps: 5}
 engine: {workers: 1, threads: 1, stack: 4}
 """
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lab with a study of four finished trials, of which some were pruned."""
-    place = tmp_path_factory.mktemp("healthy")
-    (place / "ill.yaml").write_text(STUDY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        result = load_study(place / "ill.yaml", lab=place / "lab").run()
-        assert result.status == "complete", result.errors
-    return place / "lab"
-
-
-@pytest.fixture
-def study(healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
-    """Return a copy of the study that may be harmed."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return StudyFolder(Path(shutil.copytree(healthy, tmp_path / "lab")), "ill")
 
 
 def execute(study: StudyFolder, statement: str, *values: Any) -> None:

@@ -1,0 +1,30 @@
+"""A finished study that a test may harm: each file of tests has its own, whose text is its STUDY."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sweeplab import load_study
+from sweeplab.records.folders import StudyFolder
+
+
+@pytest.fixture(scope="module")
+def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lab with the study, run to its end."""
+    place = tmp_path_factory.mktemp("healthy")
+    (place / "ill.yaml").write_text(request.module.STUDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        result = load_study(place / "ill.yaml", lab=place / "lab").run()
+        assert result.status == "complete", result.errors
+    return place / "lab"
+
+
+@pytest.fixture
+def study(healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
+    """Return a copy of the study that may be harmed."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return StudyFolder(Path(shutil.copytree(healthy, tmp_path / "lab")), "ill")
